@@ -160,10 +160,10 @@ class Federation(ConfiguredRun):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self._prepare(model, datamodule)
-        attack = self.clients.attack
-        hostile = None if attack is None else attack.add_on(datamodule.clients)
-        # Last, since hostile clients change what honest ones would send.
-        add_ons = [*self.local.every_add_on, *([] if hostile is None else [hostile])]
+        add_ons = list(self.local.every_add_on)
+        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
+        if hostile is not None:
+            add_ons.append(hostile)  # last, since hostile clients change what honest ones would send
         loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)

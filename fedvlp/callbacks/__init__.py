@@ -35,7 +35,7 @@ __all__ = [
 
 
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
-    """Returns the callbacks of every run; those that make numbers stand before those that write them down."""
+    """Returns the callbacks of every run; those that measure come before those that write."""
     baseline = Baseline()
     checkpoints = Checkpoints()
     return [

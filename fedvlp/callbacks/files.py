@@ -113,6 +113,7 @@ class PredictionsFile(FederationCallback):
         federation: RunView = trainer
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
+        # Validation images chose the round, so what is predicted for them is no result.
         rows = {ZERO_SHOT_ROW: without_validation(self.baseline.predictions), LAST_ROW: without_validation(self.last)}
         if not any(rows.values()):
             return
@@ -147,5 +148,6 @@ class Plots(FederationCallback):
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
         for name, draw in FIGURES.items():
             figure = draw(history, self.baseline.scores, title)
+            # In one step, as a viewer may have the earlier picture open.
             with atomic_write(Path(federation.log_dir) / name) as temporary:
                 figure.savefig(temporary, format="png")

@@ -17,7 +17,7 @@ from fedvlp.utils.errors import UserError
 
 
 class RunFolderLogger(Logger):
-    """A logger whose files lie in the run's folder, which is known only once the run begins.
+    """A logger whose files are in the run's folder, which is known only once the run begins.
 
     Args:
         save_dir: Folder to write to; the run's folder if not given.
@@ -36,6 +36,7 @@ class RunFolderLogger(Logger):
         self.own_name = self.usual_name if name is None else name
         self.own_version = version
         self.prefix = prefix
+        # Lightning's logger makes its folder at once, so it is made when the run's folder is known.
         self.writer: Any = None
 
     @abstractmethod
@@ -43,11 +44,7 @@ class RunFolderLogger(Logger):
         """Returns Lightning's logger for a folder."""
 
     def begin(self, folder: Path) -> None:
-        """Opens the logger for a run.
-
-        Args:
-            folder: the run's.
-        """
+        """Opens the logger for the run of a folder."""
         self.writer = self.make_writer(self.save_dir or str(folder))
 
     @property
@@ -85,6 +82,7 @@ class CSVLogger(RunFolderLogger):
 
     def make_writer(self, folder: str) -> Logger:
         """Returns Lightning's logger, which writes every row at once."""
+        # By default a hundred rows wait in memory, which a run that is killed would lose.
         return loggers.CSVLogger(folder, self.own_name, self.own_version, self.prefix, flush_logs_every_n_steps=1)
 
 
@@ -103,6 +101,7 @@ class TensorBoardLogger(RunFolderLogger):
         self, save_dir: str | None = None, name: str | None = None, version: str | None = None, prefix: str = ""
     ) -> None:
         super().__init__(save_dir, name, version, prefix)
+        # Made once for nothing: a package that is missing is named before training, not after a round.
         try:
             self.make_writer(".")
         except ModuleNotFoundError as error:
@@ -136,6 +135,7 @@ class MetricsLoggers(FederationCallback):
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Sends the row."""
+        # Loggers take numbers alone.
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 

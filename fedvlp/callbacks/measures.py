@@ -33,6 +33,7 @@ class Baseline(FederationCallback):
         if baseline is not None:
             baseline = federation.fabric.to_device(baseline)
             self.scores = federation.evaluate(baseline, baseline.shared_state(), {})
+            # Kept here, since the next evaluation replaces those of the federation.
             self.predictions = federation.predictions
 
 
@@ -69,6 +70,7 @@ class Communication(FederationCallback):
     def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the largest client's counts, which are every client's where all send the same; and the sum."""
         for name in COUNTS:
+            # Methods with slots send some clients more than others; bandwidth must do for the largest.
             row[name] = max((counts[name] for counts in self.counts.values()), default=0)
         row["total_bytes"] = sum(counts["upload_bytes"] + counts["download_bytes"] for counts in self.counts.values())
 

@@ -41,6 +41,7 @@ class ProgressBar(FederationCallback):
         """Opens the bar."""
         hidden = not (self.enabled and federation.is_global_zero and sys.stderr.isatty())
         batch_size = getattr(federation.data, "batch_size", 1)
+        # Clients have unequal numbers of images, so the bar counts steps, whose time is about equal.
         steps = sum(federation.local.num_steps(client, batch_size) for client in cohort)
         title = f"round {federation.run_state.server.round + 1}/{federation.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
@@ -62,6 +63,7 @@ class ProgressBar(FederationCallback):
         """Prints the round."""
         history = federation.run_state.history
         rounds_left = federation.rounds - row["round"]
+        # The mean over all rounds, since those that are evaluated take longer than the others.
         seconds_left = rounds_left * sum(past["seconds"] for past in history) / len(history)
         accuracies = [f"{title} {row[role]:.1f} %" for role, title in ROLES.items() if role in row]
         parts = [
@@ -124,6 +126,7 @@ class EventLog(FederationCallback):
     ) -> None:
         """Notes who trained, on how many images, and that the server has aggregated."""
         place = _place(federation, phase)
+        # All events of a phase are written at once, or 10,000 clients would open the file as often.
         trained = [
             {"event": "client_trained", **place, "client": update.client.id, "num_examples": update.num_examples}
             for update in updates
@@ -145,6 +148,7 @@ class EventLog(FederationCallback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Notes what ended the run; on a disk that is full, nothing."""
         federation: RunView = trainer
+        # One line, as a table of events shows it; the traceback is on the terminal.
         first_line = str(exception).strip().split("\n")[0]
         with suppress(OSError):
             self._write(

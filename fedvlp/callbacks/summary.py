@@ -59,6 +59,7 @@ class Summary(FederationCallback):
             f"{len(data.class_names)} classes, split {data.split_hash}, {federation.fabric.device}\n{data.protocol}",
             flush=True,
         )
+        # Written at the start, so that a run that is stopped says on which images it trained.
         if federation.is_global_zero and hasattr(data, "split_table"):
             splits = {"hash": data.split_hash, "splits": data.split_table()}
             write_json(Path(federation.log_dir) / "splits.json", splits)
@@ -78,6 +79,7 @@ class Summary(FederationCallback):
         diverged = divergence(self.baseline.scores, federation.run_state.history, len(federation.data.class_names))
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
+        # Rules within strategies may be of plug-ins, too.
         parts = [pl_module, federation.data, *_nested([phase.strategy for phase in self.phases])]
         plugins = plugins_of(parts)
         for package, used in plugins.items():
@@ -89,6 +91,7 @@ class Summary(FederationCallback):
 def _name_clients(data: FederatedData) -> str:
     if data.clients[0].is_pool:
         return f"the pooled {data.clients[0].num_examples} images of all source domains"
+    # Of thousands of clients a few are named, and the others only counted.
     names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
     if len(data.clients) > len(names):
         names.append("...")

@@ -55,6 +55,7 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
         return
     method, data = str(attributes["method"]), str(attributes["data"])
     tags = [method, data, f"held out {attributes['held_out']}", f"seed {attributes['seed']}"]
+    # Everything that a user would otherwise type into each config to find a run again.
     defaults = {
         "name": ", ".join(tags),
         "group": sweep_name(folder) or f"{method}, {data}",
@@ -95,6 +96,7 @@ def _summary(record: Record) -> dict[str, Any]:
 def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
     """Yields all numbers and names among the scores of a split or role; those of classes are in a table instead."""
     for name, value in scores.items():
+        # The only lists are intervals, whose ends become two columns of the project's table.
         if isinstance(value, list):
             yield from zip((f"{start}{name}/low", f"{start}{name}/high"), value, strict=True)
         elif not isinstance(value, Mapping):
@@ -130,6 +132,7 @@ def _confusions(wandb: Any, record: Record) -> dict[str, Any]:
             if split.split("/")[0] not in ("test", "held_out"):
                 continue
             names = [str(name) for name in of_split.class_names or record.data.get("classes", [])]
+            # Pairs that have images alone: with 345 classes most of 119,025 cells are empty.
             table = wandb.Table(columns=["actual", "predicted", "images"])
             for (true, predicted), images in sorted(confusion_of(of_split).items()):
                 table.add_data(names[true], names[predicted], images)

@@ -207,9 +207,7 @@ def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
 
 
 def cosine_logits(
-    image_features: Float[Tensor, "B d"],
-    text_features: Float[Tensor, "C d"] | Float[Tensor, "B C d"],
-    scale: float,
+    image_features: Float[Tensor, "B d"], text_features: Float[Tensor, "C d"] | Float[Tensor, "B C d"], scale: float
 ) -> Float[Tensor, "B C"]:
     """Returns CLIP's logits, `scale` (1 / tau) times the cosine of each image with each class, in float32.
 

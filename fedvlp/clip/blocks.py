@@ -130,6 +130,7 @@ def attend(
     mask: Float[Tensor, "queries length"] | None = None,
 ) -> Float[Tensor, "sequences queries width"]:
     """Returns what tokens read from others in all heads."""
+    # PyTorch chooses the fused kernel; a mask is added to the scores before the softmax.
     query = _split_heads(query, num_heads)
     key = _split_heads(key, num_heads)
     value = _split_heads(value, num_heads)
@@ -204,10 +205,7 @@ class Blocks:
         return output
 
     def run_before_last(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        between: Sequence[Between] = (),
-        mask: Mask | None = None,
+        self, hidden: Float[Tensor, "sequences length width"], between: Sequence[Between] = (), mask: Mask | None = None
     ) -> Float[Tensor, "sequences length width"]:
         """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
         for index in range(len(self) - 1):
@@ -216,10 +214,7 @@ class Blocks:
         return hidden
 
     def run_last(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        indices: Int[Tensor, "queries"],
-        mask: Mask | None = None,
+        self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
     ) -> Float[Tensor, "sequences queries width"]:
         """Returns the last block's output for some tokens, for which alone it is run where that can be.
 
@@ -379,6 +374,7 @@ def multiply(
     inputs: Float[Tensor, "*rows i"], weight: Float[Tensor, "o i"], bias: Float[Tensor, "o"] | None
 ) -> Float[Tensor, "*rows o"]:
     """Returns x W^T + b, in bfloat16 where W is: a frozen weight that was rounded is never cast back."""
+    # The products of a rounded weight are in bfloat16, also outside autocast.
     if weight.dtype != torch.bfloat16:
         return linear(inputs, weight, bias)
     return linear(inputs.to(weight.dtype), weight, None if bias is None else bias.to(weight.dtype))

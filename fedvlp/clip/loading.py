@@ -282,6 +282,7 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
         UserError: If the architecture is one in which prompts cannot be learned.
     """
     options = deepcopy(config)
+    # open_clip's factory would add a transform and a tokenizer of its own, so its classes are called.
     custom = options.pop("custom_text", False)
     if "multimodal_cfg" in options or options["text_cfg"].get("hf_model_name"):
         raise UserError(
@@ -309,6 +310,7 @@ def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None
     Raises:
         UserError: If the weights are those of another architecture.
     """
+    # OpenAI's and other published names become open_clip's.
     state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
     # The file is of a `CLIP`, and the model a `CustomTextCLIP`, whose text tower is a module of its own.
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):

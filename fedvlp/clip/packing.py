@@ -193,6 +193,7 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
 
 def stack(sequences: Sequence[Sequence[int]], length: int) -> TokenRows:
     """Returns one row for each sequence, padded with zeros to `length` tokens."""
+    # What is behind a sequence's end is never seen: the tower is causal.
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
     return TokenRows(ids, list(range(length)), ends, 0, [list(range(-1, length - 1))])

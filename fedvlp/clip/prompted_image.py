@@ -83,9 +83,7 @@ class PromptedImageEncoder(nn.Module):
         return self._class_features(self._before_last(images, prompts))
 
     def encode_each(
-        self,
-        images: Float[Tensor, "B 3 V V"],
-        make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]],
+        self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
     ) -> Float[Tensor, "B d"]:
         """Returns the joint features of images that have prompts of their own in the first block, not normalised.
 

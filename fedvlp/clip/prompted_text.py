@@ -144,6 +144,7 @@ class PromptedTextEncoder(nn.Module):
         """Each class's token ids, prompt included, through its end-of-text token."""
         texts = self.clip.tokenize([f"{name}." for name in self.class_names])
         name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
+        # The full stop is part of the class's tokens, behind its name or behind the prompt.
         slots = prompt_ids(self.prompt_length)
         before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
         return [
@@ -153,6 +154,7 @@ class PromptedTextEncoder(nn.Module):
 
     def _check_lengths(self, sequences: list[list[int]]) -> int:
         """Returns the largest length; refuses a prompt that leaves too little room for a class's name."""
+        # The longest class decides whether all fit.
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
         context = self.clip.context_length

@@ -110,6 +110,7 @@ class ResNetTower(ImageTower):
         hidden = visual.stem(images)
         for index, stage in enumerate(stages):
             hidden = stage(hidden)
+            # The next stage reads what was changed, as if this one had put it out.
             hidden = between[index](hidden) if index < len(between) else hidden
         features: Tensor = visual.attnpool(hidden)
         return features
@@ -279,10 +280,7 @@ class TextTower:
         return embeddings
 
     def transform(
-        self,
-        tokens: Float[Tensor, "sequences length D"],
-        mask: Mask,
-        between: Sequence[Between] = (),
+        self, tokens: Float[Tensor, "sequences length D"], mask: Mask, between: Sequence[Between] = ()
     ) -> Float[Tensor, "sequences length D"]:
         """Returns the last block's output for embedded tokens.
 
@@ -309,6 +307,7 @@ class TextTower:
     def project(self, ends: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, from the last block's output at end-of-text tokens."""
         normalised: Tensor = self._tower.ln_final(ends)
+        # Some models have a linear layer with a bias, others a bare matrix, a few none.
         projection = self._tower.text_projection
         if projection is None:
             return normalised
@@ -332,6 +331,7 @@ class TextTower:
             return "is not causal"
         if getattr(tower, "cls_emb", None) is not None:
             return "appends a class token"
+        # Features must be those of one token, behind which padding has no effect.
         if self._pool not in ("argmax", "eos"):
             return f"pools its tokens by '{self._pool}'"
         # Only attention of CLIP's own kind can be computed chunk by chunk.

@@ -85,6 +85,7 @@ def _parts(compared: Sequence[Table], wanted: Sequence[str] | None, data: str | 
         if data is not None:
             raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
         return [(table, None) for table in compared]
+    # First of all, so that a wrong name of a paper is an error whatever the runs are.
     papers_tables = main_tables(wanted, data)
     parts: list[Part] = []
     for table in compared:

@@ -37,11 +37,14 @@ class CostCLI(FederationCLI):
         """Leaves out what counting does not need: weights, images, loggers."""
         self.parser.add_instantiator(_without_verifying, FederatedDataModule, subclasses=True, prepend=True)
         config = self.config
+        # A logger would open its file, and a callback may need a package that is not installed.
         config.trainer.logger = None
         config.trainer.callbacks = None
         options = config.model.get("init_args")
         if options is not None and "clip" in options:
-            options.clip = _random_weights(options.clip)
+            # Shapes are all that is counted, so no file of weights is looked for.
+            name = options.clip if isinstance(options.clip, str) else options.clip.name
+            options.clip = Namespace(vars(CLIPSpec(name, "random")))
 
     def instantiate_classes(self) -> None:
         """Makes method and data; shapes are all that is counted."""
@@ -50,6 +53,7 @@ class CostCLI(FederationCLI):
 
     def instantiate_trainer(self, **options: Any) -> Any:
         """Returns the options of the federation, which need no device."""
+        # A federation would look for GPUs and start its processes.
         return self.config_init.trainer
 
 
@@ -65,8 +69,8 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
     """Returns what ``fedvlp cost`` prints with these arguments, and in which form."""
     rows: list[dict[str, Any]] = []
     form: CostFormat = "table"
-    for config, given in _arguments_by_config(with_config_paths(arguments)).items():
-        command = CostCLI(run=False, args=given, save_config_callback=None, parser_kwargs=PARSER)
+    for config, of_method in _arguments_by_config(with_config_paths(arguments)).items():
+        command = CostCLI(run=False, args=of_method, save_config_callback=None, parser_kwargs=PARSER)
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
         form = command.config.format
     return rows, form
@@ -94,29 +98,22 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
 
 def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Returns the arguments of each method by the path of its config; all other configs and options are for all."""
-    paths = [given.removeprefix(CONFIG_OPTION) for given in arguments if given.startswith(CONFIG_OPTION)]
-    methods = [path for path in dict.fromkeys(paths) if names_a_method(path)]
+    configs = [argument for argument in dict.fromkeys(arguments) if argument.startswith(CONFIG_OPTION)]
+    methods = [config for config in configs if names_a_method(config.removeprefix(CONFIG_OPTION))]
     if not methods:
         return {"": list(arguments)}
-    return {path: _without(arguments, {*methods} - {path}) for path in methods}
-
-
-def _without(arguments: Sequence[str], configs: set[str]) -> list[str]:
-    """Returns the arguments but for some configs."""
-    left_out = {CONFIG_OPTION + path for path in configs}
-    return [argument for argument in arguments if argument not in left_out]
+    by_config = {}
+    for method in methods:
+        others = {*methods} - {method}
+        of_method = [argument for argument in arguments if argument not in others]
+        by_config[method.removeprefix(CONFIG_OPTION)] = of_method
+    return by_config
 
 
 def _without_verifying(
     kind: Callable[..., FederatedDataModule], *arguments: Any, **options: Any
 ) -> FederatedDataModule:
-    """Returns a data set, split and dealt out as for training, but without a look into its images."""
+    """Returns a data set, split and partitioned as for training, but without a look into its images."""
     data = kind(*arguments, **options)
     data.verifies_images = False
     return data
-
-
-def _random_weights(clip: Any) -> Any:
-    """Returns a CLIP's config without the weights of a file, as only shapes are counted."""
-    name = clip if isinstance(clip, str) else clip.name
-    return Namespace(vars(CLIPSpec(name, "random")))

@@ -39,6 +39,7 @@ def run_status(arguments: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(status, indent=2, default=str) + "\n")
     else:
         text = "".join(f"{name:<11}{value}\n" for name, value in _lines(status).items())
+        # Names of clients and messages of errors may hold what a terminal acts on.
         sys.stdout.write(escape_control_chars(text))
     return 0 if status["stage"] in ("running", "finished") else 1
 
@@ -61,6 +62,7 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
         lines["checkpoint"] = str(status["checkpoint"])
     if status["stage"] in ("failed", "dead"):
         run = status["run"]
+        # Where clients are at sites, fit alone would not reach them.
         is_of_sites = (run / "sites.json").exists()
         command = f"fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}"
         lines["resume"] = "start the sites' server again with ckpt_path last" if is_of_sites else command

@@ -111,10 +111,6 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
     Images are put into bins of equal width by their confidence; the error is the mean over images of the distance
     between their bin's mean confidence and its accuracy. A bin has its lower bound, and the last one 1 as well. Sums
     are exact, so they do not depend on the order of the images.
-
-    Args:
-        predictions: with the confidence of each image.
-        bins: how many.
     """
     is_right = predictions.predicted == predictions.labels
     # Sums of multiples of a power of two are exact, so they do not depend on the order of images.
@@ -297,9 +293,6 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
     """Each client's accuracy in percent: the mean over the splits of its domains, or measured with its state.
 
     Where all share one state, clients of the same domains are equal.
-
-    Args:
-        splits: of one role.
     """
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:

@@ -170,14 +170,7 @@ def _bound(
 def too_few_uploads(
     strategy: Strategy, clients: Sequence[Client], cohort_size: int, uploading: Sequence[Client]
 ) -> Mapping[str, str]:
-    """Where an aggregator needs more uploads than a round has: what is wrong, in a line, by whose uploads they are.
-
-    Args:
-        strategy: of a phase.
-        clients: all clients.
-        cohort_size: clients of the round.
-        uploading: those whose uploads count; a group from which no client uploads lacks nothing.
-    """
+    """Where an aggregator needs more uploads than a round has: what is wrong, in a line, by whose uploads they are."""
     problems: dict[str, str] = {}
     for reducer in strategy.reducers:
         needed = reducer.aggregator.min_clients
@@ -215,9 +208,6 @@ def is_linear(strategy: Strategy) -> bool:
 
 def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
     """The differential privacy of each reduction of uploads in a round; empty if no aggregator gives any.
-
-    Args:
-        phases: of a round, with their aggregators.
 
     Raises:
         UserError: if some aggregator gives any, but in another place uploads change the server without noise.

@@ -70,8 +70,7 @@ class DomainFolders(FederatedDataModule):
         root: Folder with a folder for each domain, each with a folder for each class.
         on_bad_image: What to do if images can't be read: "error" lists them and stops, "skip" leaves them out.
         allow_missing_classes: Whether a domain may lack a class that another has.
-        allow_single_domain: Whether there may be one domain only, as where its images are dealt out by their labels or
-            are a target of cross_dataset.
+        allow_single_domain: Whether one domain is enough, as for a partition by labels or a target of cross_dataset.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -270,9 +269,9 @@ class FolderLabels:
     """What the folders of images say.
 
     Attributes:
-        labels: class of each image; empty if not every one lies in a folder that is called as a class.
+        labels: class of each image; empty if not every one is in a folder that is called as a class.
         domains: where each image is from: the folder above that of its class.
-        others: of images of which more than half lie in folders called as classes, the folders of the others.
+        others: of images of which more than half are in folders called as classes, the folders of the others.
     """
 
     labels: tuple[int, ...] = ()
@@ -290,7 +289,7 @@ class FolderLabels:
 
 
 def folder_labels(paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]) -> FolderLabels:
-    """Returns the classes of images, if every one lies in a folder that is called as a class, at any depth below it.
+    """Returns the classes of images, if every one is in a folder that is called as a class, at any depth below it.
 
     Only letters and digits of names count, since class names in prompts are often written otherwise than folders.
 

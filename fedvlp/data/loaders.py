@@ -33,60 +33,42 @@ MIN_FRACTION_OF_DOMAIN = 0.25
 """Of a domain of which fewer images are used, those alone are encoded."""
 
 
-@dataclass(frozen=True)
-class ModuleBinding:
-    """What a module asks of images, as ``FederatedDataModule.bind`` explains it, and how they are read for it.
+@dataclass
+class BoundLoaders:
+    """Makes the loaders of one data set for one bound module.
 
     Attributes:
+        images: images by domain.
+        parts: which of them play which role.
         transform: makes a tensor [3, V, V] of a PIL image.
-        train_transform: the same with random crops and flips.
+        train_transform: the same with random crops and flips, where training images change from pass to pass.
         precompute: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them unchanged.
         key: everything but transform, images and device that ``precompute`` depends on.
         device: where batches are wanted.
         domains: the source domains, if training batches shall tell which of them each image is of; else none.
-        is_augmented: whether training images change from pass to pass, so that nothing can be computed of them once.
         num_workers: processes that read images.
         cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
         cache_images: whether decoded images are kept there too.
+        class_names: names of all classes, where parts are of some of them.
+        of_classes: ``precompute`` and ``key`` for other classes than those that train, by their names.
     """
 
+    images: Mapping[str, Images]
+    parts: Sequence[SplitPart]
     transform: Transform
     train_transform: Transform | None = None
     precompute: Precompute | None = None
     key: str = ""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    domains: tuple[str, ...] = ()
-    is_augmented: bool = False
+    domains: Sequence[str] = ()
     num_workers: int = 0
     cache_dir: Path | None = None
     cache_images: bool = False
+    class_names: Sequence[str] = ()
+    of_classes: Mapping[tuple[str, ...], tuple[Precompute | None, str]] = field(default_factory=dict)
 
-
-class BoundLoaders:
-    """Makes the loaders of one data set for one bound module.
-
-    Args:
-        images: images by domain.
-        parts: which of them play which role.
-        binding: what the module asks of images of the classes that train.
-        class_names: names of all classes, where parts are of some of them.
-        of_classes: what the module asks of images of other classes than those that train, by their names.
-    """
-
-    def __init__(
-        self,
-        images: Mapping[str, Images],
-        parts: Sequence[SplitPart],
-        binding: ModuleBinding,
-        class_names: Sequence[str] = (),
-        of_classes: Mapping[tuple[str, ...], ModuleBinding] | None = None,
-    ) -> None:
-        self.images = images
-        self.parts = parts
-        self.binding = binding
-        self.class_names = class_names
-        self.of_classes = of_classes or {}
-        self.train_parts = [part for part in parts if part.role == "train"]
+    def __post_init__(self) -> None:
+        self.train_parts = [part for part in self.parts if part.role == "train"]
         # By domain and key: what is computed alike is shared, whichever classes it is for.
         self._features: dict[tuple[str, str], Features] = {}
         self._rows: dict[tuple[str, str | None], Indices] = {}
@@ -94,14 +76,13 @@ class BoundLoaders:
 
     def encode(self) -> None:
         """Computes, or reads from the cache, all that is precomputed; without it, keeps images decoded."""
-        if self.binding.precompute is None:
+        if self.precompute is None:
             self._keep_decoded(self.images)
-            return
-        # Bindings of one key find each other's tensors, so each is computed once.
-        for binding in (self.binding, *self.of_classes.values()):
+        # Classes of one key find each other's tensors, so each is computed once.
+        for precompute, key in ((self.precompute, self.key), *self.of_classes.values()):
             for domain in self.images:
-                if len(self._rows_to_keep(domain, binding.key)):
-                    self._tensors(domain, binding)
+                if precompute is not None and len(self._rows_to_keep(domain, key)):
+                    self._tensors(domain, precompute, key)
 
     def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
         """Returns a client's batches, shuffled by a seed."""
@@ -121,10 +102,11 @@ class BoundLoaders:
         """Returns the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
         # One list of all clients' images: a plain Trainer knows no client.
         selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
-        if not self.binding.is_augmented:
+        is_augmented = self.train_transform is not None
+        if not is_augmented:
             self._keep_decoded(dict(selected))
-        dataset = self._dataset(selected, self.binding.is_augmented, self._domain_numbers(selected))
-        return image_loader(dataset, batch_size, self.binding.num_workers, seed)
+        dataset = self._dataset(selected, is_augmented, self._domain_numbers(selected))
+        return image_loader(dataset, batch_size, self.num_workers, seed)
 
     def image_loaders(self, batch_size: int, *roles: Role) -> list[ImageLoader]:
         """Returns a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
@@ -133,7 +115,7 @@ class BoundLoaders:
             if part.role in roles:
                 self._keep_decoded(part.rows_by_domain)
                 dataset = self._dataset(list(part.rows_by_domain.items()))
-                loaders.append(image_loader(dataset, batch_size, self.binding.num_workers))
+                loaders.append(image_loader(dataset, batch_size, self.num_workers))
         return loaders
 
     def feature_counts(self) -> dict[str, float]:
@@ -146,35 +128,33 @@ class BoundLoaders:
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
         """The batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
-        binding = self._binding(part)
+        precompute, key = self._precompute(part)
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
         # Random crops and flips are for training images alone.
-        is_augmented = binding.is_augmented and part.role == "train"
-        if binding.precompute is None or is_augmented:
+        is_augmented = self.train_transform is not None and part.role == "train"
+        if precompute is None or is_augmented:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
-            loader = image_loader(dataset, batch_size, binding.num_workers, seed, binding.device)
-            return DeviceLoader(loader, binding.device)
+            return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
         # The tensors have a row for each encoded image, which need not be all of a domain.
-        places = [np.searchsorted(self._rows_to_keep(domain, binding.key), rows) for domain, rows in selected]
+        places = [np.searchsorted(self._rows_to_keep(domain, key), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
         # By a function, since splits are listed before anything was encoded.
         return PrecomputedLoader(
-            tensors=lambda: [self._tensors(domain, binding) for domain, _ in selected],
-            rows=[torch.from_numpy(of_domain).to(binding.device) for of_domain in places],
-            labels=torch.from_numpy(labels).to(binding.device),
+            tensors=lambda: [self._tensors(domain, precompute, key) for domain, _ in selected],
+            rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in places],
+            labels=torch.from_numpy(labels).to(self.device),
             batch_size=batch_size,
             seed=seed,
             domains=numbers,
         )
 
-    def _binding(self, part: SplitPart) -> ModuleBinding:
-        return self.of_classes.get(part.names_of_classes(self.class_names), self.binding)
+    def _precompute(self, part: SplitPart) -> tuple[Precompute | None, str]:
+        return self.of_classes.get(part.names_of_classes(self.class_names), (self.precompute, self.key))
 
     def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
         """The place of each selected domain among the source domains; None if the module does not ask for it."""
-        domains = self.binding.domains
-        return [domains.index(domain) for domain, _ in selected] if domains else None
+        return [self.domains.index(domain) for domain, _ in selected] if self.domains else None
 
     def _dataset(
         self,
@@ -184,10 +164,10 @@ class BoundLoaders:
         classes: Sequence[int] = (),
     ) -> ImageDataset:
         """The images of rows of one domain or several, from the decoded images where these are kept."""
-        transform = self.binding.transform
+        transform = self.transform
         images: list[tuple[Images, Indices]] = [(self.images[domain], rows) for domain, rows in selected]
-        if is_augmented:
-            transform = self.binding.train_transform or transform
+        if is_augmented and self.train_transform is not None:
+            transform = self.train_transform
         elif self._steps is not None and all(domain in self._decoded for domain, _ in selected):
             # Decoded images are past the first steps of the transform.
             transform = self._steps[1]
@@ -198,8 +178,7 @@ class BoundLoaders:
     @cached_property
     def _steps(self) -> tuple[Any, Transform] | None:
         """The part of the transform after which images are kept, and the rest; None if they are not kept."""
-        binding = self.binding
-        return fixed_steps(binding.transform) if binding.cache_images and binding.cache_dir is not None else None
+        return fixed_steps(self.transform) if self.cache_images and self.cache_dir is not None else None
 
     def _keep_decoded(self, domains: Iterable[str]) -> None:
         """Decodes image files that will be read many times, once and for all."""
@@ -209,38 +188,35 @@ class BoundLoaders:
             # Images in memory are read faster than from any cache.
             if domain in self._decoded or not len(rows) or not isinstance(images, FolderImages):
                 continue
-            if self._steps is not None and self.binding.cache_dir is not None:
-                decoded = DecodedImages(images, rows, self._steps[0], self.binding.cache_dir / "images")
-                if decoded.make(self.binding.num_workers, f"decoding {domain}"):
+            if self._steps is not None and self.cache_dir is not None:
+                decoded = DecodedImages(images, rows, self._steps[0], self.cache_dir / "images")
+                if decoded.make(self.num_workers, f"decoding {domain}"):
                     self._decoded[domain] = decoded
 
-    def _tensors(self, domain: str, binding: ModuleBinding) -> dict[str, Tensor]:
+    def _tensors(self, domain: str, precompute: Precompute, key: str) -> dict[str, Tensor]:
         """What is precomputed of a domain: from memory, from disk or computed now."""
-        if (domain, binding.key) not in self._features:
-            self._features[domain, binding.key] = self._read_or_encode(domain, binding)
-        return self._features[domain, binding.key].tensors
+        if (domain, key) not in self._features:
+            self._features[domain, key] = self._read_or_encode(domain, precompute, key)
+        return self._features[domain, key].tensors
 
-    def _read_or_encode(self, domain: str, binding: ModuleBinding) -> Features:
-        rows = self._rows_to_keep(domain, binding.key)
-        precompute = binding.precompute
-        if precompute is None:
-            raise RuntimeError("There is no `precompute` to compute anything with; give one to bind().")
+    def _read_or_encode(self, domain: str, precompute: Precompute, key: str) -> Features:
+        rows = self._rows_to_keep(domain, key)
 
         def compute() -> Features:
             began = time.perf_counter()
             dataset = self._dataset([(domain, rows)])
-            tensors = encode(dataset, precompute, binding.device, binding.num_workers, f"encoding {domain}")
+            tensors = encode(dataset, precompute, self.device, self.num_workers, f"encoding {domain}")
             # To copy a row waits until the device is done, so the seconds are those of the work.
             for tensor in tensors.values():
                 tensor[-1:].cpu()
             return Features(tensors, time.perf_counter() - began)
 
-        if binding.cache_dir is None:
+        if self.cache_dir is None:
             return compute()
         # Named by what they depend on: no entry is ever stale, and runs share a folder.
-        name = cache_key(binding.key, binding.transform, self.images[domain], rows, binding.device)
-        path = binding.cache_dir / "features" / f"{name}.safetensors"
-        return cached_features(path, len(rows), binding.device, compute)
+        name = cache_key(key, self.transform, self.images[domain], rows, self.device)
+        path = self.cache_dir / "features" / f"{name}.safetensors"
+        return cached_features(path, len(rows), self.device, compute)
 
     def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
         """The rows of a domain that are computed together, for parts of one key or all parts: all, unless few are used.
@@ -248,15 +224,15 @@ class BoundLoaders:
         Whole domains are computed so that all splits, seeds and shots share them.
         """
         if (domain, key) not in self._rows:
-            parts = [part for part in self.parts if key is None or self._binding(part).key == key]
+            parts = [part for part in self.parts if key is None or self._precompute(part)[1] == key]
             # Augmented training images are new in every pass, so nothing that was computed of them could be used again.
-            if self.binding.is_augmented:
+            if self.train_transform is not None:
                 parts = [part for part in parts if part.role != "train"]
             used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
             rows = np.sort(np.concatenate([np.empty(0, np.int64), *used]))
             count = len(self.images[domain])
             is_few = len(rows) < MIN_FRACTION_OF_DOMAIN * count
-            self._rows[domain, key] = rows if self.binding.is_augmented or is_few else np.arange(count)
+            self._rows[domain, key] = rows if self.train_transform is not None or is_few else np.arange(count)
         return self._rows[domain, key]
 
 

@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from fedvlp.data.files.images import (
     image_paths,
     unreadable,
 )
-from fedvlp.data.loaders import BoundLoaders, ImageLoader, ModuleBinding
+from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
@@ -127,7 +127,7 @@ class FederatedDataModule(L.LightningDataModule):
                     f"{target.name} is a target of another data set and only measured. Leave out its protocol."
                 )
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
-        self._binding: ModuleBinding | None = None
+        self._make_loaders: Callable[..., BoundLoaders] | None = None
         self._for_classes: ForClasses | None = None
         self._bound_to: L.LightningModule | None = None
         self._loaders: dict[str, BoundLoaders] = {}
@@ -148,13 +148,9 @@ class FederatedDataModule(L.LightningDataModule):
         return self.load_domains()
 
     @cached_property
-    def _images(self) -> Mapping[str, Images]:
-        return self.verified_domains() if self.verifies_images else self._loaded[0]
-
-    @property
     def images(self) -> Mapping[str, Images]:
         """The images of each domain, once they were found to be readable."""
-        return self._images
+        return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @cached_property
     def _images_of_no_class(self) -> dict[str, FolderImages]:
@@ -207,7 +203,7 @@ class FederatedDataModule(L.LightningDataModule):
         """Which images play which role: training by client, then validation, test and held-out by domain."""
         plan = self.plan  # before the images, so that a wrong option is found before files are read
         plan.check(self.held_out)
-        return plan.parts(self._images, len(self.all_class_names))
+        return plan.parts(self.images, len(self.all_class_names))
 
     @property
     def plan(self) -> SplitPlan:
@@ -230,8 +226,8 @@ class FederatedDataModule(L.LightningDataModule):
         for part in self.split_parts:
             if part.role in ("test", "held_out"):
                 test_rows |= part.rows_by_domain
-        all_rows = {domain: np.arange(len(images)) for domain, images in self._images.items()}
-        return SplitPart("transfer", test_rows or all_rows)
+        all_rows = {domain: np.arange(len(images)) for domain, images in self.images.items()}
+        return SplitPart("transfer", test_rows or all_rows, classes=tuple(range(len(self.class_names))))
 
     @property
     def clients(self) -> list[Client]:
@@ -250,7 +246,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def describe(self) -> dict[str, Any]:
         """Returns what results must have in common to be in one table, made to be written as JSON."""
-        images = image_hash(self._images, self._loaded[1])
+        images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description = {"name": self.name, "images": images, **names, **self.plan.describe()}
         # Of options that few use only those that are in use are written, so that results without them stay comparable.
@@ -266,13 +262,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     def describe_as_target(self) -> dict[str, Any]:
         """Returns the same where this is only measured, for another data set."""
-        images = image_hash(self._images, self.class_names)
-        split = split_hash([self.transfer_part], self._images, self.class_names)
+        images = image_hash(self.images, self.class_names)
+        split = split_hash([self.transfer_part], self.images, self.class_names)
         return {"name": self.name, "images": images, "classes": self.class_names, "split": split}
 
     def image_identities(self) -> dict[str, str]:
         """Returns a string for each domain that is equal on all machines with the same images."""
-        identities = {domain: identity(images) for domain, images in self._images.items()}
+        identities = {domain: identity(images) for domain, images in self.images.items()}
         for target in self.targets:
             for domain, text in target.image_identities().items():
                 identities[f"{target.name}/{domain}"] = text
@@ -289,7 +285,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.split_parts  # noqa: B018 (as above)
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
-        if transform is not None and (self._binding is None or self._bound_to not in (None, module)):
+        if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
             # All that a plain Trainer needs; a federation binds again, with what its method precomputes.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
@@ -327,51 +323,46 @@ class FederatedDataModule(L.LightningDataModule):
         self._bound_to = getattr(self.trainer, "lightning_module", None)
         self._loaders = {}
         self._for_classes = for_classes
-        self._binding = ModuleBinding(
-            transform,
-            train_transform,
-            precompute,
-            key,
-            torch.device(device),
-            domains=tuple(self.source_domains) if with_domains else (),
-            is_augmented=is_augmented,
+        self._make_loaders = partial(
+            BoundLoaders,
+            transform=transform,
+            train_transform=train_transform if is_augmented else None,
+            precompute=precompute,
+            key=key,
+            device=torch.device(device),
+            domains=self.source_domains if with_domains else (),
             num_workers=self.num_workers,
             cache_dir=self.cache_dir,
             cache_images=self.cache_images,
         )
 
     @property
-    def binding(self) -> ModuleBinding:
-        """What the module asks of the images."""
-        if self._binding is None:
-            raise UserError(
-                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
-                "or call bind(transform=...)."
-            )
-        return self._binding
-
-    @property
     def loaders(self) -> dict[str, BoundLoaders]:
         """The loaders for the bound module: of the data set itself, of each target, and of images of no class."""
         if self._loaders:
             return self._loaders
+        if self._make_loaders is None:
+            raise UserError(
+                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
+                "or call bind(transform=...)."
+            )
         names = self.all_class_names
         # Parts of other classes than those that train may need other tensors of the same images.
         lists = [part.names_of_classes(names) for part in self.split_parts if part.classes]
         lists += [tuple(target.class_names) for target in self.targets]
-        of_classes: dict[tuple[str, ...], ModuleBinding] = {}
+        of_classes: dict[tuple[str, ...], tuple[Precompute | None, str]] = {}
         for class_names in dict.fromkeys(lists):
             if self._for_classes is not None and class_names != tuple(self.class_names):
-                precompute, key = self._for_classes(class_names)
-                of_classes[class_names] = replace(self.binding, precompute=precompute, key=key)
-        loaders = {"": BoundLoaders(self._images, self.split_parts, self.binding, names, of_classes)}
+                of_classes[class_names] = self._for_classes(class_names)
+        make = partial(self._make_loaders, of_classes=of_classes)
+        loaders = {"": make(self.images, self.split_parts, class_names=names)}
         # Loaders of their own, since domains of another data set may have the same names.
         for target in self.targets:
-            binding = of_classes.get(tuple(target.class_names), self.binding)
-            loaders[f"transfer/{target.name}"] = BoundLoaders(target.images, [target.transfer_part], binding)
+            name = f"transfer/{target.name}"
+            loaders[name] = make(target.images, [target.transfer_part], class_names=target.class_names)
         for name, images in self._images_of_no_class.items():
             part = SplitPart("held_out", {name: np.arange(len(images))})
-            loaders[OUT_OF_DISTRIBUTION] = BoundLoaders({name: images}, [part], self.binding)
+            loaders[OUT_OF_DISTRIBUTION] = make({name: images}, [part])
         self._loaders = loaders
         return loaders
 
@@ -413,8 +404,8 @@ class FederatedDataModule(L.LightningDataModule):
                 splits.append(replace(split, name=f"global/{split.domain}", role="global"))
         for target in self.targets:
             name = f"transfer/{target.name}"
-            class_names = () if target.class_names == self.class_names else tuple(target.class_names)
             (split,) = self.loaders[name].evaluation_splits(self.eval_batch_size)
+            class_names = () if target.class_names == self.class_names else split.class_names
             splits.append(replace(split, name=name, domain=target.name, class_names=class_names))
         return splits
 
@@ -436,13 +427,13 @@ class FederatedDataModule(L.LightningDataModule):
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
-        digest = split_hash(self.split_parts, self._images, self._loaded[1])
+        digest = split_hash(self.split_parts, self.images, self._loaded[1])
         targets = [split_hash([target.transfer_part], target.images, target.class_names) for target in self.targets]
         return hash_lines([digest, *targets]) if targets else digest
 
     def split_table(self) -> list[dict[str, Any]]:
         """Returns the names of the images for each role, domain and client, made to be written as JSON."""
-        table = split_table(self.split_parts, self._images)
+        table = split_table(self.split_parts, self.images)
         for target in self.targets:
             for entry in split_table([target.transfer_part], target.images):
                 table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})

@@ -64,7 +64,7 @@ class PlaceholderData(PredictionData):
     Args:
         classes: Number of classes.
         domains: Number of source domains.
-        num_clients: Number of clients, dealt out to the domains in turn; one a domain if not given.
+        num_clients: Number of clients, which the domains get in turn; one a domain if not given.
         **options: The arguments of FederatedDataModule, which change nothing here.
     """
 

@@ -37,9 +37,7 @@ class ADAPT(FedDPT):
     """Fed-DPT with cross-entropy, and with a loss that ties each image token to its domain's text prompt.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: Names of the source domains, in the order of the clients' domains.
-        clip: The frozen CLIP: see ``load_clip``.
         domain_loss: The domain-correspondence loss: over ``pairs`` of an image token and a text prompt, or over the
             ``attention`` to the image tokens, which is to find the client's own domain; outside a federation images
             have no domain, and this one is left out.
@@ -85,23 +83,21 @@ class ADAPT(FedDPT):
 
 
 def pairs_correspondence(
-    tokens: Float[Tensor, "B domains d"],
-    texts: Float[Tensor, "domains C d"],
-    labels: Int[Tensor, "B"],
-    scale: float,
+    tokens: Float[Tensor, "B domains d"], texts: Float[Tensor, "domains C d"], labels: Int[Tensor, "B"], scale: float
 ) -> Float[Tensor, ""]:
     """Returns -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
 
     `tokens` are h_j and `texts` f_T^k(c), both of any length; `scale` is 1 / tau.
 
-    Example:
-        >>> texts = torch.eye(2)[:, None]  # two domains, one class
-        >>> loss = pairs_correspondence(torch.eye(2)[None], texts, torch.tensor([0]), scale=1.0)
-        >>> round(loss.item(), 4)  # log(1 + 1/e)
-        0.3133
+    >>> texts = torch.eye(2)[:, None]  # two domains, one class
+    >>> loss = pairs_correspondence(torch.eye(2)[None], texts, torch.tensor([0]), scale=1.0)
+    >>> round(loss.item(), 4)  # log(1 + 1/e)
+    0.3133
     """
     batch, count = tokens.shape[:2]
+    # For each image the text of its class in every domain.
     own_class = texts[:, labels].transpose(0, 1)  # [B, domains, d]
+    # Each image's tokens are compared with the same texts: B times n rows of n logits.
     repeated = own_class[:, None].expand(-1, count, -1, -1).flatten(0, 1)  # [B * domains, domains, d]
     logits = cosine_logits(tokens.flatten(0, 1), repeated, scale)
     return F.cross_entropy(logits, torch.arange(count, device=tokens.device).repeat(batch))

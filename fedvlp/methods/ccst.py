@@ -42,16 +42,10 @@ class CCST(ImageTowerLearner):
     """Trains CLIP's image tower on images in the styles of all clients.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients; the command line takes it from the data.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         styles: K, in how many styles each image is seen in a step.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
             a ResNet's four stages.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
-
-    Raises:
-        UserError: If the tower has fewer stages, or none that can be run one by one.
     """
 
     statistics: ClientStatistics

@@ -57,6 +57,7 @@ class ClientStatistics(nn.Module):
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
+        # A client's slot is its id, as the strategy of the second phase has it.
         self.slot = context.client.id
         if self.renewed and context.phase.train:
             self.own.zero_()
@@ -83,6 +84,7 @@ def positions(features: Tensor) -> Float[Tensor, "B N W"]:
 
 def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
     """Returns each image's style: means and deviations over positions, in float32 and without a gradient."""
+    # A style is a target and no part of the graph.
     values = positions(features.detach()).float()
     return torch.stack([values.mean(1), (values.var(1, correction=0) + VARIANCE_FLOOR).sqrt()], dim=1)
 
@@ -90,10 +92,9 @@ def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
 def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:
     """Returns features in other styles: sigma' (x - mu) / sigma + mu'; unchanged where the style is their own.
 
-    Example:
-        >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
-        >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]])).flatten().tolist()
-        [9.0, 5.000024795532227, 14.999975204467773]
+    >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
+    >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]])).flatten().tolist()
+    [9.0, 5.000024795532227, 14.999975204467773]
     """
     own = style_of(features)
     # As one factor and one summand of each channel: the features are read once.
@@ -108,15 +109,11 @@ def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:
 def pooled(style: Float[Tensor, "2 W"], values: Float[Tensor, "N W"], share: Float[Tensor, ""]) -> Float[Tensor, "2 W"]:
     """Returns means and deviations over all values of channels so far, from those before and the newest values.
 
-    Args:
-        style: of the values before.
-        values: the newest.
-        share: of the newest among all, in (0, 1].
+    The newest have a share in (0, 1] among all.
 
-    Example:
-        >>> old = torch.tensor([[2.0], [1.0]])  # of 1 and 3
-        >>> pooled(old, torch.tensor([[5.0], [7.0]]), torch.tensor(0.5)).flatten().tolist()  # 1, 3, 5, 7
-        [4.0, 2.2360680103302]
+    >>> old = torch.tensor([[2.0], [1.0]])  # of 1 and 3
+    >>> pooled(old, torch.tensor([[5.0], [7.0]]), torch.tensor(0.5)).flatten().tolist()  # 1, 3, 5, 7
+    [4.0, 2.2360680103302]
     """
     mean = values.mean(0)
     # The variance of a union is the mean of both variances, plus that between the two means.

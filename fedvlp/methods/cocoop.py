@@ -35,15 +35,9 @@ class CoCoOp(PromptLearner):
     """Learns one text prompt, shared by all classes and clients, and how an image moves it.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         reduction: The Meta-Net has d / reduction hidden units, at most d.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from; random vectors if null.
-        optimizer: Makes the optimizer of a client's local training.
-
-    Raises:
-        UserError: If no hidden unit is left.
     """
 
     def __init__(
@@ -66,6 +60,7 @@ class CoCoOp(PromptLearner):
 
     def prompts(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B L D"]:
         """Returns each image's prompt v(x), all of whose vectors are moved alike (Sec. 3.2)."""
+        # One shift for all vectors of an image's prompt, as in the paper.
         shifts: Tensor = self.meta_net(F.normalize(features, dim=-1))  # pi, [B, D]
         return self.prompt + shifts[:, None]
 

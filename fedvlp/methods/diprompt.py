@@ -51,9 +51,7 @@ class DiPrompT(PromptLearner):
     """Learns a global prompt, a prompt for each source domain, and a prompt that assigns images to domains.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: The source domains, in the order of ``Client.domain``.
-        clip: The frozen CLIP: see ``load_clip``.
         rounds: Number of rounds R of the Beta average.
         prompt_length: Number of learned vectors L of each prompt, at least 4.
         domain_weight: Weight lambda of the D-prompts' loss, at least 0.
@@ -112,6 +110,7 @@ class DiPrompT(PromptLearner):
                 self.personal = ("query_prompt",)
             else:
                 self.train_only_personal = ("query_prompt",)
+        # The text features of the Q-prompt with which the client's round began, from its first step on.
         self._before: Tensor | None = None  # hatZ^Q
 
     def _trains(self, name: str) -> bool:
@@ -177,6 +176,7 @@ class DiPrompT(PromptLearner):
         if self.domain_labels and self.context is not None:
             of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
             domains = torch.full_like(domains, of_client)
+        # Only domains that an image was assigned to get a gradient, so that others stay exactly where they are.
         own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
         terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
         if self.query_prompt is not None:
@@ -210,15 +210,15 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
     For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
     feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
 
-    Example:
-        >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
-        >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
-        tensor([0.6931, 0.3133])
+    >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
+    >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
+    tensor([0.6931, 0.3133])
     """
     with torch.autocast(features.device.type, enabled=False):
         own = F.normalize(features.float(), dim=-1)
         positive = (own * F.normalize(handwritten.float(), dim=-1)).sum(-1)  # [C, M]
         cosines = torch.einsum("cmd,cnd->cmn", own, own.detach())
+        # The diagonal is a prompt with itself: the positive pair takes its place in the denominator.
         itself = torch.eye(own.shape[1], dtype=torch.bool, device=own.device)
         cosines = torch.where(itself, positive[..., None], cosines)
         return -cosines.log_softmax(-1).diagonal(dim1=1, dim2=2).mean(0)
@@ -229,10 +229,9 @@ def feature_shift(
 ) -> Float[Tensor, ""]:
     """Returns the mean over images of sum_m ||Z_{y,m} - hatZ_{y,m}||^2 (DiPrompT, L_mse of Eq. 7).
 
-    Example:
-        >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
-        >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
-        2.5
+    >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
+    >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
+    2.5
     """
     squares = (features.float() - before.float()).square().sum((1, 2))  # [C]
     return squares[labels].mean()
@@ -270,6 +269,7 @@ def query_terms(
     """
     logits = pair_logits(image_features, features, scale)
     logits_before = pair_logits(image_features, before, scale)
+    # Of a joint softmax over pairs, the sum over domains is the softmax of logsumexp.
     query = F.cross_entropy(logits.logsumexp(-1), labels)
     if domains is not None:
         query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)
@@ -285,11 +285,11 @@ def domain_weights(image_features: Float[Tensor, "B d"], features: Float[Tensor,
 
     A negative cosine counts as zero; where none is positive, all domains weigh the same.
 
-    Example:
-        >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
-        tensor([[0.7500, 0.2500]])
+    >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
+    tensor([[0.7500, 0.2500]])
     """
     best = pair_logits(image_features, features, scale=1.0).amax(1)  # [B, M]
+    # So that a sum of zeros is no division by zero, and all domains weigh the same.
     best = best.clamp_min(torch.finfo(torch.float32).tiny)
     return best / best.sum(-1, keepdim=True)
 

@@ -44,17 +44,11 @@ class DoPrompt(ImageTowerLearner):
     """Trains CLIP's image tower with a prompt for each source domain, and an adapter that mixes them for an image.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: The source domains.
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         prompt_length: Number of learned vectors L of each domain.
         domain_weight: Weight lambda of the loss by which the adapter learns an image's domain, at least 0.
         prompt_rate: Learning rate of the prompts, as a multiple of the tower's.
         adapter_rate: The same of the adapter.
-        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
-
-    Raises:
-        UserError: If the image tower is no ViT that is read at its class token.
     """
 
     needs_domains = True
@@ -85,6 +79,7 @@ class DoPrompt(ImageTowerLearner):
         with torch.no_grad():
             features = self.image_features(images)
         domains, length, _ = self.prompts.shape
+        # One score for each domain and each vector of the prompt.
         scores: Tensor = self.adapter(features).unflatten(-1, (domains, length))
         return scores.softmax(1)
 
@@ -107,6 +102,7 @@ class DoPrompt(ImageTowerLearner):
         domains = domains_of(inputs, "DoPrompt")
         images = self.precomputed(inputs)["images"]
         weights = self.domain_weights(images)
+        # The target of every vector of a prompt is the image's domain.
         is_domain = F.one_hot(domains, len(self.prompts)).float()[..., None].expand_as(weights)
         losses = {
             "domain_prompts": F.cross_entropy(self.prompted(images, self.prompts[domains]), labels),
@@ -120,6 +116,7 @@ class DoPrompt(ImageTowerLearner):
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
         """Returns the trained parameters in groups, with rates of their own for prompts and adapter."""
         groups: list[LayerGroup] = []
+        # Prompts and adapter are new and learn faster than the tower, which has no decay over layers here.
         for part, rate in {"visual": 1.0, **self.rates}.items():
             groups += [replace(group, factor=rate) for group in layer_groups(select(trainable, [part]), decay=1.0)]
         return groups

@@ -43,16 +43,10 @@ class ELCFS(ImageTowerLearner):
     """Trains CLIP's image tower to learn from a client's images what holds in other clients' amplitude spectra, too.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients; the command line takes it from the data.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         spectra: Of how many images a client shares the amplitudes.
         frequency: The highest of the low frequencies M, in periods over an image's width or height; 0 is the mean.
         inner_rate: beta, the rate of the inner step, at least 0.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
-
-    Raises:
-        UserError: If images are too small to have that frequency.
     """
 
     statistics: ClientStatistics
@@ -88,6 +82,7 @@ class ELCFS(ImageTowerLearner):
 
     def spectrum(self, images: Float[Tensor, "B 3 V V"]) -> Complex[Tensor, "B 3 V half"]:
         """Returns F(x) of the pixels in [0, 1], whose means are not negative: an amplitude alone knows no sign."""
+        # Normalised pixels have both signs; in [0, 1] the mean's amplitude is the mean.
         spectrum: Tensor = torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
         return spectrum
 
@@ -98,6 +93,7 @@ class ELCFS(ImageTowerLearner):
         spectrum = self.spectrum(images)
         low = self.low_frequencies(spectrum)
         mixed = torch.lerp(low.abs(), amplitudes, share[:, None, None, None])
+        # Other amplitudes under the image's own phases, which hold what is where.
         spectrum[:, :, self._rows(spectrum), : self.frequency + 1] = torch.polar(mixed, low.angle())
         pixels: Tensor = torch.fft.irfft2(spectrum, s=images.shape[2:])
         return (pixels - self.pixel_mean) / self.pixel_std

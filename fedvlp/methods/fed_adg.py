@@ -23,8 +23,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
@@ -47,8 +45,6 @@ class FedADG(ImageTowerLearner):
     """Trains CLIP's image tower against a discriminator that tells its features from generated ones of the class.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         class_weight: lambda_0, the share of the cross-entropy in the tower's loss, in (0, 1].
         generator_width: Units of the generator's hidden layer.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
@@ -78,12 +74,6 @@ class FedADG(ImageTowerLearner):
         drawn = torch.randn(PROJECTED, width, generator=torch.Generator().manual_seed(0)) / width**0.5
         self.register_buffer("projection", drawn, persistent=False)
 
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: train all, upload all but the discriminator, average."""
-        (phase,) = super().configure_phases()
-        sent = tuple(name for name in phase.upload if name.partition(".")[0] != "discriminator")
-        return (replace(phase, upload=sent),)
-
     def scores(
         self, weights: Mapping[str, Tensor], features: Float[Tensor, "B d"], classes: Float[Tensor, "B C"]
     ) -> Float[Tensor, "B"]:
@@ -97,13 +87,16 @@ class FedADG(ImageTowerLearner):
         inputs, labels = batch
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = F.one_hot(labels, len(self.class_names)).to(features.dtype)
+        # Drawn on the CPU, so that every device sees the same numbers.
         noise = torch.rand(features.shape).to(features.device)
         references = self.generator(torch.cat([noise, classes], dim=1))
         learning = dict(self.discriminator.named_parameters())
+        # Tower and generator are judged by a discriminator that gets no gradient from them.
         fixed = {name: value.detach() for name, value in learning.items()}
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         alignment = (1 - self.scores(fixed, features, classes)).square().mean()
         generation = (1 - self.scores(fixed, references, classes)).square().mean()
+        # And the discriminator learns from features that get no gradient from it.
         known = self.scores(learning, references.detach(), classes).square()
         foreign = (1 - self.scores(learning, features.detach(), classes)).square()
         discrimination = -(known + foreign).mean()

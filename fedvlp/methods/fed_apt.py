@@ -48,13 +48,10 @@ class FedAPT(PromptLearner):
     """Learns a prompt for each class, and which domains' keys an image asks for.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: The source domains, in the order of ``Client.domain``.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L of a class's prompt.
         temperature: t of the weights over domains, above 0; towards 0 they become one-hot.
         key_seed: Seed of the keys, which server and clients make themselves.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     keys: Tensor  # [M, L, D]
@@ -77,6 +74,7 @@ class FedAPT(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length, class_specific=True)
         self.prompt = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in class_names]))  # [C, L, D]
         self.domain_classifier = nn.Linear(self.clip.embed_dim, len(domains), bias=False)
+        # A generator of its own: server and clients make the same keys whatever else was drawn.
         generator = torch.Generator().manual_seed(key_seed)
         self.register_buffer("keys", torch.rand(len(domains), *self.prompt.shape[1:], generator=generator))
 
@@ -93,6 +91,7 @@ class FedAPT(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under the prompts that each image's own mixture of keys makes."""
         features = self.precomputed(inputs)["features"]
+        # Training knows the domain, and never asks for the weights' gradient.
         with torch.no_grad():
             weights = domain_weights(self.domain_classifier(features), self.temperature)
         return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
@@ -113,6 +112,7 @@ class FedAPT(PromptLearner):
         if torch.compiler.is_exporting():  # how many distinct ones there are is known of values alone
             each: Tensor = self.text(self.prompts(weights).flatten(1, 2))
             return each
+        # At a low temperature most images share a mixture, and prompts are the costly part.
         mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         distinct: Tensor = self.text(self.prompts(mixtures).flatten(1, 2))
         return distinct[mixture_of_image]
@@ -129,13 +129,13 @@ class FedAPT(PromptLearner):
 def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:
     """Returns a, the softmax over domains of each image's standardised scores z over a temperature t.
 
-    Example:
-        >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
-        tensor([[0.7311, 0.2689],
-                [0.5000, 0.5000]])
+    >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
+    tensor([[0.7311, 0.2689],
+            [0.5000, 0.5000]])
     """
     scores = scores.float()
     centred = scores - scores.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / max(scores.shape[1] - 1, 1)
+    # With one domain, or equal scores, the deviation is 0 and all weigh the same.
     deviation = variance.sqrt().clamp_min(torch.finfo(scores.dtype).tiny)
     return (centred / deviation / temperature).softmax(dim=1)

@@ -44,8 +44,6 @@ class FedCLIP(PromptLearner):
     """Learns an adapter of the image feature, shared by all clients; the text features stay zero-shot CLIP's.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         loss: The paper's ``contrastive`` loss between the images and texts of a batch, or ``cross_entropy``.
         optimizer: Makes the optimizer of a client's local training. The released code's second beta of 0.98 stands in
             the method's config, as the command line reads single numbers from a default.
@@ -84,6 +82,7 @@ class FedCLIP(PromptLearner):
         """Returns the contrastive loss or the cross-entropy of a batch."""
         inputs, labels = batch
         if self.loss == "contrastive":
+            # Each image's own text; two images of one class have the same.
             texts = self.text_features[labels]
             loss = contrastive_loss(cosine_logits(self.adapted(inputs), texts, self.clip.logit_scale))
         else:
@@ -99,9 +98,8 @@ class FedCLIP(PromptLearner):
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
     """Returns the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
 
-    Example:
-        >>> contrastive_loss(torch.zeros(2, 2))  # log 2
-        tensor(0.6931)
+    >>> contrastive_loss(torch.zeros(2, 2))  # log 2
+    tensor(0.6931)
     """
     right: Int[Tensor, "B"] = torch.arange(len(logits), device=logits.device)
     return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2

@@ -142,6 +142,7 @@ class FedDPT(FederatedModule):
     def upload_state(self) -> State:
         """Returns the client's own text prompt and the image tokens."""
         if self.domain is None:
+            # Without a domain of its own a client has trained all prompts, and sends them.
             return super().upload_state()
         return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks().items()})
 
@@ -205,6 +206,7 @@ class DualFeatures:
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
         """Returns the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
+        # Mixed in float32: rounding in half precision would move all classes' logits alike and more.
         with torch.autocast(self.text.device.type, enabled=False):
             mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
         return cosine_logits(self.image, mixed, scale)
@@ -251,6 +253,7 @@ class PerDomainPrompts(nn.Module):
         """Returns each domain's prompt, as a client of this domain sees it; with None all are the server's."""
         if domain is None or self.momentum is None:
             return list(self.shared)
+        # The own domain's prompt is the trained one, the others' are the client's copies.
         prompts = list(self.copies)
         prompts[domain] = self.shared[domain]
         return prompts
@@ -260,6 +263,7 @@ class PerDomainPrompts(nn.Module):
         """Moves the copies of other domains' prompts by P <- alpha P + (1 - alpha) [P]received (Eq. 8)."""
         if self.momentum is None:
             return
+        # A copy and not in place: the own slot must be the trained prompt and no mean.
         followed = torch.lerp(self.received, self.copies, self.momentum)
         own = slice(None) if domain is None else domain
         followed[own] = self.shared[own]

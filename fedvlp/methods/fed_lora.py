@@ -43,11 +43,8 @@ class FedLoRA(PromptLearner):
     """Learns low-rank updates of CLIP's attention, shared by all clients.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         rank: r of each update; with 0 it stays zero-shot CLIP.
         alpha: What updates are multiplied by, divided by the rank.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True  # the updates change the image tower
@@ -86,6 +83,7 @@ class LowRankUpdates(nn.Module):
         bound = width**-0.5  # as of nn.Linear
         learns = rank > 0
         self.down = nn.Parameter(torch.empty(blocks, 3, rank, width).uniform_(-bound, bound), requires_grad=learns)  # A
+        # B = 0: at first the update is zero, and CLIP is itself.
         self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank), requires_grad=learns)  # B
 
     def forward(self) -> Float[Tensor, "J rows W"]:
@@ -97,9 +95,6 @@ class AdaptedCLIP(nn.Module):
     """Image and text features under updated maps, of classes read in "a photo of a {}."; has no parameters of its own.
 
     The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
-
-    Raises:
-        UserError: If a tower is no transformer of CLIP's own kind.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
@@ -107,6 +102,7 @@ class AdaptedCLIP(nn.Module):
         self.clip = clip
         texts = [SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)]
         self.rows = pack(clip.tokenize(texts), token_budget=96)
+        # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names = {}
         for kind, blocks in {"text": clip.text.blocks, "image": clip.image.blocks}.items():
@@ -130,6 +126,7 @@ class AdaptedCLIP(nn.Module):
         weights = {}
         for name, update in zip(self.names[kind], updates(), strict=True):
             frozen = self.get_parameter(name)
+            # The update is added in float32, also to weights that were rounded to bfloat16.
             weights[name] = (frozen + update).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result

@@ -36,13 +36,10 @@ class FedMaPLe(PromptLearner):
     """Learns deep text prompts and the maps that make visual prompts of them, shared by all clients.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L in a block's prompt.
         depth: Number of first blocks with prompts of their own, in both towers; if not given the paper's 9, or all
             blocks of a CLIP with fewer.
         init_words: Words that the first block's prompt starts from; random vectors if not given.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True  # visual prompts change the image tower
@@ -63,6 +60,7 @@ class FedMaPLe(PromptLearner):
 
     def deep_prompts(self) -> dict[str, Tensor]:
         """Returns the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
+        # The couplings take a stack of prompts, of which there is one.
         return {"text": self.prompts, "visual": self.couplings(self.prompts[None])[0]}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

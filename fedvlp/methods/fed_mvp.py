@@ -45,17 +45,11 @@ class FedMVP(PromptLearner):
     """Learns a network, shared by all clients, that makes visual prompts for each image.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         consistency_weight: Weight alpha of the distance from the image feature without prompts, at least 0.
         prompt_length: Number of prompts that are made for an image.
         heads: Heads of the attention; they divide the width of an image token.
         templates: How many of CLIP's templates stand for attributes where none are given, in [1, 80].
         attributes: Phrases such as "large, floppy ears", for each class's name equally many; templates if not given.
-        optimizer: Makes the optimizer of a client's local training.
-
-    Raises:
-        UserError: If the heads don't divide the width, or the attributes are not those of the classes.
     """
 
     needs_images = True
@@ -106,6 +100,7 @@ class FedMVP(PromptLearner):
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         features = self.image_features(images)
+        # f_0 has no prompts: what the images are held to.
         with torch.no_grad():
             frozen = self.clip.encode_image(images)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
@@ -164,9 +159,6 @@ def attribute_features(
     """Returns the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
 
     Without attributes, so many of CLIP's templates are taken in their place.
-
-    Raises:
-        UserError: If a class has no attributes, or another number than the others.
     """
     if attributes is None:
         columns = [zero_shot_text_features(clip, class_names, [template]) for template in choose_templates(templates)]

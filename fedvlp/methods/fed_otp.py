@@ -42,15 +42,12 @@ class FedOTP(PromptLearner):
     """Learns a prompt that is shared and one for each client, between which an image's patches are divided.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         mass: Share gamma of the patches' mass that is transported to prompts, in (0, 1].
         epsilon: Weight lambda of the plan's entropy.
         iterations: Steps in which the plan is found.
         prompt_length: Number of learned vectors L of a prompt.
         unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
             the probabilities under all clients' prompts.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("local_prompt",)
@@ -86,10 +83,12 @@ class FedOTP(PromptLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient."""
         patches = self.patches(self.precomputed(inputs)["images"])
+        # On a domain that no client has there is no local prompt to share the patches with.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]
         with torch.autocast(patches.device.type, enabled=False):
             cosines = torch.einsum("bmd,ncd->bcnm", patches, F.normalize(texts.float(), dim=-1))
+            # The plan counts as a constant: only the cosines get a gradient.
             plan = transport_plan(1 - cosines.detach(), self.mass, self.epsilon, self.iterations)
             return self.clip.logit_scale * (plan * cosines).sum((-2, -1))
 
@@ -106,6 +105,7 @@ def transport_plan(
     prompts = cost.shape[-2]
     log_kernel = -cost / epsilon
 
+    # u has a value for each patch, v one for each prompt.
     log_u = cost.new_zeros(cost[..., 0, :].shape)
     log_v = cost.new_zeros(cost[..., 0].shape)
     for _ in range(iterations):  # in logarithms, since exp(-C / epsilon) may be zero for all patches

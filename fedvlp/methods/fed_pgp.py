@@ -42,15 +42,12 @@ class FedPGP(PromptLearner):
     """Learns a prompt that is shared and, for each client, a low-rank part that is added to it.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         rank: Largest rank b of the client's part.
         contrast_weight: Weight mu of the contrast, at least 0.
         temperature: tau of the contrast, by which cosines are divided.
         prompt_length: Number of learned vectors L of a prompt.
         unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
             the probabilities under all clients' prompts.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("local_left", "local_right")
@@ -73,6 +70,7 @@ class FedPGP(PromptLearner):
         self.contrast_weight = contrast_weight
         self.temperature = temperature
         self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
+        # Small, so that p_i begins near p_G; a factor of zeros would stop the other's gradient.
         self.local_left = nn.Parameter(0.02 * torch.randn(len(self.global_prompt), rank))
         self.local_right = nn.Parameter(0.02 * torch.randn(rank, self.clip.text_width))
 
@@ -82,6 +80,7 @@ class FedPGP(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under p_i, or under p_G where the shared part is on its own."""
+        # p_G alone is what a domain gets that no client has.
         prompt = self.prompts()[1] if self.uses_personal else self.global_prompt
         return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 

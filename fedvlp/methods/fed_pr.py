@@ -44,14 +44,11 @@ class FedPR(PromptLearner):
     """Learns deep visual prompts, shared by all clients, by steps in the null space of the last global ones.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         depth: Number of first blocks with prompts of their own; all blocks if not given.
         prompt_length: Number of learned vectors L in a block's prompt.
         templates: How many of CLIP's templates make the frozen text features, in [1, 80].
         null_share: Share of a token's W directions that clients always move in, those of the smallest singular values,
             in (0, 1]. With 1 steps are free: federated visual prompt tuning.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True
@@ -79,6 +76,7 @@ class FedPR(PromptLearner):
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training, from the prompts that it downloaded."""
         super().start_client(context)
+        # What is downloaded says which directions are used, so that nothing else need be sent.
         self.start.copy_(self.prompts)
         self.used.copy_(used_directions(self.start, self.null_share))
 
@@ -89,6 +87,7 @@ class FedPR(PromptLearner):
     @torch.no_grad()
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Takes from all steps so far what lies in the used directions; in the first round nothing."""
+        # In the first round the global prompts hold nothing that steps could disturb.
         if self.context is None or self.context.round == 0:
             return
         # steps before this one lie in the null space already, and a projection leaves them as they are

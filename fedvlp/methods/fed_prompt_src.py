@@ -35,13 +35,7 @@ from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods.prompts import (
-    DeepPromptedCLIP,
-    PromptLearner,
-    ZeroShotTeacher,
-    distillation_kl,
-    initial_prompt,
-)
+from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, ZeroShotTeacher, distillation_kl, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt, Templates
 
 
@@ -49,8 +43,6 @@ class FedPromptSRC(PromptLearner):
     """Learns deep prompts for both towers, shared by all clients, that stay near what CLIP was.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         text_weight: Weight lambda_1 of the distance between text features, at least 0.
         image_weight: Weight lambda_2 of the distance between image features, at least 0.
         templates: How many of CLIP's templates make the text features without prompts, in [1, 80].
@@ -60,7 +52,6 @@ class FedPromptSRC(PromptLearner):
         init_words: Words that the first block's text prompt starts from; random vectors if not given.
         gaussian_mean: Round mu that weighs most in the deployed prompts; only the last counts if not given.
         gaussian_std: Standard deviation sigma of these weights, in rounds.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True
@@ -94,6 +85,7 @@ class FedPromptSRC(PromptLearner):
         """Returns one phase; the server averages over rounds what it deploys (Section 3.2.2)."""
         strategy: Strategy = FedAvg()
         if self.gaussian_mean is not None:
+            # Clients start from the newest prompts; only what is deployed is averaged over rounds.
             strategy = MovingAverage(strategy, gaussian_share(self.gaussian_mean, self.gaussian_std), ("prompts",))
         return (Phase("train", train=("prompts",), upload=("prompts",), strategy=strategy),)
 
@@ -108,6 +100,7 @@ class FedPromptSRC(PromptLearner):
         text = self.prompted.text_features(self.prompts)
         image = self.prompted.visual.encode(images, self.prompts["visual"])
         logits = cosine_logits(image, text, self.clip.logit_scale)
+        # The frozen CLIP sees the same images: that is what the prompts are held to.
         with torch.no_grad():
             frozen = self.clip.encode_image(images)
             reference = self.teacher(frozen)

@@ -38,8 +38,6 @@ class FedSR(ImageTowerLearner):
     """Trains CLIP's image tower on features that are drawn, and held to be short and near to their class's.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         norm_weight: alpha_L2R, the weight of the features' length, at least 0.
         kl_weight: alpha_CMI, the weight of the divergence from the class's Gaussian, at least 0.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
@@ -58,6 +56,7 @@ class FedSR(ImageTowerLearner):
         self.kl_weight = kl_weight
         width = self.clip.embed_dim
         self.deviation = nn.Linear(width, width)
+        # Training starts from zero-shot CLIP: small deviations that depend on nothing yet.
         nn.init.zeros_(self.deviation.weight)
         nn.init.constant_(self.deviation.bias, -4.0)  # softplus(-4) = 0.018
         self.class_means = nn.Parameter(torch.zeros(len(class_names), width))
@@ -68,6 +67,7 @@ class FedSR(ImageTowerLearner):
         inputs, labels = batch
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
+        # The reparametrisation: the draw has a gradient to mean and deviation.
         features = means + deviations * torch.randn(means.shape).to(means.device)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         length = features.norm(dim=1).mean()
@@ -86,10 +86,9 @@ def gaussian_kl(
 ) -> Float[Tensor, "B"]:
     """Returns KL(N | N') of Gaussians of independent numbers.
 
-    Example:
-        >>> one = torch.ones(1, 1)
-        >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance
-        tensor([2.])
+    >>> one = torch.ones(1, 1)
+    >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance
+    tensor([2.])
     """
     spread = deviations.square() + (means - other_means).square()
     by_number = (other_deviations / deviations).log() + spread / (2 * other_deviations.square()) - 0.5

@@ -38,14 +38,8 @@ class FedTPG(PromptLearner):
     """Learns a network, shared by all clients, that makes one text prompt from the names of all classes.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of generated vectors m, which is that of queries.
         heads: Heads of the attention; they divide the width of a token.
-        optimizer: Makes the optimizer of a client's local training.
-
-    Raises:
-        UserError: If the heads don't divide the width.
     """
 
     texts: Tensor  # [C, d]
@@ -98,6 +92,7 @@ class PromptNetwork(nn.Module):
         """Returns h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
         texts = self.text_norm(texts)
         attended: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
+        # A residual around the MLP, and none around the attention, as in the released code.
         units, gates = self.widen(self.mlp_norm(attended)).chunk(2, dim=-1)
         prompt: Tensor = attended + self.narrow(units * F.gelu(gates))
         return prompt

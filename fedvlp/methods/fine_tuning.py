@@ -46,15 +46,9 @@ class FineTuning(ImageTowerLearner):
     """Trains CLIP's image tower, or all of CLIP, shared by all clients.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
         head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
-
-    Raises:
-        UserError: If a linear layer is to classify, and the text tower to be trained, which it does not read.
     """
 
     def __init__(
@@ -70,6 +64,7 @@ class FineTuning(ImageTowerLearner):
         if towers == "both" and head == "linear":
             raise UserError("A linear head reads no text features, so the text tower can't be trained. Use head text.")
         self.text = TextClassifier(self.clip, class_names) if towers == "both" else None
+        # As in CLIP's own training the logarithm of the scale is learned.
         if self.text is not None:
             self.logit_scale = nn.Parameter(torch.tensor(self.clip.logit_scale).log())
 
@@ -84,9 +79,6 @@ class TextClassifier(nn.Module):
     """Text features of the classes, read in "a photo of a {}.", under a trained copy of CLIP's weights in float32.
 
     Its parameters are named ``language.<open_clip's name>``.
-
-    Raises:
-        UserError: If its text tower is not one that is causal and read at its end-of-text token.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
@@ -104,6 +96,7 @@ class TextClassifier(nn.Module):
 
 def _text_part(model: Any) -> nn.Module:
     """A copy of an open_clip model's text tower, without its image tower and logit scale."""
+    # A CustomTextCLIP has the tower as a module; a CLIP has its parts beside the image tower.
     if hasattr(model, "text"):
         text: nn.Module = deepcopy(model.text)
         return text

@@ -45,16 +45,10 @@ class HCVP(ImageTowerLearner):
     """Trains CLIP's image tower with two prompts that are made for each image.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         domain_weight: Weight of the contrastive loss that tells domain-level prompts of different domains apart.
         task_weight: Weight of the one that tells task-specific prompts of different domains or classes apart.
         class_weight: Weight of the one that draws features of one class together, whatever their domain.
         temperature: Temperature tau of the three.
-        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
-
-    Raises:
-        UserError: If the image tower is no ViT that is read at its class token.
     """
 
     needs_domains = True
@@ -92,6 +86,7 @@ class HCVP(ImageTowerLearner):
         """Returns joint features of images, not normalised, with these prompts."""
         tower = self.image_tower.for_prompts()
         first = torch.stack([domain, task], dim=1)  # [B, 2, W]
+        # All blocks but the first share one modulation of the two prompts.
         deeper = self.modulation(first)
         return prompted_features(tower, images, [first, *[deeper] * (len(tower.blocks) - 1)])
 
@@ -107,6 +102,7 @@ class HCVP(ImageTowerLearner):
         images = self.precomputed(inputs)["images"]
         domain, task = self.generated(images)
         features = self.features(images, domain, task)
+        # Pairs of a batch: [B, B].
         same_domain = domains[:, None] == domains
         same_class = labels[:, None] == labels
         contrastive = {
@@ -136,11 +132,13 @@ def contrastive_loss(
     0.3133
     """
     directions = F.normalize(vectors.float(), dim=-1)
+    # A vector's similarity to itself is the largest, and no contrast.
     others = ~torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     similarity = directions @ directions.T / temperature
     to_all = similarity.masked_fill(~others, -torch.inf).logsumexp(1)
     has_alike = (alike & others).any(1)
     if not has_alike.any():
+        # A zero that has a graph, so that the sum of all losses can be differentiated.
         return vectors.sum() * 0.0
     to_alike = similarity[has_alike].masked_fill(~(alike & others)[has_alike], -torch.inf).logsumexp(1)
     return (to_all[has_alike] - to_alike).mean()

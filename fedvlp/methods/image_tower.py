@@ -45,9 +45,6 @@ class ImageTowerLearner(FederatedModule):
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
         optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
 
-    Raises:
-        UserError: If rates are to fall over the layers of a tower whose layers are not known.
-
     Attributes:
         visual: the trained tower, open_clip's own module; its parameters are named ``visual.<open_clip's name>``.
         image_tower: how it is run.
@@ -72,6 +69,7 @@ class ImageTowerLearner(FederatedModule):
         self.class_names = class_names
         self.set_backbone(load_clip(clip))
         self.layer_decay = layer_decay
+        # In float32 whatever the shared CLIP was rounded to: small steps would be lost in bfloat16.
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
         self.image_tower = make_image_tower(self.visual)
         if layer_decay < 1 and type(self.image_tower) is ImageTower:
@@ -118,8 +116,9 @@ class ImageTowerLearner(FederatedModule):
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase that trains and averages all; with statistics, a second one that sends these."""
         tensors = self.communicable_state()  # gradients are off in a phase that trains nothing
+        kept = (*self.personal, *self.train_only_personal)
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
-        sent = tuple(name for name in trained if not matches_prefix(self.personal, name))
+        sent = tuple(name for name in trained if not matches_prefix(kept, name))
         train = Phase("train", self._shortened(trained), self._shortened(sent), FedAvg())
         return (train,) if self.statistics is None else (train, self.statistics.share_phase(train))
 
@@ -166,17 +165,14 @@ class ImageTowerLearner(FederatedModule):
         return self
 
     def num_channels(self, stage: int) -> int:
-        """Returns W, the number of channels behind a stage of the tower, from 1.
-
-        Raises:
-            UserError: If the tower has fewer stages, or none that can be run one by one.
-        """
+        """Returns W, the number of channels behind a stage of the tower, from 1."""
         widths: list[int] = []
 
         def measured(features: Tensor) -> Tensor:
             widths.append(positions(features).shape[2])
             return features
 
+        # The towers do not say how wide their stages are: a blank image shows it.
         size = self.clip.image_size
         with torch.no_grad():
             self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, measured))
@@ -218,16 +214,10 @@ _BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Parameters that are trained alike.
+    """Parameters that are trained alike."""
 
-    Attributes:
-        factor: on the learning rate.
-        decays: whether they get weight decay.
-        parameters: all of the group.
-    """
-
-    factor: float
-    decays: bool
+    factor: float  # on the learning rate
+    decays: bool  # whether they get weight decay
     parameters: list[Tensor] = field(default_factory=list)
 
 
@@ -235,11 +225,7 @@ def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGr
     """Returns groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
     The layers of a tower are its embeddings or stem (0), its blocks or stages, and what is behind them; that last one,
-    a classifier and whatever is no tower's have the factor 1. Towers are told apart by the first part of a name.
-
-    Args:
-        parameters: by open_clip's names, with the tower's own name in front.
-        decay: the factor from each layer to the one below it, in (0, 1].
+    a classifier and whatever is no tower's have the factor 1. Names are open_clip's, with the tower's own in front.
 
     >>> import torch
     >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]

@@ -35,12 +35,9 @@ class KgCoOp(PromptLearner):
     """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         distance_weight: Weight lambda of the distance to the hand-written prompt's text features, at least 0.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     def __init__(
@@ -60,6 +57,7 @@ class KgCoOp(PromptLearner):
 
     def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
         """Returns the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
+        # Features of length 1 differ by their angle alone: the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

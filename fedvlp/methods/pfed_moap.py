@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -48,17 +47,12 @@ from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
-from fedvlp.utils.seeding import derive_seed
 
 
 class PFedMoAP(PromptLearner):
     """Learns each client's prompt and how to mix it with those of others.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients K; the command line takes it from the data.
-        clip: The frozen CLIP: see ``load_clip``.
-        selection: Whose prompts a client gets: the ``nearest`` to its own, or ``random`` ones.
         num_experts: Largest number of prompts that it mixes, its own among them.
         prompt_length: Number of learned vectors L of a prompt.
         heads: Heads of the gating's attention.
@@ -67,7 +61,6 @@ class PFedMoAP(PromptLearner):
         gating_lr: Learning rate of the gating.
         unseen: What classifies images of a domain that no client has: the ``shared`` mean prompt alone, the ``mean`` of
             the probabilities of all clients' models, or ``each`` of these in turn.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("local_prompt", "gating", "experts")
@@ -80,7 +73,6 @@ class PFedMoAP(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        selection: Selection = "nearest",
         num_experts: PositiveInt = 10,
         prompt_length: PositiveInt = 16,
         heads: PositiveInt = 8,
@@ -100,10 +92,11 @@ class PFedMoAP(PromptLearner):
         self.local_prompt = nn.Parameter(start.clone())
         self.gating = Gating(self.clip.embed_dim, heads, attention_scale)
         others = min(num_experts, num_clients) - 1
-        self.pool = ExpertPool(others, selection, Slots("client", num_clients))
+        self.pool = ExpertPool(others, Slots("client", num_clients))
         self.register_buffer("prompts", torch.zeros(num_clients, *start.shape))
+        # What is downloaded would be overwritten by the next client's, so a client keeps its own experts apart.
         self.register_buffer("nonlocal_prompts", torch.zeros(others, *start.shape))
-        self.register_buffer("experts", start.repeat(others, 1, 1))  # kept apart from those of the next download
+        self.register_buffer("experts", start.repeat(others, 1, 1))
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
@@ -155,11 +148,13 @@ class PFedMoAP(PromptLearner):
         logits = cosine_logits(features, texts, self.clip.logit_scale)
         with torch.no_grad():
             others = self._features_of_experts("", self.text, self.experts)
+        # Places of experts that are not there are zero; the own prompt is always there.
         present = F.pad(self.experts.flatten(1).any(dim=1), (1, 0), value=True)
         with torch.autocast(features.device.type, enabled=False):
             stack = F.normalize(torch.cat([texts[None], others]).float(), dim=-1)  # [E, C, d]
             mixed = self.gating(F.normalize(features.float(), dim=-1), stack, present)
         both = self.local_weight * logits + self.clip.logit_scale * mixed
+        # Until it has experts a client classifies by its own prompt alone, as in the released code.
         return torch.where(present[1:].any(), both, logits)
 
 
@@ -168,9 +163,6 @@ class Gating(nn.Module):
 
     Features are thinned out first, every few dimensions one is taken, so that about 128 are left. Products of queries
     and keys are multiplied by `scale`, in place of 1 / sqrt(width of a head).
-
-    Raises:
-        UserError: If the width that is left is not a multiple of the heads.
     """
 
     def __init__(self, width: int, heads: int, scale: float) -> None:
@@ -204,26 +196,15 @@ class Gating(nn.Module):
         return torch.einsum("bi,bci->bc", thin_images, self.out(gathered))
 
 
-Selection = Literal["nearest", "random"]
-EXPERTS = 0x45787074
-"""Marks the draws of experts among all that depend on a seed."""
-
-
 @dataclass(frozen=True)
 class ExpertPool(Strategy):
     """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
 
     A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets
-    zeros, and so does the place of an expert that is not there.
-
-    Args:
-        count: How many others' prompts a client gets.
-        selection: Whose: the ``nearest`` by the distance of their prompts to its own, or ``random`` ones.
-        slots: Keeps the prompts.
-        mean: Makes the mean of a cohort's.
+    zeros, and so does the place of an expert that is not there. ``count`` is how many it gets, those nearest its own.
 
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1, 1), "prompt": torch.zeros(1, 1)})
-    >>> pool = ExpertPool(1, "nearest", Slots("client", 3))
+    >>> pool = ExpertPool(1, Slots("client", 3))
     >>> sent = {0: 1.0, 1: 4.0, 2: 6.0}
     >>> updates = [ClientUpdate(Client(i, i, 5), {"prompts": torch.full((1, 1), sent[i])}, 5) for i in sent]
     >>> server = pool.aggregate(server, updates)
@@ -232,7 +213,6 @@ class ExpertPool(Strategy):
     """
 
     count: int
-    selection: Selection
     slots: Slots
     mean: FedAvg = field(default_factory=FedAvg)
 
@@ -248,19 +228,17 @@ class ExpertPool(Strategy):
         """Returns whose prompts a client gets, the nearest first."""
         prompts: Float[Tensor, "K L D"] = server.shared["prompts"]
         filled = prompts.flatten(1).any(dim=1)
+        # Who has sent nothing has no place among the prompts, so nothing is near to it.
         if not filled[client.id]:
             return []
         others = [slot for slot in filled.nonzero().flatten().tolist() if slot != client.id]
-        if self.selection == "random":
-            generator = torch.Generator().manual_seed(derive_seed(EXPERTS, server.round, client.id))
-            order = torch.randperm(len(others), generator=generator)
-        else:
-            order = (prompts[others] - prompts[client.id]).flatten(1).norm(dim=1).argsort(stable=True)
+        order = (prompts[others] - prompts[client.id]).flatten(1).norm(dim=1).argsort(stable=True)
         return [others[place] for place in order[: self.count].tolist()]
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Fills the slots of those who took part and averages their prompts."""
         server = self.slots.aggregate(server, updates)
+        # One upload serves twice: it fills its slot, and it is part of the mean.
         renamed = [replace(update, state={"prompt": update.state["prompts"]}) for update in updates]
         return self.mean.aggregate(server, renamed)
 

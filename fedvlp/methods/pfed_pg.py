@@ -48,16 +48,12 @@ class PFedPG(PromptLearner):
     """Learns to generate each client's visual prompt, from which it trains its own prompt and head.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients K; the command line takes it from the data.
-        clip: The frozen CLIP: see ``load_clip``.
         trains_head: Whether each client trains a head of its own; else all classify by CLIP's text features.
         templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
         prompt_length: Number of learned vectors L of a prompt.
         server_lr: Learning rate alpha of the server's generator.
         unseen: What classifies images of a domain that no client has: the ``shared`` prompt of the mean descriptor with
             the text features, the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True
@@ -81,6 +77,7 @@ class PFedPG(PromptLearner):
         self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)
         self.server = PromptGeneration(self.generator, server_lr, Slots("client", num_clients))
         start = self.generator(None)  # [L, W]
+        # Two copies: the generated prompt is measured against the trained one.
         self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
         self.local_prompt = nn.Parameter(start.clone())
         head = self.clip.logit_scale * F.normalize(self.prompted.head.text_features, dim=-1)
@@ -131,12 +128,8 @@ class PromptGenerator(nn.Module):
 
     Basis and descriptors start with a standard deviation of 0.5, and the maps so that they keep it. From much less
     attention would be even, so that all tokens of a prompt, which have no positions, would be one and the same for
-    ever; from more it would change so fast that the server's steps at its usual learning rate go too far.
-
-    Args:
-        num_clients: K, the number of descriptors.
-        prompt_length: L, of the prompts, of the basis and of each descriptor.
-        width: W, of their tokens and inside the attention.
+    ever; from more it would change so fast that the server's steps at its usual rate go too far. Prompts, basis
+    and each of the K descriptors have length L.
     """
 
     def __init__(self, num_clients: int, prompt_length: int, width: int) -> None:
@@ -147,6 +140,7 @@ class PromptGenerator(nn.Module):
         self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
         self.value = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
         self.out = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
+        # Clients neither train nor send the generator.
         self.requires_grad_(False)  # the server alone learns it
 
     def forward(self, client: int | None) -> Float[Tensor, "L W"]:
@@ -181,6 +175,7 @@ class PromptGeneration(Strategy):
         """Takes phi <- phi + alpha sum_n (dP_n / dphi)^T (what client n sent - P_n) (Eqs. 5, 6)."""
         if not updates:
             return server
+        # The server learns by a vector-Jacobian product: how phi moves the prompts towards those trained.
         phi = {name: value.clone().requires_grad_() for name, value in select(server.shared, ("generator",)).items()}
         with torch.enable_grad():
             sent = torch.stack([self._prompt(phi, update.client.id) for update in updates])  # [clients, L, W]

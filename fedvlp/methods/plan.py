@@ -56,9 +56,6 @@ class PLAN(PromptLearner):
     """Learns each client's deep prompts, then how to mix them into one set for all.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients K; the command line takes it from the data.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors in a block's prompt.
         depth: Number of first blocks with prompts of their own, in both towers; all blocks if not given.
         kl_weight: Weight lambda of the divergence from the reference, at least 0.
@@ -143,6 +140,7 @@ class PLAN(PromptLearner):
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
         """Returns the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""
+        # Before the first aggregation there are no global prompts to be held to.
         first = self.context is None or self.context.round == 0
         if self.kl_weight == 0 or (first and not self.first_round_reference):
             return None
@@ -219,8 +217,10 @@ class PromptPool(nn.Module):
         globals_: dict[str, Tensor] = {}
         for kind in self.own:
             stack = tensors[f"clients.{kind}"]  # [K, J, L, width]
+            # Slots of clients that never sent anything are zero, and would draw the mixture there.
             filled = stack[stack.flatten(1).any(dim=1)]
             prefix = f"aggregators.{kind}"
+            # The server has aggregators as tensors alone: the module is run with their values.
             theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
             if theta:
                 globals_[kind] = functional_call(self.aggregators[kind], theta, (filled,))
@@ -257,6 +257,7 @@ class PromptAttention(nn.Module):
     def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
         """Returns a_k for each block (Eq. 12)."""
         keys = self.phi(prompts).mean(dim=-2)  # [K, J, width]
+        # A softmax over clients for each block, after the mean over a prompt's tokens.
         scores = torch.einsum("jd,kjd->kj", self.query, keys) / float(prompts.shape[-1] ** 0.5)
         return scores.softmax(dim=0)
 
@@ -299,6 +300,7 @@ class AttentionOverClients(nn.Module):
 
     def _attend(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J L width"]:
         """What each client's token gathers from the tokens at its place in all clients' prompts."""
+        # The clients are the sequence; blocks and places in a prompt are batches of it.
         heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
         gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
         attended: Tensor = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))

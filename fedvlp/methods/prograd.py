@@ -35,13 +35,10 @@ class ProGrad(PromptLearner):
     """Learns one text prompt, shared by all classes and clients, by steps that do not lead away from zero-shot CLIP.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         projection: Lambda, the share of what opposes zero-shot CLIP that is taken from a gradient, in [0, 1]; with 0 it
             is PromptFL.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     def __init__(
@@ -72,6 +69,7 @@ class ProGrad(PromptLearner):
         prompt = start.clone().requires_grad_()
         logits = cosine_logits(features, self.text(prompt), self.clip.logit_scale)
         losses = distillation_losses(logits, labels, self.teacher(features), 0.0)
+        # Two gradients of one graph, which the optimizer must not see: they are of a copy of the prompt.
         (domain,) = torch.autograd.grad(losses["cross_entropy"], prompt, retain_graph=True)
         (general,) = torch.autograd.grad(losses["kl"], prompt)
         gradient = aligned_gradient(domain, general, self.projection)
@@ -86,11 +84,10 @@ def aligned_gradient(
 ) -> Float[Tensor, "L D"]:
     """Returns G, from G_d of the cross-entropy, G_g of the divergence and lambda.
 
-    Example:
-        >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
-        [[3.0, 0.0]]
-        >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
-        [[3.0, 2.0]]
+    >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
+    [[3.0, 0.0]]
+    >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
+    [[3.0, 2.0]]
     """
     # Where both predict the same, G_g is what rounding left of p - p_zs: up to eps / tau of G_d, tau being 1 / 100. A
     # direction of that length means nothing, so it is followed only above sqrt(eps), 3e-4 in single precision.

@@ -35,14 +35,11 @@ class PromptFL(PromptLearner):
     """Learns one text prompt, shared by all classes and clients.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0; the paper has none.
         templates: How many of CLIP's templates make that zero-shot teacher, in [1, 80].
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
         class_position: Where the class's name is: behind the prompt (end), in its middle, or before it (front).
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     def __init__(
@@ -72,6 +69,7 @@ class PromptFL(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
         inputs, labels = batch
+        # The frozen image tower need not run: its features were computed once for each image.
         features = self.precomputed(inputs)["features"]
         logits = cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
         losses = {"loss": F.cross_entropy(logits, labels)}

@@ -31,7 +31,8 @@ from fedvlp.utils.ranges import Names
 class PromptLearner(FederatedModule):
     """A method that learns prompts for a frozen CLIP; tables compare it with zero-shot CLIP.
 
-    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``.
+    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. Methods' docstrings
+    list what they add to these arguments.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -42,10 +43,7 @@ class PromptLearner(FederatedModule):
     clip: CLIP
 
     def __init__(
-        self,
-        class_names: Names,
-        clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        optimizer: OptimizerCallable | None = None,
+        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", optimizer: OptimizerCallable | None = None
     ) -> None:
         super().__init__(optimizer)
         self.class_names = class_names
@@ -80,11 +78,11 @@ class ZeroShotTeacher:
 def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
     """Returns the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
 
-    Example:
-        >>> logits = torch.tensor([[1.0, 2.0]])
-        >>> distillation_kl(logits, logits).item()
-        0.0
+    >>> logits = torch.tensor([[1.0, 2.0]])
+    >>> distillation_kl(logits, logits).item()
+    0.0
     """
+    # In float32, also under autocast: probabilities far below 1 would be rounded to 0.
     teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
     student = F.log_softmax(student_logits.float(), dim=-1)
     return (teacher.exp() * (teacher - student)).sum() / len(student)
@@ -129,11 +127,7 @@ class DeepPromptedCLIP(nn.Module):
         self.visual = PromptedImageEncoder(clip)
 
     def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
-        """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given.
-
-        Raises:
-            UserError: If a tower has fewer blocks.
-        """
+        """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given."""
         text_blocks = checked_depth(depth, self.clip.text.depth)
         visual_blocks = checked_depth(depth, self.visual.depth)
         return {
@@ -146,9 +140,6 @@ class DeepPromptedCLIP(nn.Module):
 
         Args:
             depth: J; if not given 9, or all blocks of a CLIP with fewer.
-
-        Raises:
-            UserError: If a tower has fewer blocks.
         """
         most = min(self.clip.text.depth, self.visual.depth)
         blocks = checked_depth(min(9, most) if depth is None else depth, most)
@@ -205,12 +196,10 @@ class VisualPromptedCLIP(nn.Module):
 def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
     """Returns the domain of a client that has images of one domain.
 
-    Raises:
-        UserError: If it has images of several; says what needs the domain, and what a user can do ``otherwise``.
-
     >>> known_domain(Client(0, 2, 9), "FedAPT")
     2
     """
+    # A client of several domains has no domain of its own: -1.
     if client.domain < 0:
         raise UserError(
             f"{needed_by} needs clients of one domain each, but {client.name!r} has several. "
@@ -220,11 +209,8 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
 
 
 def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
-    """Returns the source domain of each image of a training batch, its position among them.
-
-    Raises:
-        UserError: If the inputs do not say; it names what they are needed by.
-    """
+    """Returns the source domain of each image of a training batch, its position among them."""
+    # Only a data module that was asked for domains puts them beside the images.
     if isinstance(inputs, dict) and DOMAIN in inputs:
         return inputs[DOMAIN]
     raise UserError(
@@ -250,6 +236,7 @@ class BlockLinear(nn.Module):
         super().__init__()
         bound = inputs**-0.5 if weight_bound is None else weight_bound
         self.weight = nn.Parameter(torch.empty(blocks, inputs, outputs).uniform_(-bound, bound))
+        # One map a block, all in one tensor: a loop over blocks would be many small products.
         self.bias = nn.Parameter(torch.zeros(blocks, outputs))
         if bias_bound:
             nn.init.uniform_(self.bias, -bias_bound, bias_bound)

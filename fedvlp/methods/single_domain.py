@@ -31,11 +31,8 @@ class SingleDomain(PromptLearner):
     """Learns one text prompt for each client, without a server.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     personal = ("prompt",)

@@ -49,16 +49,10 @@ class StableFDG(ImageTowerLearner):
     """Trains CLIP's image tower in styles of other clients and beyond, and an attention over an image's positions.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        num_clients: Number of all clients; the command line takes it from the data.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
         exploration: alpha, how far styles are led away from their mean, at least 0.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
             a ResNet's four stages.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
-
-    Raises:
-        UserError: If the tower has no stage behind that one, or none that can be run one by one.
     """
 
     statistics: ClientStatistics
@@ -106,6 +100,7 @@ class StableFDG(ImageTowerLearner):
         """Returns the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
+        # Each with probability 1/2 in a step, both by the client's own seed.
         explores, shifts = (torch.rand(2) < 0.5).tolist()
         extra = oversampled(labels, len(labels) if explores else 0)
         every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device)
@@ -132,6 +127,7 @@ class StableFDG(ImageTowerLearner):
             return style
         mean, deviation = self.statistics.clients[others[int(torch.randint(len(others), ()))]]
         drawn = mean + deviation * torch.randn(style.shape).to(style.device)
+        # A drawn deviation may be negative, which no style has.
         drawn = torch.stack([drawn[:, 0], drawn[:, 1].clamp_min(0)], dim=1)
         kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device)
         return drawn.index_copy(0, kept, style[kept])
@@ -166,6 +162,7 @@ class FeatureHighlighter(nn.Module):
 
     def forward(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
         """Returns V h, where h is the sum of all x_p by their weights, without scale and shift."""
+        # In float32: a softmax over hundreds of positions has small weights.
         highlighted = torch.einsum("bp,bpw->bw", self.weights(features, partners), features.float())
         return F.layer_norm(highlighted, highlighted.shape[1:]) @ self.classes.T
 

@@ -44,16 +44,10 @@ class SWAD(ImageTowerLearner):
     """Trains CLIP's image tower, and deploys the mean of its weights over a valley of the source validation loss.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The CLIP whose image tower is trained: see ``load_clip``.
         start_patience: N_s, so many rounds without a lower loss begin the mean, with the first of them.
         end_patience: N_e, so many rounds in a row with losses above the threshold end it, without them.
         tolerance: r, the threshold as a multiple of the mean loss of the rounds that began it; 1.2 on VLCS.
         layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer. Vectors, such as biases, get no weight decay.
-
-    Raises:
-        UserError: If the mean may end before the rounds with which it began are over.
     """
 
     def __init__(
@@ -72,6 +66,7 @@ class SWAD(ImageTowerLearner):
                 f"Expected end_patience to be at least start_patience {start_patience}; got {end_patience}."
             )
         self.valley = LossValley(start_patience, end_patience, tolerance)
+        # PyTorch's own running mean over steps; each round begins it again.
         self.mean = AveragedModel(self.visual).requires_grad_(False)
 
     def configure_phases(self) -> Sequence[Phase]:
@@ -113,6 +108,7 @@ class Mean:
         if not self.count or not other.count:
             return self if self.count else other
         count = self.count + other.count
+        # By lerp, so that the mean of equal weights is exactly these.
         share = other.count / count
         return Mean({name: torch.lerp(value, other.state[name], share) for name, value in self.state.items()}, count)
 

@@ -107,6 +107,7 @@ def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = (
         horizontal: what the horizontal axis shows.
         labels: what the legend will name.
     """
+    # The figure grows by its legend, so that axes of all figures are equally high.
     legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)
     height = 0.45 + 1.85 * len(vertical) + 0.14 * (legend_lines / _legend_columns(labels))
     figure = Figure(figsize=(COLUMN_WIDTH, height), dpi=300, layout="constrained")
@@ -183,6 +184,7 @@ def communication_figure(history: History, baseline: Mapping[str, float], title:
     figure, (axes,) = new_axes(
         ["accuracy (%)"], "communicated so far, all clients, up and down (MB)", [*labels, ZERO_SHOT_ROW]
     )
+    # Rounds without evaluation count as well: their bytes were sent before the next point.
     megabytes = list(accumulate(row["total_bytes"] / 1e6 for row in history))
     for index, role in enumerate(roles):
         points = [(sent, row[role]) for sent, row in zip(megabytes, history, strict=True) if role in row]

@@ -90,7 +90,7 @@ def measure_of(record: Record) -> Measure:
 def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
     """Returns the runs of each table, by their ``key``, in the order of each table's first run.
 
-    Centralised runs, which have no clients, are in every table of the same images, and in a table of their own where
+    Centralised runs, which have no clients, are in every table of the same images, and in a separate table where
     there is no other.
     """
     keys_of_images: dict[str, dict[str, None]] = {}
@@ -117,6 +117,7 @@ def by_settings(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 def describe_records(records: Sequence[Record]) -> dict[str, str]:
     """Returns what the runs of a table have in common, by name; the clients are those of the federated runs."""
+    # A centralised run has no clients, so a federated one is described where there is one.
     record = next((record for record in records if not record.is_centralised), records[0])
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
     data = record.data
@@ -184,6 +185,7 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
         kind = (record.method, record.is_centralised)
         same_method = [other for other in examples.values() if (other.method, other.is_centralised) == kind]
         label = _label(record, [settings_of(other) for other in same_method])
+        # Two rows may differ in what a label can't show, and need two names all the same.
         counts[label] += 1
         labels[settings] = label if counts[label] == 1 else f"{label} [{counts[label]}]"
     return labels

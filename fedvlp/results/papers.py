@@ -312,7 +312,8 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
     """Returns our numbers and the differences, with as many decimals as are printed."""
     cells = _our_cells(table, row, printed)
-    numbers = [format_cell(cell, _decimals(printed.numbers[name])) for name, cell in cells.items()]
+    decimals = {name: len(value.partition(".")[2]) for name, value in printed.numbers.items()}
+    numbers = [format_cell(cell, decimals[name]) for name, cell in cells.items()]
     differences = _differences(table, row, printed)
     label = row[0] if row[1] == UNTRAINED else f"{row[0]}, {row[1]}"
     return [
@@ -327,7 +328,8 @@ def _differences(table: Table, row: Row, printed: PrintedRow) -> dict[str, str]:
     for name, cell in _our_cells(table, row, printed).items():
         value = printed.numbers[name]
         if cell is not None:
-            differences[name] = f"{cell.mean - float(value):+.{_decimals(value)}f}"
+            decimals = len(value.partition(".")[2])
+            differences[name] = f"{cell.mean - float(value):+.{decimals}f}"
     return differences
 
 
@@ -337,10 +339,6 @@ def _our_cells(table: Table, row: Row, printed: PrintedRow) -> dict[str, Cell | 
     by_plain_name = {plain_name(name): table.cell(row, name) for name in table.columns}
     cells = {name: by_plain_name.get(plain_name(name)) for name in printed.numbers if name != AVERAGE}
     return cells | {AVERAGE: table.cell(row, AVERAGE) if table.is_whole else None}
-
-
-def _decimals(value: str) -> int:
-    return len(value.partition(".")[2])
 
 
 def tidy_printed(printed: PrintedTable, number: int, table: Table | None = None) -> pd.DataFrame:

@@ -43,6 +43,7 @@ def read_predictions(run: Path) -> PredictionsByRow:
     if not path.is_file():
         return {}
     tensors, header = read_tensors(path)
+    # Names of splits hold slashes themselves, so the header says which there are.
     predictions: dict[str, dict[str, Predictions]] = {}
     try:
         for row, by_split in header["splits"].items():

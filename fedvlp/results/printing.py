@@ -85,6 +85,7 @@ def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
 
 def _text(table: TextTable) -> str:
     body = _body(table, "table")
+    # Remarks are as wide as the table, or as a page where the table is narrower.
     width = max(PAGE_WIDTH, len(body.partition("\n")[0]))
     lines = [textwrap.fill(line, width, subsequent_indent="   ") for line in table.lines]
     notes = [textwrap.fill(note, width, subsequent_indent="   ") for note in table.notes]
@@ -145,6 +146,7 @@ def table_text(table: Table) -> TextTable:
 def _notes(table: Table) -> list[str]:
     """Returns which methods were run with which versions, where these differ, and what was not measured."""
     shown = dict.fromkeys(method for method, _ in table.rows)
+    # Versions are named only where they differ: they may explain why numbers do.
     by_version: dict[str, list[str]] = {}
     for method in shown:
         by_version.setdefault(versions_of(table.runs[method]), []).append(method)
@@ -167,6 +169,7 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
         records = table.runs[method]
         if name == UNTRAINED:
             continue
+        # The most of the runs, since a client's bandwidth must do for it.
         most = {column: largest for column, (_, largest) in costs(records).items()}
         for column, value in {**most, "seconds": _mean_seconds(records)}.items():
             counted.append({"method": method, "round": name, "n": len(records), "column": column, "mean": value})

@@ -180,6 +180,7 @@ class Record:
     @property
     def settings(self) -> str:
         """A digest, equal for runs that differ only in seed, images and held-out domains: those of one table's row."""
+        # The seed and the images are left out, since runs of other seeds and domains fill the same row.
         how = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
         return _digest(*how, self.is_centralised)
 
@@ -312,6 +313,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     records, problems = find_records([folder] if isinstance(folder, (str, Path)) else folder)
     if not records:
         raise UserError(f"There is no finished run to load. {' '.join(problems)}")
+    # A notebook continues with the runs that can be read.
     for problem in problems:
         warnings.warn(f"left out: {problem}", stacklevel=2)
     return runs_frame(records)

@@ -69,6 +69,7 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
     1
     """
     evaluated = [row for row in history if role in row]
+    # max takes the first of equals: the earlier round is as good, and cheaper to train.
     return max(evaluated, key=lambda row: row[role]) if evaluated else None
 
 
@@ -99,6 +100,7 @@ Lower the learning rate.'
     # Comparisons with NaN are false, so a baseline that is missing neither proves nor excuses anything.
     at_chance = accuracy <= NEAR_CHANCE * chance and not untrained <= 2 * NEAR_CHANCE * chance
     harmed = accuracy < untrained - HARM
+    # A low accuracy on one split may be the split's; with a rising loss, or at chance, it is the training's.
     rose = losses[-1] > losses[0]
     if not (rose and (harmed or at_chance)) and not (at_chance and harmed):
         return ""
@@ -110,6 +112,7 @@ Lower the learning rate.'
 
 
 def _mean_loss(row: Mapping[str, Any]) -> float | None:
+    # Of many clients the mean alone is logged, of few each one's.
     if "clients/loss/mean" in row:
         return float(row["clients/loss/mean"])
     values = [value for name, value in row.items() if name.startswith("client/") and name.endswith("/loss")]

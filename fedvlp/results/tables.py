@@ -149,6 +149,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
         averages = by_seed[AVERAGE].unstack("round").reindex(columns=[LAST, ORACLE])
         gaps = (averages[ORACLE] - averages[LAST]).rename(GAP).to_frame().assign(round=ORACLE)
         by_seed = by_seed.join(gaps.set_index("round", append=True).reorder_levels(SEED))
+    # A protocol's own columns are always all there, unlike domains, each of which is a run of its own.
     data = records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}

@@ -147,6 +147,7 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     if not (isinstance(saved, dict) and isinstance(now, dict)):
         return [] if saved == now else [f"{name}: was {_short(saved)}, is {_short(now)}"]
     different: list[str] = []
+    # Sorted, so that the same difference is always the same message.
     for key in sorted(saved.keys() | now.keys()):
         inner = f"{name}.{key}" if name else str(key)
         different += differences(saved.get(key), now.get(key), inner)
@@ -174,6 +175,7 @@ def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
         folder = None if header.get(AT_SITES) else run / FOLDER
         states = StatesOnDisk(folder, group, {client: files[str(client)] for client in clients})
+        # Now, while an earlier checkpoint can be taken, and not when the client's turn comes.
         states.check()
         return states
     by_client: dict[str, State] = {str(client): {} for client in clients}

@@ -109,7 +109,7 @@ class StoreAtSites(ClientStore):
 
 
 class DiskStore(ClientStore):
-    """Writes the states of a client to a file of its own, which is never changed.
+    """Writes the states of each client to a separate file, which is never changed.
 
     What a client keeps later is another file, so that an older checkpoint still finds what it refers to.
 

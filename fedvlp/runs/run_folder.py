@@ -30,12 +30,14 @@ def run_name(model: FederatedModule, data: FederatedData) -> str:
     held_out = "+".join(data.held_out_domains) or "none"
     name = f"{type(model).__name__}-{type(data).__name__}-{held_out}"
     name += "-pool" if any(client.is_pool for client in data.clients) else ""
+    # Names of domains are those of folders on another disk, which may have signs that this one refuses.
     return "".join(letter if letter.isalnum() or letter in "-+_." else "_" for letter in name)
 
 
 def new_run_folder(parent: Path) -> Path:
     """Makes and returns ``parent/<time>``, which did not exist before."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    # Several runs may start in one second; all but one of them fail to make the folder, and count up.
     for attempt in range(1000):
         folder = parent / (stamp if attempt == 0 else f"{stamp}_{attempt}")
         try:
@@ -151,6 +153,7 @@ def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
     """Returns the optimizer's class and settings."""
     if model.make_optimizer is None:
         return None
+    # Defaults are known only to an optimizer that exists, so one is made of a tensor for nothing.
     optimizer = model.make_optimizer([nn.Parameter()])
     plain = (int, float, bool, type(None))
     settings = optimizer.defaults.items()
@@ -162,6 +165,7 @@ def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
 
 def find_checkpoints(where: Path) -> list[Path]:
     """Returns the checkpoints in a run folder, or in the newest run below a folder, newest first."""
+    # Folders are named after the time and files after the padded round, so names sort as these do.
     runs = [where] if (where / "checkpoints").is_dir() else sorted(where.glob("*/"), reverse=True)
     for run in runs:
         if checkpoints := sorted((run / "checkpoints").glob("round-*.safetensors"), reverse=True):
@@ -197,6 +201,7 @@ def resume(
             if not wrong:
                 check_resumed(path, state, model)
         except UserError as error:
+            # A damaged file costs one round: the checkpoint before it is tried.
             if path == candidates[-1]:
                 raise
             say(f"{error} Going back to the checkpoint before it.")

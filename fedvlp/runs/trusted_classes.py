@@ -49,6 +49,7 @@ def is_own_class(path: str) -> bool:
         return False
     if path in (name, f"fedvlp.{name}"):
         return True
+    # The path must be where the class is defined: any module may have imported one of our names.
     kind = getattr(fedvlp, name) if path.startswith("fedvlp.") else None
     return isinstance(kind, type) and path == f"{kind.__module__}.{kind.__qualname__}"
 

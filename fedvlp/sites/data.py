@@ -146,7 +146,7 @@ class SitesData(FederatedDataModule):
     def split_parts(self) -> list[SplitPart]:
         """The parts of the split whose images are here: the held-out domains."""
         return [
-            SplitPart("held_out", {domain: np.arange(len(self._images[domain]))}) for domain in self.held_out_domains
+            SplitPart("held_out", {domain: np.arange(len(self.images[domain]))}) for domain in self.held_out_domains
         ]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:

@@ -44,6 +44,7 @@ def check_aggregator(aggregator: Aggregator) -> None:
         raise ContractError(problem) from error
     least = aggregator.min_clients
     require(isinstance(least, int) and least >= 1, f"{name}.min_clients must be a whole number above 0; got {least!r}.")
+    # The fewest clients are where medians and trimmed means have special cases.
     for count in (least, least + 3):
         for dtype in (torch.float32, torch.float16):
             _check_combine(aggregator.bound(count, 0), name, count, dtype)
@@ -88,6 +89,7 @@ def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
     before = starting_state()
     states = moved(before, count)
     memory: State = {}
+    # A second round starts from what the first remembered.
     for _ in range(2):
         given = copy.deepcopy((states, before, memory))
         made, remembered = aggregator.aggregate(states, _weights(count), before, memory)
@@ -144,6 +146,7 @@ def check_strategy(
     sent = updates_of(server.shared) if updates is None else list(updates)
     strategy.check([update.client for update in sent])
     _check_broadcast(strategy, name, server, sent)
+    # All clients, without the first, and one alone.
     for cohort in (sent, sent[1:], sent[:1]):
         _check_aggregate(strategy, name, server, cohort)
     change = difference(strategy.aggregate(server, []).shared, server.shared, ROUNDING)

@@ -103,6 +103,7 @@ def masked(uploads: Sequence[State], weights: Sequence[float]) -> list[State]:
 
     So what needs that sum alone gives the same.
     """
+    # Masks of a pair cancel in the weighted sum, and hide each upload from every other statistic.
     generator = torch.Generator().manual_seed(5)
     hidden = [{name: value.double() for name, value in state.items()} for state in uploads]
     for one, other in itertools.combinations(range(len(uploads)), 2):

@@ -73,6 +73,7 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
     absolute = [each for each in images.names if PurePath(each).is_absolute()]
     claim = f"{where}: names must be the same on every machine, so relative to the data's folder; got"
     require(not absolute, f"{claim} {absolute[:1]}.")
+    # The first and the last: opening all would take minutes with a large data set.
     for position in (0, counts[0] - 1):
         image = images[position]
         is_rgb = isinstance(image, Image.Image) and image.mode == "RGB"
@@ -101,6 +102,7 @@ def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name
 
 def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: str) -> None:
     """Checks that each image has one role, that no client trains on a held-out domain, and that the split stays."""
+    # Splits are drawn from the order of the images, so two objects must agree.
     for each in (data, other):
         each.prepare_data()
         each.setup("fit")

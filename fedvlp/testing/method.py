@@ -82,6 +82,7 @@ def trains_its_tensors_and_nothing_of_clip(contract: MethodContract) -> None:
     whole = contract.whole
     name = contract.name
     model = whole.run.model
+    # It is kept once computed, and would hide a change.
     model.clip._fingerprint = None
     require(model.clip.fingerprint() == whole.fingerprint, f"{name} changes CLIP, which must stay frozen.")
     saved = [tensor for tensor in model.state_dict() if tensor.startswith("clip")]
@@ -110,6 +111,7 @@ def a_resumed_run_equals_an_unbroken_one(contract: MethodContract) -> None:
     again = contract.build("--trainer.name=again")
     trains = bool(check_phases(again.model))
     first = shutil.copytree(whole.folder, broken) / "checkpoints" / "round-00001.safetensors"
+    # The copy of the run folder is as after a break behind round 1.
     for later in (broken / "prompts.safetensors", *broken.glob("checkpoints/round-00002.*")):
         later.unlink()
     change = difference(fit(again, ckpt_path=str(first) if trains else "last"), whole.tensors)
@@ -125,6 +127,7 @@ def order_of_clients_and_global_generator_do_not_matter(contract: MethodContract
     """With clients in the other order and other random numbers before it, a run ends with the same bits."""
     other = contract.build("--trainer.runtime.default_callbacks=false")
     kind = type(other.datamodule)
+    # The property of the class is replaced, for the loop asks the data module itself.
     straight = kind.clients.fget
     torch.manual_seed(98765)
     with patch.object(kind, "clients", property(lambda data: straight(data)[::-1])):
@@ -247,6 +250,7 @@ def a_deployed_file_scores_the_same(contract: MethodContract) -> None:
     whole = contract.whole
     name = contract.name
     prompts = whole.folder / "prompts.safetensors"
+    # Another seed draws other constants: what matters must be in the file or follow from the options.
     fresh = contract.build("--seed_everything=7")
     federation = federation_of(fresh)
     federation._attach(fresh.model, fresh.datamodule)

@@ -67,6 +67,7 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={folder / 'runs'}",
     ]
+    # The last of equal options wins, so a check can give its own.
     return FederationCLI(run=False, args=[*defaults, *arguments], save_config_callback=None)
 
 

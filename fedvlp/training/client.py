@@ -303,14 +303,7 @@ def train_clients(
 
 
 def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnClientFailure) -> ClientResult:
-    """The result of a client: that of its training, or that it failed.
-
-    Args:
-        client: who trains.
-        task: the phase.
-        here: module, data and devices.
-        on_failure: what is done about it if it fails.
-    """
+    """The result of a client: that of its training, or that it failed."""
     retried = ""
     while True:
         try:

@@ -32,14 +32,9 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
 
 
 def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: int, round: int) -> list[Client]:
-    """The clients that do not drop out, in their order.
+    """The clients that do not drop out with this probability, in their order.
 
-    Args:
-        cohort: who was asked.
-        dropout: probability in [0, 1) that a client takes no part in the round.
-        least: that many stay whatever is drawn, those with the largest draws.
-        seed: of the federation.
-        round: number of finished rounds.
+    Whatever is drawn, ``least`` of them stay, those with the largest draws. ``round`` is the number of finished rounds.
     """
     if not dropout:
         return list(cohort)
@@ -53,12 +48,6 @@ def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, rou
 
     As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and how
     far each comes is drawn uniformly.
-
-    Args:
-        clients: who takes part.
-        stragglers: the share of them that straggles, in [0, 1].
-        seed: of the federation.
-        round: number of finished rounds.
     """
     count = int(stragglers * len(clients) + 0.5)  # rounded, halves up
     if not count:

@@ -36,15 +36,7 @@ class Engine(Protocol):
         on_failure: OnClientFailure,
         min_clients: int,
     ) -> list[ClientResult]:
-        """The results of a phase's clients, of which some may have failed.
-
-        Args:
-            clients: who is asked.
-            task: the phase.
-            here: the resident module, the data and the options of local training.
-            on_failure: what is done about a client that fails.
-            min_clients: how many have to be there before the phase begins.
-        """
+        """The results of a phase's clients, of which some may have failed."""
 
     def evaluate(
         self,

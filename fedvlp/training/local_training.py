@@ -238,11 +238,7 @@ def _forever(loader: Loader) -> Iterator[Batch]:
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:
     """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
 
-    Args:
-        fabric: device and precision.
-        module: whose tensors are trained.
-        factor: on its learning rates.
-        state: moments that it continues from; empty to start from scratch.
+    Its learning rates are taken times ``factor``; it continues from the moments in ``state``, if there are any.
     """
     optimizer = module.configure_optimizers()
     if optimizer is None:
@@ -264,10 +260,6 @@ def reset_gradient_scale(fabric: Fabric) -> None:
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
     """Copies of an optimizer's moments and step counts, as ``<parameter>/<what it is>``.
-
-    Args:
-        optimizer: after some steps.
-        tensors: the module's, by name; all that the optimizer trains are among them.
 
     Raises:
         UserError: if it remembers something else than tensors.

@@ -102,16 +102,7 @@ class Runtime:
 
 
 class ConfiguredRun(RunView):
-    """A run with all its options; :class:`fedvlp.Federation` is one.
-
-    Attributes:
-        local: how a client trains in each phase.
-        server: what the server does with updates.
-        clients: which clients take part.
-        seed: of every random draw.
-        patience: evaluations without a better one after which training stops; None for never.
-        precision: of the frozen towers' arithmetic.
-    """
+    """A run with all its options, as :class:`fedvlp.Federation` documents them."""
 
     local: LocalTraining
     server: Server
@@ -192,22 +183,16 @@ GROUPS: dict[str, type] = {"local": LocalTraining, "server": Server, "clients": 
 """The groups of a federation's options."""
 REPLACEMENTS = {
     "max_epochs": "--trainer.rounds sets the number of rounds",
-    "min_epochs": "all --trainer.rounds are run, unless patience or a callback ends them",
     "max_steps": "--trainer.rounds sets the number of rounds, --trainer.local.steps the steps of a client in each",
     "max_time": "--trainer.callbacks Timer with --trainer.callbacks.interval epoch ends a run after a round",
     "limit_train_batches": "--trainer.local.epochs or --trainer.local.steps sets how long a client trains in a round",
     "limit_val_batches": "accuracies are of whole splits; --trainer.evaluate_every measures less often",
-    "limit_test_batches": "accuracies are of whole splits",
-    "limit_predict_batches": "predict classifies the images that --images names",
-    "overfit_batches": "--data.shots sets how many images of each class train",
     "val_check_interval": "--trainer.evaluate_every sets after how many rounds results are measured",
     "check_val_every_n_epoch": "--trainer.evaluate_every sets after how many rounds results are measured",
-    "num_sanity_val_steps": "--trainer.fast_dev_run true tries everything once",
     "log_every_n_steps": "metrics are logged once a round, as means over each client's steps",
     "enable_checkpointing": "--trainer.runtime.default_callbacks false writes neither checkpoints nor anything else",
     "enable_model_summary": "`fedvlp cost` lists what a method trains and sends",
     "accumulate_grad_batches": "--data.batch_size sets how many images a step sees",
-    "gradient_clip_algorithm": "--trainer.local.gradient_clip_val clips the norm, and there is no other way",
     "profiler": "metrics.csv has the seconds of each round; in Python use torch.profiler around Federation.fit",
     "detect_anomaly": "in Python call torch.autograd.set_detect_anomaly(True) before fit",
     **{field.name: f"it is --trainer.{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)},

@@ -87,12 +87,6 @@ def privacy_account(
 ) -> PrivacyAccount | None:
     """What counts a run's privacy; None if none of its aggregators gives any.
 
-    Args:
-        phases: of a round, with their aggregators.
-        num_clients: all clients.
-        cohort_size: those of a round; None for all.
-        processes: how many train clients; each combines all uploads.
-
     Raises:
         UserError: if a phase gets past the noise, delta is too large, each process would draw other noise, or
             ``dp_accounting`` is missing.

@@ -111,14 +111,8 @@ def accept(
 ) -> tuple[list[ClientResult], dict[int, str]]:
     """The results that count, by ascending id, and why the others do not, by their clients' ids.
 
-    Looks once at each: did the client train, is its update of the right form, finite and not too large?
-
-    Args:
-        run: how many clients may fail, and whose hooks and output are told of each that is left out.
-        results: of all clients that were asked, at least one.
-        task: the phase.
-        metrics: the round's; ``clients/failed``, ``clients/rejected`` and ``clients/retried`` are added where there
-            are any.
+    Looks once at each: did the client train, is its update of the right form, finite and not too large? Output,
+    callbacks and metrics receive each that is left out.
 
     Raises:
         UserError: if fewer clients are left than a phase or its aggregator needs, or none may be left out.

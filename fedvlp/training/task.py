@@ -161,11 +161,6 @@ class PhaseTask:
 def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhaseSetup, ...]:
     """The phases of a round with the add-ons at work in each.
 
-    Args:
-        module: the method.
-        phases: of a round, with their aggregators.
-        add_ons: those that are asked for.
-
     Raises:
         UserError: if an add-on needs averages and no phase averages anything.
     """
@@ -189,12 +184,6 @@ def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Seq
 
 def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str) -> None:
     """Checks add-ons against what they can't be had with, before anything is trained.
-
-    Args:
-        add_ons: those that are asked for.
-        phases: of a round, with their aggregators.
-        data: clients and splits.
-        precision: Lightning's name of the arithmetic.
 
     Raises:
         UserError: if gradients are scaled, uploads are hidden by noise, which what add-ons send would get past, weights

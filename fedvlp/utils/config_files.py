@@ -24,6 +24,7 @@ def read_yaml(path: Path) -> Any:
 
 def configs_folder() -> Path:
     """Returns the folder of the bundled configs: inside an installed package, beside it in a clone."""
+    # Wheels carry the configs inside the package; a clone has them beside it.
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -45,6 +46,7 @@ def find_config(name: str) -> str:
         return name
     wanted = name.removesuffix(".yaml").removeprefix("configs/")
     configs = {bundled: configs_folder() / f"{bundled}.yaml" for bundled in config_names()}
+    # Bundled configs win, so that no plug-in changes what a documented command does.
     configs = {**plugin_configs(), **configs}
     for config, path in configs.items():
         if wanted in (config, config.split("/")[-1]):

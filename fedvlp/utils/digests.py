@@ -29,6 +29,7 @@ def to_jsonable(value: Any) -> Any:
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_jsonable(item) for item in value]
+    # What JSON has no form for is compared by its repr, which states the options of most classes.
     return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
 
 

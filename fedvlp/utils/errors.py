@@ -36,6 +36,7 @@ def unwrapped_errors() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
+        # jsonargparse wraps an error once for each level of the config.
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, UserError):
@@ -50,6 +51,7 @@ def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float
     >>> nearest_names("Sketsch", ["photo", "sketch"])
     ['sketch']
     """
+    # Names are compared without case, but offered as they must be written.
     by_folded = {each.casefold(): each for each in valid}
     return [by_folded[each] for each in get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)]
 

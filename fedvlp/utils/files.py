@@ -121,6 +121,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Whether this process or another holds the lock of a file or folder."""
     lock = _lock_of(path)
+    # Without the file no process holds the lock, and to try it would leave a file behind.
     if not Path(lock.lock_file).exists():
         return False
     try:
@@ -135,6 +136,7 @@ def is_locked(path: Path) -> bool:
 def free_bytes(path: Path) -> int:
     """Returns how many bytes are free where a path is or is to be."""
     place = path.absolute()
+    # What does not exist yet will be on the disk of the nearest folder above it.
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free

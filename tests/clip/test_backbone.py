@@ -160,8 +160,6 @@ BACKENDS = ["eager", pytest.param("inductor", marks=pytest.mark.skipif("FEDVLP_S
 
 @pytest.fixture
 def fresh_clip():
-    from fedvlp.clip import load_clip
-
     return load_clip("fedvlp-tiny")
 
 

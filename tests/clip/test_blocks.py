@@ -90,11 +90,6 @@ def test_copies_of_compiled_towers_are_compiled(fresh_clip, kind, monkeypatch):
         assert len(calls) == len(clip.text.blocks) + len(clip.image.blocks)
 
 
-def test_blocks_of_a_tower_can_be_listed(fresh_clip):
-    assert list(fresh_clip.text.blocks) == list(fresh_clip.model.transformer.resblocks)
-    assert fresh_clip.text.depth == len(fresh_clip.text.blocks) == 3
-
-
 def test_a_weight_alone_decides_the_type_of_a_product():
     inputs, weight, bias = torch.randn(2, 3), torch.randn(4, 3), torch.randn(4)
     assert torch.equal(multiply(inputs, weight, bias), torch.nn.functional.linear(inputs, weight, bias))

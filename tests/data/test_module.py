@@ -5,12 +5,11 @@ from itertools import chain
 from types import SimpleNamespace
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
+from fedvlp.data import Dispersed, FederatedDataModule
 from fedvlp.utils.errors import UserError
 from tests.helpers.data import batches, same
 from tests.helpers.shapes import unchecked
@@ -38,13 +37,6 @@ def test_evaluation_splits(data):
         assert sum(len(labels) for _, labels in split.loader) == split.num_examples
 
 
-def test_nothing_held_out(arrays):
-    module = arrays(cache_dir=None)
-    assert module.held_out_domains == []
-    assert [client.name for client in module.clients] == ["a", "b", "c"]
-    assert {row["role"] for row in module.split_table()} == {"train", "validation"}
-
-
 def test_split_table_lists_every_image_once(data):
     table = json.loads(json.dumps(data.split_table()))
     names = list(chain.from_iterable(row["images"] for row in table))
@@ -52,19 +44,6 @@ def test_split_table_lists_every_image_once(data):
     assert table[0] == {"role": "train", "domain": "a", "client": 0, "images": table[0]["images"]}
     assert table[-1]["role"] == "held_out"
     assert table[-1]["client"] is None
-
-
-def test_split_hash_follows_the_split(arrays):
-    def value(**options):
-        return arrays(cache_dir=None, **options).split_hash
-
-    assert value(held_out="b") == value(held_out="b", batch_size=3, num_workers=1, class_names_map={"owl": "bird"})
-    assert len({value(), value(held_out="b"), value(split_seed=1), value(validation_fraction=0.5)}) == 4
-
-
-def test_crop_flip_needs_a_train_transform(arrays, transform):
-    with pytest.raises(UserError, match="train_transform"):
-        arrays(cache_dir=None, augmentation="crop_flip").bind(transform)
 
 
 def test_crop_flip_reaches_a_plain_trainer(arrays, transform):
@@ -113,16 +92,6 @@ def test_bad_arguments_are_refused(arrays, options, message):
 
     with pytest.raises(UserError, match=message), unchecked():
         prepare()
-
-
-def test_a_client_without_images_is_refused(arrays):
-    class Empty(arrays):
-        def load_domains(self):
-            domains, names = super().load_domains()
-            return {**domains, "d": ArrayImages(np.zeros((0, 8, 8, 3), np.uint8), [])}, names
-
-    with pytest.raises(UserError, match="'d' has no training image"):
-        Empty(cache_dir=None).prepare_data()
 
 
 def test_load_domains_must_be_written():
@@ -181,7 +150,7 @@ def test_the_transform_follows_the_module_unless_it_was_given(arrays, transform)
     def set_up(data, module):
         data.trainer = SimpleNamespace(lightning_module=module)
         data.setup("fit")
-        return data.binding.transform
+        return data.loaders[""].transform
 
     first, second = (Classifier(lambda image, i=i: transform(image) + i) for i in range(2))
     data = arrays(cache_dir=None)

@@ -79,12 +79,6 @@ def test_the_first_half_of_the_classes_trains_and_both_halves_are_measured(name)
         assert sorted(roles["held_out"] + roles["held_out_new"]) == sorted(everything["held_out"])
 
 
-def test_of_an_odd_number_of_classes_the_larger_half_trains():
-    module = data("base_to_new")
-    module.class_list = CLASSES[:5]
-    assert module.class_names == CLASSES[:3]
-
-
 def test_new_classes_are_told_from_each_other_alone():
     module = data("base_to_new", eval_batch_size=100)
     module.setup("fit")
@@ -156,30 +150,6 @@ def counted(part, module):
     for domain, rows in part.rows_by_domain.items():
         found.update((domain, int(label)) for label in module.images[domain].labels[rows])
     return found
-
-
-def test_own_images_of_a_class_are_dealt_in_the_proportions_of_training():
-    """Two clients of which one has twice as much of everything; many images, so that rounding does not count."""
-
-    class Many(SixClasses):
-        def load_domains(self):
-            domains, names = super().load_domains()
-            return {name: repeated(images) for name, images in domains.items()}, names
-
-    def repeated(images):
-        images.arrays = np.tile(images.arrays, (9, 1, 1, 1))
-        images.labels = np.tile(images.labels, 9)
-        images.names = [f"{i}" for i in range(len(images.labels))]
-        return images
-
-    module = Many(cache_dir=None, protocol="personal", test_fraction=0.25, partition=QuantitySkew(2))
-    parts = {(part.role, part.clients[0].id): part for part in module.split_parts if part.is_of_client}
-    for label in range(6):
-        shares = []
-        for role in ("train", "personal"):
-            of_both = [sum(counted(parts[role, k], module)[domain, label] for domain in module.domains) for k in (0, 1)]
-            shares.append(of_both[1] / sum(of_both))
-        assert shares[1] == pytest.approx(shares[0], abs=0.02)
 
 
 def test_the_global_model_is_measured_on_the_same_images(transform):

@@ -75,11 +75,6 @@ def test_each_draw_has_a_generator_of_its_own_name():
     assert roles["train"].tolist() == train[few_shot(labels[train], 3, generator_for(5, "shots/ink"))].tolist()
 
 
-def test_an_official_split_has_the_roles_that_any_domain_has():
-    official = OfficialSplit("train/test", {"ink": {"train": np.arange(3)}, "photo": {"test": np.asarray([2])}})
-    assert [official.has(role) for role in ("train", "test", "validation", "held_out")] == [True, True, False, False]
-
-
 def test_each_source_domain_goes_to_a_client():
     domains = {"a": images([5, 5]), "b": images([4, 6]), "c": images([3, 3])}
     parts = split(domains, ["a", "c"], ["b"])

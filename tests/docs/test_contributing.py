@@ -86,7 +86,7 @@ def test_a_page_can_be_followed(name, desk):
             assert run_tests(file)
 
 
-@pytest.mark.parametrize("name", ["method", "aggregation_rule", "add_on"])
+@pytest.mark.parametrize("name", ["method", "aggregator", "add_on"])
 def test_a_new_class_is_one_file_of_forty_lines(name):
     (code,) = [code for file, code in PAGES[name].files().items() if file.endswith(".py") and "test_" not in file]
     assert len(code.splitlines()) <= 40

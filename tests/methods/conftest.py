@@ -7,6 +7,7 @@ import torch
 
 
 @pytest.fixture
-def images(clip):
-    """Four images of noise, as the tiny CLIP takes them."""
-    return torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+def images(request, clip):
+    """Images of noise, as the tiny CLIP takes them: one for each of the module's LABELS, or four."""
+    count = len(getattr(request.module, "LABELS", range(4)))
+    return torch.randn(count, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))

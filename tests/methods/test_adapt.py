@@ -9,8 +9,6 @@ import torch
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import ADAPT, FedDPT
-from fedvlp.methods.adapt import pairs_correspondence
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
@@ -77,61 +75,11 @@ def test_second_reading_finds_the_clients_domain_by_attention(make, images):
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-def test_second_reading_is_left_out_where_images_have_no_domain(make, images):
-    module = make(domain_loss="attention")
-    without = make(domain_weight=0.0)
-    assert module.training_step((images, LABELS), 0) == without.training_step((images, LABELS), 0)
-
-
-@pytest.mark.parametrize("domain_loss", ["pairs", "attention"])
-def test_only_the_own_text_prompt_gets_a_gradient_and_all_image_tokens_do(make, images, domain_loss):
-    module = make(1, domain_loss=domain_loss)
-    module.training_step((images, LABELS), 0).backward()
-    assert [bool(slot.any()) for slot in module.dual.text.shared.grad] == [False, True, False]
-    assert all(slot.any() for slot in module.dual.visual.shared.grad)
-
-
-def test_outside_a_federation_all_prompts_get_gradients(make, images):
-    module = make()
-    module.training_step((images, LABELS), 0).backward()
-    assert all(slot.any() for slot in module.dual.text.shared.grad)
-
-
-def test_one_domain_has_nothing_to_correspond_to(make, images):
-    module = make(0, domains=["ink"])
-    without = make(0, domains=["ink"], domain_weight=0.0)
-    assert module.training_step((images, LABELS), 0).item() == pytest.approx(
-        without.training_step((images, LABELS), 0).item(), abs=1e-6
-    )
-
-
-def test_pairs_do_not_mind_how_domains_are_ordered():
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randn(4, 3, 8, generator=generator)
-    texts = torch.randn(3, 3, 8, generator=generator)
-    order = [2, 0, 1]
-    loss = pairs_correspondence(tokens, texts, LABELS, scale=5.0)
-    assert torch.allclose(pairs_correspondence(tokens[:, order], texts[order], LABELS, scale=5.0), loss)
-    assert not torch.allclose(pairs_correspondence(tokens[:, order], texts, LABELS, scale=5.0), loss)
-
-
 def test_predicts_as_fed_dpt_does(make, images, clip):
     module = make()
     fed_dpt = FedDPT(CLASSES, DOMAINS, clip, prompt_length=5)
     fed_dpt.load_state(module.state_dict())
     assert torch.equal(module(images), fed_dpt(images))
-
-
-def test_options_that_make_no_sense_are_refused(clip):
-    with pytest.raises(UserError):
-        ADAPT(CLASSES, DOMAINS, clip, components="visual")
-
-
-def test_fewer_components_train_by_cross_entropy_alone(make, images):
-    for components in ("agnostic", "text", "visual"):
-        module = make(1, components=components, domain_weight=0.0)
-        expected = torch.nn.functional.cross_entropy(module(images), LABELS)
-        assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected.item())
 
 
 def test_a_client_with_several_domains_trains_and_sends_all_prompts(make, images):

@@ -9,7 +9,6 @@ import torch
 
 from fedvlp.core.state import numel
 from fedvlp.methods import CCST, FineTuning
-from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 from tests.helpers.slow import begin
 
@@ -98,26 +97,11 @@ def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
     assert module.statistics.others() == [0, 3]
 
 
-def test_the_order_of_other_clients_does_not_matter(clip, images):
-    """With all styles taken, it is the set of them that counts."""
-    module = make(clip, styles=3)
-    loss = module.training_step((images, LABELS), 0)
-    other = make(clip, styles=3)
-    with torch.no_grad():
-        other.statistics.clients.copy_(module.statistics.clients[[3, 1, 2, 0]])
-    torch.testing.assert_close(other.training_step((images, LABELS), 0), loss)
-
-
 def test_who_knows_no_other_style_fine_tunes(clip, images):
     alone, plain = CCST(CLASSES, 4, clip), FineTuning(CLASSES, clip)
     begin(alone, 2)
     assert torch.equal(alone.training_step((images, LABELS), 0), plain.training_step((images, LABELS), 0))
     torch.testing.assert_close(alone(images), plain(images))
-
-
-def test_a_stage_that_the_tower_lacks_is_refused(clip):
-    with pytest.raises(UserError, match="stages"):
-        CCST(CLASSES, 4, clip, stage=99)
 
 
 def test_styles_are_sent_passed_on_and_not_deployed(image_root, tmp_path):

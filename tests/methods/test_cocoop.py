@@ -6,9 +6,7 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.core.state import numel
 from fedvlp.methods import CoCoOp, PromptFL
-from fedvlp.utils.errors import UserError
 from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]
@@ -54,21 +52,3 @@ def test_without_a_shift_it_is_promptfl(method, images):
             parameter.zero_()
     plain = PromptFL(CLASSES, method.clip, prompt_length=4, init_words="a photo of a")
     torch.testing.assert_close(method(images), plain(images), atol=1e-4, rtol=1e-5)
-
-
-def test_the_length_of_a_feature_does_not_move_the_prompt(method, images):
-    features = method.clip.encode_image(images)
-    torch.testing.assert_close(method.prompts(3 * features), method.prompts(features))
-    assert not torch.allclose(method.prompts(features)[0], method.prompts(features)[1], atol=1e-4)
-
-
-def test_what_is_sent(clip):
-    """L D + d h + h + h D + D; 35,360 with ViT-B/16, where D = d = 512 and h = 32."""
-    hidden = clip.embed_dim // 16
-    expected = 4 * clip.text_width + (clip.embed_dim + 1) * hidden + (hidden + 1) * clip.text_width
-    assert numel(CoCoOp(CLASSES, clip).shared_state()) == expected
-
-
-def test_a_meta_net_without_units_is_refused(clip):
-    with pytest.raises(UserError, match=f"reduction in .1, {clip.embed_dim}."):
-        CoCoOp(CLASSES, clip, reduction=clip.embed_dim + 1)

@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.methods import ELCFS
-from fedvlp.utils.errors import UserError
-from tests.helpers.runs import make_run
 from tests.helpers.slow import begin
 
 CLASSES = ["red circle", "star", "big square"]
@@ -63,12 +61,6 @@ def test_low_amplitudes_are_mixed_and_all_phases_kept(clip, frequency):
         torch.testing.assert_close(result, slow_transform(clip, image, other, share, frequency), atol=1e-5, rtol=1e-5)
 
 
-def test_an_images_own_amplitudes_change_nothing(clip):
-    module, images = make(clip), pixels(clip)
-    own = module.low_frequencies(module.spectrum(images)).abs()
-    torch.testing.assert_close(module.transformed(images, own, torch.rand(4)), images, atol=1e-5, rtol=1e-5)
-
-
 def test_a_step_is_taken_on_the_images_before_the_transformed_ones_are_seen(clip, monkeypatch):
     """The inner step by hand on a copy: its gradient at the new weights counts as one at the old."""
     module, images, looks = make(clip, inner_rate=0.05), pixels(clip), pixels(clip, seed=3)
@@ -117,18 +109,3 @@ def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch)
     for _ in range(20):
         module.in_others_looks(images)
     assert set(torch.cat(used).unique().tolist()) == {2.0, 5.0}
-
-
-def test_what_a_small_image_lacks_is_refused(clip):
-    with pytest.raises(UserError, match="no frequency"):
-        make(clip, frequency=clip.image_size // 2)
-
-
-def test_spectra_are_sent_passed_on_and_not_deployed(image_root, tmp_path):
-    run = make_run(image_root, tmp_path, "elcfs", "--trainer.rounds=1")
-    run.trainer.fit(run.model, run.datamodule)
-    server = run.trainer.run_state.server
-    assert list(server.shared["statistics.clients"].shape) == [2, 32, 3, 5, 3]
-    assert "statistics.clients" not in server.deployed
-    filled = server.shared["statistics.clients"].flatten(2).any(2).sum(1).tolist()
-    assert filled == [min(32, client.num_examples) for client in run.datamodule.clients]

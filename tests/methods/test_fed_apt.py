@@ -9,9 +9,8 @@ import torch
 
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.core.state import Client
 from fedvlp.methods import FedAPT, PromptFL
-from fedvlp.methods.fed_apt import domain_weights
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import cosine
 
@@ -94,42 +93,6 @@ def test_with_keys_of_zero_and_equal_prompts_it_is_promptfl(method, images):
     with torch.no_grad():
         method.prompt.copy_(plain.prompt.expand_as(method.prompt))
     torch.testing.assert_close(method(images), plain(images), atol=1e-4, rtol=1e-5)
-
-
-def test_scores_may_be_scaled_and_moved(method):
-    scores = torch.randn(6, 3, generator=torch.Generator().manual_seed(2))
-    weights = domain_weights(scores, 0.3)
-    torch.testing.assert_close(domain_weights(7 * scores - 2, 0.3), weights, atol=1e-5, rtol=1e-4)
-    expected = torch.tensor([slow_weights(row, 0.3) for row in scores.tolist()])
-    torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(domain_weights(scores, 0.001).max(1).values, torch.ones(6))
-
-
-def test_one_domain_has_all_the_weight(clip, images):
-    module = FedAPT(CLASSES, ["ink"], clip, prompt_length=L)
-    assert torch.equal(domain_weights(torch.tensor([[3.0]]), 0.01), torch.ones(1, 1))
-    expected = torch.stack(
-        [slow_logits(clip, feature, module.prompt, module.keys[0]) for feature in clip.encode_image(images)]
-    )
-    torch.testing.assert_close(module(images), expected, atol=1e-3, rtol=1e-4)
-
-
-def test_the_server_takes_the_plain_mean(method):
-    (phase,) = method.configure_phases()
-    server = ServerState.start(method.shared_state())
-    updates = []
-    for number, examples in enumerate((2, 30)):
-        upload = {name: torch.full_like(value, 4.0 * number) for name, value in server.shared.items()}
-        updates.append(ClientUpdate(Client(number, number, examples), upload, examples))
-    after = phase.strategy.aggregate(server, updates).shared
-    assert {value.unique().item() for value in after.values()} == {2.0}
-
-
-def test_what_is_sent(method, clip):
-    """C L D for the prompts and d M for Q; keys are made from their seed."""
-    shared = method.shared_state()
-    assert numel(shared) == 3 * L * clip.text_width + clip.embed_dim * 3
-    assert set(shared) == {"prompt", "domain_classifier.weight"}
 
 
 def test_a_client_of_several_domains_is_refused(method, images):

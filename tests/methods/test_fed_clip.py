@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.core.state import numel
 from fedvlp.methods import FedCLIP
 from tests.helpers.slow import cosine
 
@@ -24,11 +23,6 @@ def method(clip):
             if parameter.requires_grad:
                 parameter.add_(0.4 * torch.randn_like(parameter))
     return module
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(5, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
 
 
 def slow_adapted(weights, feature):
@@ -69,13 +63,6 @@ def reference(method, images):
     return weights, adapted, method.clip.encode_text(ids).double()
 
 
-def test_logits_are_those_of_the_paper(method, images, reference):
-    _, adapted, texts = reference
-    scale = method.clip.logit_scale
-    expected = torch.stack([torch.stack([scale * cosine(image, text) for text in texts]) for image in adapted])
-    torch.testing.assert_close(method(images).double(), expected, atol=1e-4, rtol=1e-5)
-
-
 @pytest.mark.parametrize("loss", ["contrastive", "cross_entropy"])
 def test_losses_and_gradients_are_those_of_the_paper(method, images, reference, loss):
     weights, adapted, texts = reference
@@ -103,24 +90,3 @@ def test_equal_weights_are_zero_shot_clip(method, images):
     texts = zero_shot_text_features(method.clip, CLASSES, "a picture of a {}")
     features = torch.nn.functional.normalize(method.clip.encode_image(images), dim=-1)
     torch.testing.assert_close(method(images), method.clip.logit_scale * features @ texts.T, atol=1e-4, rtol=1e-5)
-
-
-def test_the_order_of_a_batch_does_not_matter(method, images):
-    order = torch.tensor([3, 0, 4, 2, 1])
-    shuffled = method.training_step((images[order], LABELS[order]), 0)
-    torch.testing.assert_close(shuffled, method.training_step((images, LABELS), 0), atol=1e-5, rtol=1e-5)
-
-
-def test_two_images_of_a_class_cannot_both_be_right(clip, images):
-    """The paper's loss has no way below log 2 there; cross-entropy has none of it."""
-    module = FedCLIP(CLASSES, clip)
-    same = torch.tensor([1, 1])
-    assert module.training_step((images[:2], same), 0) >= torch.tensor(2.0).log() - 1e-6
-
-
-def test_only_the_adapter_is_sent(clip):
-    """2 d^2 weights and 2 d biases: 525,312 with ViT-B/16, whose d is 512."""
-    shared = FedCLIP(CLASSES, clip).shared_state()
-    width = clip.embed_dim
-    assert numel(shared) == 2 * width**2 + 2 * width
-    assert all(name.startswith("adapter.") for name in shared)

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
-from fedvlp.core.phases import RoundContext, check_phases
-from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
-from fedvlp.methods import ADAPT, FedDPT, PromptFL
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client, ClientUpdate, ServerState
+from fedvlp.methods import FedDPT, PromptFL
 from fedvlp.methods.fed_dpt import PerDomainPrompts
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
@@ -106,14 +105,6 @@ def test_only_the_own_text_prompt_gets_a_gradient_and_all_image_tokens_do(fed_dp
     assert all(slot.any() for slot in gradients["dual.visual.shared"])
 
 
-def test_without_momentum_a_client_starts_from_the_broadcast(clip, images):
-    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, prompt_length=5, text_momentum=0.0))
-    expected = module(images)
-    assert torch.allclose(begin(module, 0)(images), expected, atol=1e-4)
-    slow = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, prompt_length=5))
-    assert not torch.allclose(begin(slow, 0)(images), expected, atol=1e-2)
-
-
 def test_one_domain_has_weight_one_and_is_promptfl_behind_an_image_token(clip, images):
     module = FedDPT(CLASSES, ["photo"], clip)
     promptfl = PromptFL(CLASSES, clip)
@@ -149,17 +140,6 @@ def trained_upload(module, server, client):
     return ClientUpdate(client, module.upload_state(), client.num_examples)
 
 
-def test_server_keeps_the_owners_text_prompts_and_the_plain_mean_of_image_tokens(fed_dpt):
-    server = ServerState.start(fed_dpt.shared_state())
-    clients = [Client(0, 0, 30), Client(1, 0, 10), Client(2, 2, 100)]
-    updates = [trained_upload(fed_dpt, server, client) for client in clients]
-    after = fed_dpt.configure_phases()[0].strategy.aggregate(server, updates)
-    moved = {name: after.shared[name] - value for name, value in server.shared.items()}
-    text = [slot.mean().item() for slot in moved["dual.text.shared"]]
-    assert text == pytest.approx([(30 * 1 + 10 * 2) / 40, 0, 3], abs=1e-5)
-    assert torch.allclose(moved["dual.visual.shared"], torch.tensor(2.0), atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("options", "text", "visual"),
     [
@@ -193,15 +173,6 @@ def test_split_image_tokens_are_trained_by_their_domain_alone(clip, images):
     assert module.train_only_personal == ("dual.text.copies", "dual.visual.copies")
 
 
-def test_text_prompt_alone_is_promptfl(clip, images):
-    module = FedDPT(CLASSES, DOMAINS, clip, components="text")
-    promptfl = PromptFL(CLASSES, clip)
-    assert list(module.state_dict()) == ["dual.text.shared"]
-    promptfl.load_state({"prompt": module.dual.text.shared[0].detach()})
-    assert torch.allclose(module(images), promptfl(images), atol=1e-4)
-    assert module.train_only_personal == ()
-
-
 def test_image_tokens_alone_are_compared_with_the_template(clip, images):
     module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="visual"))
     assert list(module.state_dict()) == ["dual.visual.shared"]
@@ -209,30 +180,6 @@ def test_image_tokens_alone_are_compared_with_the_template(clip, images):
     for image, logits in zip(images, module(images).detach().numpy(), strict=True):
         feature, _ = reference_tower(clip, image, module.dual.visual.shared.detach())
         assert np.allclose(logits, clip.logit_scale * text @ feature / np.linalg.norm(feature), atol=2e-3)
-
-
-def test_agnostic_prompts_are_not_mixed(clip, images):
-    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, components="agnostic"))
-    assert module.dual.text.shared.shape[0] == 1
-    assert torch.equal(module.features(images).weights, torch.ones(4, 1))
-
-
-def test_the_deployed_model_does_without_the_clients_copies(build):
-    """With a domain held out it is tested once, and it predicts from a checkpoint."""
-    run = build("fed_dpt")
-    run.trainer.fit(run.model, run.datamodule)
-    assert sorted(run.trainer.run_state.personal) == [0, 1]
-    assert run.model.personal == ()
-    before = run.model(torch.ones(1, 3, 64, 64))
-    run.model.load_state({"dual.text.copies": torch.randn_like(run.model.dual.text.copies)})
-    assert torch.equal(run.model(torch.ones(1, 3, 64, 64)), before)
-
-
-def test_seen_domains_are_all_of_the_folder(build):
-    run = build("fed_dpt", "--data.held_out=null", "--trainer.rounds=1")
-    run.trainer.fit(run.model, run.datamodule)
-    assert run.model.dual.text.shared.shape[0] == 3
-    assert "held_out" not in run.trainer.run_state.history[-1]
 
 
 def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
@@ -256,21 +203,3 @@ def test_copies_move_towards_the_broadcast_of_the_round_by_hand():
     assert [prompt.item() for prompt in stack(0)] == [1.0, 1.75]
     stack.follow(0)
     assert [prompt.item() for prompt in stack(0)] == [1.0, 3.5625]  # 0.75 * 1.75 + 0.25 * 9
-
-
-def test_the_server_has_a_slot_for_each_domain_and_no_more():
-    strategy = PerDomainPrompts(torch.zeros(2, 1), momentum=0.75).strategy
-    strategy.check([Client(4, 1, 5), Client(2, 0, 5), Client(7, 1, 5)])
-    with pytest.raises(UserError, match="2 slots, one a domain, but 3 are needed"):
-        strategy.check([Client(4, 2, 5), Client(2, 0, 5)])
-
-
-@pytest.mark.parametrize("kind", [FedDPT, ADAPT])
-def test_parameters_each_way_with_six_domains(kind, vit_b_16):
-    module = kind(["star", "circle"], list("abcdef"), vit_b_16)
-    (phase,) = check_phases(module)
-    client = Client(3, 3, 10)
-    server = ServerState.start(module.shared_state())
-    module.start_client(RoundContext(0, phase, client))
-    assert numel(module.upload_state()) == 16 * 512 + 6 * 768 == 12_800
-    assert numel(phase.strategy.broadcast(server, client)) == 6 * 16 * 512 + 6 * 768 == 53_760

@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.core.state import numel
 from fedvlp.methods import FedMaPLe
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1, 1])
@@ -103,28 +101,3 @@ def test_the_first_text_features_are_those_of_the_words(clip, prompt_length):
     module = FedMaPLe(CLASSES, clip, prompt_length=prompt_length, depth=1)
     features = F.normalize(module.prompted.text_features(module.deep_prompts()), dim=-1)
     torch.testing.assert_close(features, zero_shot_text_features(clip, CLASSES, 1), atol=1e-5, rtol=0)
-
-
-def test_a_prompt_longer_than_its_words_goes_on_with_random_vectors(clip):
-    long = FedMaPLe(CLASSES, clip, prompt_length=6).prompts[0]
-    short = FedMaPLe(CLASSES, clip, prompt_length=4).prompts[0]
-    assert torch.equal(long[:4], short)
-    assert 0 < long[4:].std() < 0.05
-
-
-def test_the_order_of_the_prompts_vectors_means_nothing_to_the_image_tower(clip, images):
-    module = make(clip, prompt_length=3)
-    prompts = module.deep_prompts()["visual"]
-    one = module.prompted.visual.encode(images, prompts)
-    torch.testing.assert_close(one, module.prompted.visual.encode(images, prompts.flip(1)), atol=1e-5, rtol=1e-5)
-
-
-def test_depth_is_the_papers_or_all_there_is(clip):
-    assert len(FedMaPLe(CLASSES, clip).prompts) == len(clip.text.blocks) == 3
-    with pytest.raises(UserError, match=r"depth in \[1, 3\]"):
-        FedMaPLe(CLASSES, clip, depth=4)
-
-
-@pytest.mark.parametrize(("options", "parameters"), [({}, 3_555_072), ({"prompt_length": 8, "depth": 12}, 4_776_960)])
-def test_parameters_sent_with_vit_b_16(vit_b_16, options, parameters):
-    assert numel(FedMaPLe(CLASSES, vit_b_16, **options).shared_state()) == parameters

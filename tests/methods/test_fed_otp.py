@@ -8,20 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIPSpec
 from fedvlp.clip.towers import VisionTransformerTower
-from fedvlp.core.state import numel
 from fedvlp.methods import FedOTP
 from fedvlp.methods.fed_otp import transport_plan
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(3, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
 
 
 def make(clip, **options):
@@ -104,11 +96,6 @@ def test_loss_and_gradients(clip, images):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_an_image_is_classified_alone(clip, images):
-    module = make(clip)
-    torch.testing.assert_close(module(images)[1:2], module(images[1:2]), atol=1e-4, rtol=1e-5)
-
-
 def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
     module = make(clip, iterations=400)
     with module.shared_part_alone():
@@ -117,21 +104,3 @@ def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
     differences = alone.double() - expected
     torch.testing.assert_close(differences, differences[:, :1].expand(-1, 3), atol=1e-4, rtol=0)
     assert not torch.allclose(alone, module(images), atol=1e-3)
-
-
-def test_only_the_global_prompt_is_sent(build):
-    run = build("fed_otp")
-    run.trainer.fit(run.model, run.datamodule)
-    state = run.trainer.run_state
-    assert set(state.server.shared) == {"global_prompt"}
-    own = [kept["local_prompt"] for kept in state.personal.values()]
-    assert not torch.equal(own[0], own[1])
-
-
-def test_a_tower_without_patches_in_the_joint_space_is_refused():
-    with pytest.raises(UserError, match="ViT"):
-        FedOTP(CLASSES, CLIPSpec("RN50", "random"))
-
-
-def test_parameters_sent_with_vit_b_16(vit_b_16):
-    assert numel(FedOTP(CLASSES, vit_b_16).shared_state()) == 8_192

@@ -8,18 +8,11 @@ import torch.nn.functional as F
 
 from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client, numel
+from fedvlp.core.state import Client
 from fedvlp.methods import FedPR
-from fedvlp.methods.fed_pr import used_directions
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(3, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
 
 
 def make(clip, **options):
@@ -81,15 +74,6 @@ def test_each_step_of_adam_is_projected(clip, images, null_share, dropped):
     torch.testing.assert_close(found, module.prompts.detach(), atol=1e-5, rtol=1e-5)
 
 
-def test_projections_depend_on_what_prompts_span_alone(clip):
-    """Tokens in another order, or mixed with each other, span the same."""
-    prompts = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
-    mixing = torch.tensor([[0.0, 2.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, -3.0]])
-    one = used_directions(prompts, 0.5)
-    other = used_directions(mixing @ prompts, 0.5)
-    torch.testing.assert_close(one.mT @ one, other.mT @ other, atol=1e-5, rtol=1e-5)
-
-
 def test_loss_and_gradients(clip, images):
     module = make(clip, templates=2)
     texts = zero_shot_text_features(clip, CLASSES, 2)
@@ -104,19 +88,3 @@ def test_loss_and_gradients(clip, images):
     found = torch.autograd.grad(loss, [module.prompts])
     for one, other in zip(found, torch.autograd.grad(expected, [module.prompts]), strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-def test_features_for_explanations_are_those_that_classify(clip, images):
-    module = make(clip)
-    features = module.image_features(images)
-    torch.testing.assert_close(module.prompted.head(features), module(images))
-    assert not torch.allclose(features, clip.encode_image(images), atol=1e-3)
-
-
-def test_prompts_for_more_blocks_than_there_are_are_refused(clip):
-    with pytest.raises(UserError, match=r"depth in \[1, 4\]"):
-        make(clip, depth=5)
-
-
-def test_parameters_sent_with_vit_b_16(vit_b_16):
-    assert numel(FedPR(CLASSES, vit_b_16).shared_state()) == 73_728

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import check_phases
-from fedvlp.core.state import Client, ClientUpdate, ServerState, numel
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import FedPromptSRC, ZeroShotCLIP
 
 CLASSES = ["red circle", "star", "big square"]
@@ -88,12 +88,3 @@ def test_deployed_prompts_are_the_gaussian_mean_over_rounds(clip):
     for name, tensor in server.deployed.items():
         torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
         assert (server.shared[name] == 7.0).all()
-
-
-def test_without_a_mean_the_last_round_is_deployed(clip):
-    server = after_rounds(make(clip, gaussian_mean=None), [4.0, 7.0])
-    assert all((tensor == 7.0).all() for tensor in server.deployed.values())
-
-
-def test_parameters_sent_with_vit_b_16(vit_b_16):
-    assert numel(FedPromptSRC(CLASSES, vit_b_16).shared_state()) == 46_080

@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.core.state import numel
 from fedvlp.methods import FedTPG
-from fedvlp.tools.explain.methods import text_prompts
-from fedvlp.utils.errors import UserError
 from tests.helpers.slow import unit
 
 CLASSES = ["red circle", "star", "big square"]
@@ -88,33 +85,3 @@ def test_prompt_loss_and_gradients_are_those_of_the_paper(method, clip, images):
         slow = parts[name].grad
         assert slow.abs().max() > 0
         assert (value.grad - slow).abs().max() < 1e-5 * max(slow.abs().max(), 1.0)
-
-
-def test_the_order_of_classes_does_not_matter(method, clip, images):
-    order = [2, 0, 1]
-    other = FedTPG([CLASSES[index] for index in order], clip)
-    other.load_state(method.shared_state())
-    torch.testing.assert_close(other.prompt(), method.prompt())
-    torch.testing.assert_close(other(images), method(images)[:, order], atol=1e-4, rtol=1e-5)
-
-
-def test_the_network_serves_other_classes(method, clip, images):
-    other = FedTPG(["blue cross", "moon"], clip)
-    other.load_state(method.shared_state())
-    assert other(images).shape == (4, 2)
-    assert not torch.allclose(other.prompt(), method.prompt(), atol=1e-3)
-    assert text_prompts(other).keys() == {"prompt"}
-
-
-def test_what_is_sent(clip):
-    """4,206,080 parameters with ViT-B/16, where D = d = 512."""
-    width = clip.text_width
-    attention = 2 * (width + 1) * width + 2 * (clip.embed_dim * width + width)
-    mlp = 8 * width * (width + 1) + (4 * width + 1) * width
-    norms = 2 * (width + clip.embed_dim + width)
-    assert numel(FedTPG(CLASSES, clip).shared_state()) == 4 * width + attention + mlp + norms
-
-
-def test_heads_that_do_not_divide_the_width_are_refused(clip):
-    with pytest.raises(UserError, match=f"heads that divide {clip.text_width}"):
-        FedTPG(CLASSES, clip, heads=7)

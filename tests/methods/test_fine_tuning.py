@@ -10,10 +10,8 @@ import torch
 from torch import nn
 
 from fedvlp.clip import CLIP, build_model
-from fedvlp.core.state import numel, select
 from fedvlp.methods import FineTuning, ZeroShotCLIP
 from fedvlp.methods.image_tower import layer_groups
-from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Points, federation
 
 CLASSES = ["red circle", "star", "big square"]
@@ -198,12 +196,6 @@ def test_rates_fall_over_the_stages_of_a_resnet(clips):
     assert found["visual.attnpool.positional_embedding"] == (1.0, True)
 
 
-def test_an_optimizer_without_weight_decay_has_none(clips):
-    module = FineTuning(CLASSES, clips["vit"], optimizer=lambda parameters: torch.optim.Rprop(parameters, lr=0.5))
-    rates = {group["lr"] for group in module.configure_optimizers().param_groups}
-    assert rates == {0.5, *(0.5 * 0.7**layers for layers in (1, 2, 3, 4))}
-
-
 def test_statistics_of_a_resnet_are_frozen(clips, tmp_path):
     module = FineTuning(CLASSES, clips["resnet"])
     statistics = [name for name in module.state_dict() if "running" in name]
@@ -225,43 +217,3 @@ def test_texts_are_those_of_the_weights_that_are_there(clips):
         changed = module(images)
     assert not torch.allclose(changed, first)
     torch.testing.assert_close(module(images), changed)  # with a gradient they are computed anew
-
-
-def test_a_copy_is_a_method_of_its_own(clips):
-    module = FineTuning(CLASSES, clips["vit"], towers="both")
-    other = moved(copy.deepcopy(module))
-    images = pixels(module.clip)
-    torch.testing.assert_close(module(images), FineTuning(CLASSES, clips["vit"])(images))
-    assert not torch.allclose(other(images), module(images))
-
-
-def test_a_head_reads_no_text_tower(clips):
-    with pytest.raises(UserError, match="reads no text features"):
-        FineTuning(CLASSES, clips["vit"], towers="both", head="linear")
-
-
-def test_layers_of_other_towers_are_not_known():
-    config = {
-        "embed_dim": 24,
-        "vision_cfg": {"timm_model_name": "test_vit", "timm_pool": "token", "timm_proj": "linear", "image_size": 160},
-        "text_cfg": TEXT,
-    }
-    clip = CLIP(build_model(config), open_clip.SimpleTokenizer(context_length=77), config)
-    with pytest.raises(UserError, match="layer_decay 1"):
-        FineTuning(CLASSES, clip)
-    module = FineTuning(CLASSES, clip, layer_decay=1.0)
-    assert {group["lr"] for group in module.configure_optimizers().param_groups} == {3e-5}
-
-
-def test_parameters_sent_with_vit_b_16(vit_b_16):
-    head = 3 * (512 + 1)
-    counts = {}
-    for options in VARIANTS:
-        module = FineTuning(CLASSES, vit_b_16, **options)
-        (phase,) = module.configure_phases()
-        counts[phase.upload] = numel(select(module.communicable_state(), phase.upload))
-    assert counts == {
-        ("visual",): 86_192_640,
-        ("visual", "head"): 86_192_640 + head,
-        ("logit_scale", "visual", "text"): 149_620_737,
-    }

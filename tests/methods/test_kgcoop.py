@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.core.state import numel
-from fedvlp.methods import KgCoOp, PromptFL, ZeroShotCLIP
+from fedvlp.methods import KgCoOp, ZeroShotCLIP
 from tests.helpers.slow import unit
 
 CLASSES = ["red circle", "star", "big square"]
@@ -56,18 +55,3 @@ def test_it_starts_at_the_hand_written_prompt(clip, images):
     start = KgCoOp(CLASSES, clip)
     assert start.distance(start.text(start.prompt)) < 1e-9
     torch.testing.assert_close(start(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-3, rtol=1e-4)
-
-
-def test_without_a_weight_it_is_promptfl(clip, images):
-    losses = []
-    for kind, options in ((KgCoOp, {"distance_weight": 0.0, "init_words": None}), (PromptFL, {"prompt_length": 4})):
-        torch.manual_seed(2)
-        losses.append(kind(CLASSES, clip, **options).training_step((images, LABELS), 0))
-    torch.testing.assert_close(*losses)
-
-
-def test_what_is_sent_and_what_is_prepared(clip):
-    """L D parameters, 2,048 with ViT-B/16; the features are those of all methods."""
-    method = KgCoOp(CLASSES, clip)
-    assert numel(method.shared_state()) == 4 * clip.text_width
-    assert method.precompute_key() == PromptFL(CLASSES, clip).precompute_key()

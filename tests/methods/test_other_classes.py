@@ -78,12 +78,6 @@ def test_what_a_method_learns_later_is_copied_again(clip, images):
     assert not torch.equal(again(images), first)
 
 
-def test_one_list_within_another_is_the_same_classifier_on_fewer_columns(clip, images):
-    method = moved(make("trip", OWN, clip))
-    fewer = method.for_classes([OWN[2], OWN[0]])
-    torch.testing.assert_close(fewer(images), method(images)[:, [2, 0]])
-
-
 class NoClasses(FederatedModule):
     """A method whose classes nobody can change."""
 

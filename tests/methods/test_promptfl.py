@@ -61,11 +61,3 @@ def test_loss_with_a_teacher(clip, images):
         ]
     )
     assert module.training_step((images, labels), 0).item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_without_a_weight_there_is_no_teacher(clip):
-    plain = PromptFL(CLASSES, clip)
-    taught = PromptFL(CLASSES, clip, kl_weight=0.8)
-    assert plain.teacher is None
-    assert taught.teacher is not None
-    assert plain.precompute_key() == taught.precompute_key()  # both are CLIP's features alone

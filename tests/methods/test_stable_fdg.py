@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.state import numel
 from fedvlp.methods import FineTuning, StableFDG
 from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, mixed, oversampled, partners_of
-from fedvlp.utils.errors import UserError
 from tests.helpers.slow import begin
 
 CLASSES = ["red circle", "star", "big square"]
@@ -186,14 +184,3 @@ def test_it_starts_as_fine_tuning_and_the_order_of_images_does_not_matter(clip, 
     order = torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(moved(images[order]), moved(images)[order])
     assert not torch.allclose(moved(images), plain(images), atol=1e-2)
-
-
-def test_what_is_sent(clip):
-    """The tower, two maps to 30 numbers, a vector a class, and styles: a change of stage needs one behind it."""
-    module = make(clip)
-    width = module.clip.model.visual.conv1.out_channels
-    tower = sum(value.numel() for value in module.visual.parameters())
-    sent = module.shared_state()
-    assert numel(sent) == tower + 2 * 30 * (width + 1) + 3 * width + 4 * 4 * width
-    with pytest.raises(UserError, match="Lower stage"):
-        StableFDG(CLASSES, 4, clip, stage=4)

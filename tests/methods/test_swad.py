@@ -72,11 +72,6 @@ def test_equals_the_papers_algorithm_on_any_curve(patience):
     assert len(ends) == (2 if patience[0] == 1 else 4)
 
 
-def test_the_mean_of_equal_weights_is_these():
-    found = deployed(LossValley(3, 6, 1.3), curve(0), [0.1] * 26)
-    assert found == [torch.tensor(0.1).item()] * 26
-
-
 def test_a_loss_once_lower_begins_anew_and_a_high_one_in_between_is_kept():
     """Worked out by hand: N_s = 2, N_e = 2, r = 1.5."""
     found = deployed(

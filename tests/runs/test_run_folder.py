@@ -1,17 +1,25 @@
-"""What must be equal for a run to go on."""
+"""Names and claims of run folders, which checkpoint is found from where, and what must be equal for a run to resume."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, ema_share
-from fedvlp.runs.run_folder import describe_phases
+from fedvlp.runs.run_folder import (
+    describe_optimizer,
+    describe_phases,
+    find_checkpoints,
+    load_deployed_to_all,
+    run_name,
+    run_of,
+)
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 
 @dataclass(frozen=True)
@@ -68,3 +76,81 @@ def test_a_run_does_not_go_on_with_other_augmentation(tmp_path):
     data.augmentation = "crop_flip"
     with pytest.raises(UserError, match=r"training\.augmentation: was None, is 'crop_flip'"):
         federation(tmp_path, rounds=2, **options).fit(Linear(), data, ckpt_path="last")
+
+
+def touched(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def checkpoint(run, number):
+    return touched(run / "checkpoints" / f"round-{number:05d}.safetensors")
+
+
+class Held(Points):
+    """Points of which these domains are held out."""
+
+    def __init__(self, *held_out):
+        super().__init__()
+        self.held_out_domains = list(held_out)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "name"),
+    [
+        ((), "Linear-Held-none"),
+        (("sketch",), "Linear-Held-sketch"),
+        (("photo", "art 1.5/x"), "Linear-Held-photo+art_1.5_x"),
+        (("é\n..-_+",), "Linear-Held-é_..-_+"),
+    ],
+)
+def test_a_run_is_named_after_method_data_and_held_out_domains(held_out, name):
+    assert run_name(Linear(), Held(*held_out)) == name
+
+
+def test_checkpoints_are_those_of_the_newest_run_that_has_any_the_newest_first(tmp_path):
+    old, new = tmp_path / "2026-01-02", tmp_path / "2026-01-10"
+    expected = [checkpoint(new, number) for number in (3, 11, 2)]
+    checkpoint(old, 40)
+    (tmp_path / "2026-02-01" / "checkpoints").mkdir(parents=True)
+    touched(new / "checkpoints" / "round-00099.part")
+    by_round = [expected[1], expected[0], expected[2]]
+    assert find_checkpoints(tmp_path) == by_round
+    assert find_checkpoints(new) == by_round
+    assert [path.name for path in find_checkpoints(old)] == ["round-00040.safetensors"]
+    assert find_checkpoints(tmp_path / "2026-02-01") == find_checkpoints(tmp_path / "gone") == []
+
+
+def test_the_run_of_a_file_or_folder(tmp_path):
+    run = tmp_path / "runs" / "2026-01-02"
+    path = checkpoint(run, 4)
+    prompts = touched(run / "prompts.safetensors")
+    assert run_of(path) == run_of(prompts) == run_of(run) == run_of(tmp_path / "runs") == run
+    assert run_of(tmp_path / "gone") == tmp_path / "gone"
+
+
+def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):
+    for kind in (Linear, PersonalBias):
+        made = federation(tmp_path, rounds=1, name=kind.__name__, **file_callbacks())
+        made.fit(kind(), Points())
+        if kind is Linear:
+            assert load_deployed_to_all(made.folder, Linear()).keys() == {"weight"}
+            continue
+        with pytest.raises(UserError, match="PersonalBias keeps tensors on each client"):
+            load_deployed_to_all(made.folder, PersonalBias())
+        whole = PersonalBias()
+        whole.unseen = "shared"
+        assert load_deployed_to_all(made.folder, whole).keys() == {"weight"}
+
+
+def test_optimizers_are_described_by_class_and_settings():
+    module = Linear()
+    module.make_optimizer = lambda parameters: torch.optim.Adam(parameters, lr=0.25, betas=(0.5, 0.75))
+    described = describe_optimizer(module)
+    expected = {"class": "Adam", "lr": 0.25, "betas": "(0.5, 0.75)", "amsgrad": False, "foreach": None}
+    assert {name: described[name] for name in expected} == expected
+    module.make_optimizer = lambda parameters: torch.optim.SGD(parameters, lr=0.25, momentum=0)
+    assert describe_optimizer(module)["momentum"] == 0
+    module.make_optimizer = None
+    assert describe_optimizer(module) is None

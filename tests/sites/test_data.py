@@ -115,9 +115,9 @@ def test_batches_and_splits_are_those_of_the_simulation(image_root, place, optio
 def test_names_are_those_of_the_simulation_so_that_both_read_the_same_cache(image_root):
     whole = everyone(image_root)
     site_data = site(image_root, "paint")
-    assert site_data._images["paint"].names == whole._images["paint"].names
-    rows = range(len(site_data._images["paint"]))
-    assert site_data._images["paint"].fingerprint(rows) == whole._images["paint"].fingerprint(rows)
+    assert site_data.images["paint"].names == whole.images["paint"].names
+    rows = range(len(site_data.images["paint"]))
+    assert site_data.images["paint"].fingerprint(rows) == whole.images["paint"].fingerprint(rows)
 
 
 def test_the_clients_id_is_the_servers(image_root):
@@ -132,8 +132,8 @@ def test_labels_follow_the_servers_list_of_classes(tmp_path):
         draw(0, label, 0).save(tmp_path / name / "deep" / "er" / "0.png")
     site_data = SiteFolder(root=str(tmp_path), domain="any", classes=CLASSES, **OPTIONS)
     assert site_data.classes_with_images == ["extra", "star"]
-    assert site_data._images["any"].labels.tolist() == [CLASSES.index("star")]
-    assert site_data._images["any"].names == ["any/star/deep/er/0.png"]
+    assert site_data.images["any"].labels.tolist() == [CLASSES.index("star")]
+    assert site_data.images["any"].names == ["any/star/deep/er/0.png"]
 
 
 def test_a_folder_without_class_folders_is_refused(tmp_path):
@@ -153,4 +153,4 @@ def test_bad_images_are_refused_or_skipped(tmp_path, caplog):
     (tmp_path / "ink" / "star" / "1.png").write_bytes(b"none")
     with pytest.raises(UserError, match=r"ink/star/1\.png"):
         site(tmp_path, "ink").prepare_data()
-    assert len(site(tmp_path, "ink", on_bad_image="skip")._images["ink"]) == 8
+    assert len(site(tmp_path, "ink", on_bad_image="skip").images["ink"]) == 8

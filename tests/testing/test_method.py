@@ -79,11 +79,7 @@ def test_what_is_trained_is_told(contract, changed):
 
 
 @pytest.mark.parametrize(
-    "check",
-    [
-        checks.a_resumed_run_equals_an_unbroken_one,
-        checks.order_of_clients_and_global_generator_do_not_matter,
-    ],
+    "check", [checks.a_resumed_run_equals_an_unbroken_one, checks.order_of_clients_and_global_generator_do_not_matter]
 )
 def test_runs_that_differ_are_told(contract, changed, check):
     with pytest.raises(ContractError, match=r"but .* differs by up to 0\.25\. Keep all that training changes"):
@@ -140,10 +136,7 @@ def test_what_is_prepared_is_told(contract, changed):
 def test_a_description_is_told(contract, changed):
     check = checks.it_describes_itself_in_json
     described = contract.whole.run.model.describe()
-    cases = {
-        "what JSON can hold": {**described, "odd": {3}},
-        "give it to set_backbone": {**described, "clip": None},
-    }
+    cases = {"what JSON can hold": {**described, "odd": {3}}, "give it to set_backbone": {**described, "clip": None}}
     for message, value in cases.items():
         run = model_with(contract, describe=lambda self, value=value: value)
         with pytest.raises(ContractError, match=message):

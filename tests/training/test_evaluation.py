@@ -176,23 +176,6 @@ def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
     assert noise.clients == ()
 
 
-def test_predictions_do_not_depend_on_batches(tmp_path):
-    class Smaller(Points):
-        def evaluation_splits(self):
-            return [replace(split, loader=parts_of(split.loader)) for split in super().evaluation_splits()]
-
-    def parts_of(loader):
-        ((inputs, labels),) = loader
-        parts = zip(inputs["features"].split(3), labels.split(3), strict=True)
-        return [({"features": features}, of_part) for features, of_part in parts]
-
-    _, whole = measured_points(tmp_path, PersonalBias(), Points(), PERSONAL)
-    _, parts = measured_points(tmp_path, PersonalBias(), Smaller(), PERSONAL)
-    for name, found in whole.items():
-        assert torch.equal(found.predicted, parts[name].predicted)
-        assert torch.allclose(found.confidence, parts[name].confidence)
-
-
 def test_what_is_no_number_has_no_confidence():
     nan = float("nan")
     assert single_state(torch.tensor([1]), torch.tensor([0]), torch.tensor([nan])).confidence.tolist() == [[0.0]]

@@ -31,7 +31,7 @@ def test_what_is_to_be_used_instead_is_there():
     named = set(re.findall(r"--trainer\.([\w.]*\w)", " ".join(REPLACEMENTS.values())))
     grouped = {f"{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)}
     assert {name for name in named if not name.startswith("callbacks.")} <= {*OURS, *grouped}
-    assert {"rounds", "local.steps", "evaluate_every", "fast_dev_run", "local.gradient_clip_val"} <= named
+    assert {"rounds", "local.steps", "evaluate_every", "local.gradient_clip_val"} <= named
 
 
 @pytest.mark.parametrize("words", [["--trainer.max_epochs", "3"], ["--trainer.max_epochs=3"], ["--config={}"]])

@@ -37,12 +37,7 @@ class ServerOptimizer(OuterAggregator):
 
     @abstractmethod
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """By how much a tensor is moved, and its moments after the round.
-
-        Args:
-            step: the pseudo-gradient in float32.
-            moments: those of the last round, by name; empty in the first.
-        """
+        """By how much a tensor is moved, and its moments after the round."""
         ...
 
     def aggregate(

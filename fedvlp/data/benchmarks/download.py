@@ -1,6 +1,6 @@
 """Downloads a published data set, from the hub or by torchvision, and compares it with what was published.
 
-A copy on the Hugging Face hub is parquet files; each image is written, as it is stored, to ``domain/class/image``.
+A copy on the Hugging Face hub is parquet files; the bytes of each image are written to ``domain/class/image``.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
 
 SOURCE_FILE = "source.json"
-"""Says where downloaded images came from; it is beside their domains' folders."""
+"""Names the source of downloaded images; it is beside their domains' folders."""
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
-MISSING = 'To download data sets, huggingface_hub and pyarrow are needed. Run: pip install "fedvlp[download]"'
 Say = Callable[[str], None]
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def download(description: Description, root: Path, say: Say) -> None:
     if root.name in ("", ".."):
         raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
-        raise UserError(MISSING)
+        raise UserError('Downloading data sets needs huggingface_hub and pyarrow. Run: pip install "fedvlp[download]"')
     with locked(root):
         came_from = read_source(root)
         if came_from is not None and is_on_disk(root, description):
@@ -121,7 +120,7 @@ def _finish(description: Description, images: Path, root: Path, source: Mapping[
 
 
 def _announce(root: Path, size: str, needed: int, say: Say) -> None:
-    """Says how much is going to be downloaded, before a byte of it is; raises UserError if the disk has less room."""
+    """Announces how much is going to be downloaded; raises UserError if the disk has less room."""
     free = free_bytes(root)
     if free < needed:
         raise UserError(
@@ -262,7 +261,7 @@ def _check_digest(path: Path, announced: str | None) -> None:
 
 
 def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
-    """Writes the image of each row of a parquet file, as it is stored, to ``domain/class/image`` in a folder.
+    """Writes the unchanged image of each row of a parquet file to ``domain/class/image`` in a folder.
 
     Raises:
         UserError: if it has other columns, or a row is no image of the data set.

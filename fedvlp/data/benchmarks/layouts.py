@@ -154,7 +154,7 @@ def _has_classes(folder: Path, description: Description) -> bool:
 
 def _class_folders(folder: Path, part: ClassFolders, description: Description) -> list[ImageFile]:
     """Returns the images of class folders; raises UserError if there are other folders as well."""
-    # Without any class an optional part is absent, whatever else lies in its place.
+    # Without any class an optional part is absent, whatever else is in its place.
     if part.is_optional and not _has_classes(folder, description):
         return []
     names = [composed(name) for name in folders_in(folder)]
@@ -218,7 +218,7 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         for split, role in SPLIT_FILE_ROLES.items():
-            # Labels are numbered anew here, so the second entry is of no use.
+            # Classes are numbered by their description, so the second entry is of no use.
             entries += [(str(image), str(name), role) for image, _, name in content[split]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(

@@ -1,4 +1,4 @@
-"""A published data set as it is on disk: a list of images with class, domain and role, in whichever layout they lie."""
+"""A published data set as it is on disk: images with class, domain and role, whatever the layout."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
 
 
 def _in_domain_folders(root: Path, description: Description) -> Manifest:
-    """Reads a data set that lies in folders domain/class/image."""
+    """Reads a data set in folders domain/class/image."""
     folder, domain_folders = _find_domains(root, description)
     images, used = _images_of_domains(folder, domain_folders, description)
     trained = {image.domain for image in images if image.role == "train"}

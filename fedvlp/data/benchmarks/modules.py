@@ -142,8 +142,7 @@ class Benchmark(DomainFolders):
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
             log.warning(
-                "%s lies in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for "
-                "%s",
+                "%s is in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for %s",
                 self.name,
                 self._manifest.folder,
                 looked_for,
@@ -153,7 +152,7 @@ class Benchmark(DomainFolders):
         """Returns the positions of a domain's images by official role."""
         # Images that can't be read may have been skipped, so positions are found by names.
         role_of = {file.name: file.role for file in self._manifest.files[domain]}
-        roles_of_images = np.array([role_of[name] or "" for name in self._images[domain].names])
+        roles_of_images = np.array([role_of[name] or "" for name in self.images[domain].names])
         roles: tuple[Role, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
         # Published results are of the test list alone, also where the whole domain is held out.

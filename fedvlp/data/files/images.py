@@ -162,7 +162,7 @@ def in_threads(
 
 
 def _reason(path: str | os.PathLike[str]) -> str | None:
-    """Says why an image file can't be read, or nothing."""
+    """Returns why an image file can't be read; None if it can."""
     try:
         if not Path(path).stat().st_size:
             return "the file is empty"

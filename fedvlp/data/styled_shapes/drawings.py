@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,6 @@ Plane = NDArray[np.float64]
 """Values in 0 to 1 of shape ``[64, 64]``."""
 Picture = NDArray[np.float64]
 """Red, green and blue in 0 to 1 of shape ``[64, 64, 3]``."""
-Colour = NDArray[np.float64]
 
 COLOURS: dict[str, tuple[float, float, float]] = {
     "red": (0.85, 0.16, 0.15),
@@ -293,7 +292,7 @@ def blend(below: Picture, above: NDArray[np.float64], cover: Plane) -> Picture:
     return below + cover[..., None] * (above - below)
 
 
-def vary(value: tuple[float, float, float], generator: np.random.Generator, spread: float = 0.04) -> Colour:
+def vary(value: Sequence[float], generator: np.random.Generator, spread: float = 0.04) -> NDArray[np.float64]:
     """Returns a colour changed a little by chance, so that no two drawings have quite the same."""
     return np.asarray(np.clip(np.asarray(value) + generator.normal(0.0, spread, 3), 0.02, 0.98))
 

@@ -57,12 +57,8 @@ def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | Non
         num_clusters: M.
         capacity: alpha > 0, 1.0 when all clusters together hold exactly P tokens; None for no limit.
 
-    Raises:
-        UserError: If there are more clusters than tokens, or a cluster could keep no token.
-
-    Example:
-        >>> cluster_capacities(197, 4, 1.0), cluster_capacities(197, 4, 2.0), cluster_capacities(5, 2, None)
-        ([50, 49, 49, 49], [99, 98, 98, 98], [5, 5])
+    >>> cluster_capacities(197, 4, 1.0), cluster_capacities(197, 4, 2.0), cluster_capacities(5, 2, None)
+    ([50, 49, 49, 49], [99, 98, 98, 98], [5, 5])
     """
     if not 1 <= num_clusters <= num_tokens:
         raise UserError(
@@ -110,6 +106,7 @@ def capacity_kmeans(
     indices = torch.arange(tokens.shape[1], device=tokens.device)
     limits = torch.tensor(capacities, device=tokens.device).expand(start.shape)
 
+    # Condition and step take the same values, as `torch.while_loop` asks for.
     def is_running(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Tensor:
         return (iteration < max_iterations) & running.any()
 
@@ -118,9 +115,12 @@ def capacity_kmeans(
         assigned = assign_with_capacity(distances + multipliers[:, :, None], limits)
         sizes = assigned.sum(dim=2)
         empty = sizes == 0
+        # An empty cluster starts again at the token that is worst served.
         farthest = distances.amin(dim=1).argmax(dim=1)
         moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
+        # A full cluster becomes dearer for all tokens, an empty one is as cheap as at first.
         raised = (multipliers + multiplier_step * (sizes - limits)).masked_fill(empty, 0.0)
+        # The squared shift is c^T K c, with the scalar products K: no centroid is computed in the loop.
         change = mean_weights(moved) - mean_weights(members)
         shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
         # An image that has converged keeps its centroids while others of its batch are still moving.
@@ -139,6 +139,7 @@ def capacity_kmeans(
     first = torch.zeros((), dtype=torch.int64, device=tokens.device)
     values = (first, members, multipliers, torch.zeros_like(members), running)
     _, members, _, kept, _ = repeat_while(is_running, step, values)
+    # Centroids of the tokens themselves: those in the loop were centred.
     return Clusters(mean_weights(members) @ exact, kept)
 
 
@@ -150,6 +151,7 @@ def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M
         limits: s_m; of claimants with equal costs those with the lower index are kept.
     """
     cost, cluster = costs.min(dim=1)  # [B, P]
+    # Which tokens want each cluster, before any is refused.
     claimed = cluster[:, None] == torch.arange(limits.shape[1], device=costs.device)[:, None]  # [B, M, P]
     order = cost.argsort(dim=1, stable=True)[:, None].expand_as(claimed)
     ranks = claimed.gather(2, order).cumsum(dim=2)  # among the claimants of a cluster, from 1, cheapest first
@@ -189,10 +191,9 @@ def repeat_while(condition: Callable[..., Tensor], step: Callable[..., Values], 
         step: Takes the values and returns the next, of the same shapes and types, none of which is a given one.
         values: Those to begin with.
 
-    Example:
-        >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
-        >>> power.item()
-        128
+    >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
+    >>> power.item()
+    128
     """
     if torch.compiler.is_exporting():
         while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export

@@ -31,6 +31,7 @@ def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
     """
     pixels = images.detach().to(torch.float32).contiguous().flatten(1)  # [B, pixels]
     places = torch.arange(1, pixels.shape[1] + 1, device=pixels.device)
+    # An odd factor for each place: multiplying by it loses no bit of the pixel.
     factors = mix(places * _GOLDEN) | 1
     if torch.compiler.is_exporting():  # a sum of whole numbers is taken in double precision by ONNX Runtime
         return mix(float_bits(pixels) @ factors)
@@ -40,12 +41,11 @@ def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
 def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """Returns what ``values.view(torch.int32)`` does of finite float32 values, by arithmetic, which can be exported.
 
-    Example:
-        >>> values = torch.tensor([1.0, -2.5, -0.0])
-        >>> float_bits(values).tolist()
-        [1065353216, -1071644672, -2147483648]
-        >>> values.view(torch.int32).tolist()
-        [1065353216, -1071644672, -2147483648]
+    >>> values = torch.tensor([1.0, -2.5, -0.0])
+    >>> float_bits(values).tolist()
+    [1065353216, -1071644672, -2147483648]
+    >>> values.view(torch.int32).tolist()
+    [1065353216, -1071644672, -2147483648]
     """
     exact = values.double()
     magnitudes = exact.abs()
@@ -61,6 +61,7 @@ def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 
 def random_bits(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Int[Tensor, "B count"]:
     """Returns 64-bit numbers for each image, drawn from its own seed and the run's."""
+    # Each draw hashes its own number, so that any part of them can be made alone.
     places = torch.arange(count, device=seeds.device)
     return combine(combine(seeds, seed)[:, None] + places * _GOLDEN, seed)
 
@@ -71,14 +72,7 @@ def random_uniforms(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Float
 
 
 def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
-    """Returns M distinct token indices for each image, drawn uniformly from its own seed and the run's.
-
-    Args:
-        seeds: One number for each image, as from `image_seeds`.
-        num_tokens: P, the number of tokens to draw from.
-        num_clusters: M, how many to draw.
-        seed: The run's seed; another one gives other draws for all images.
-    """
+    """Returns M distinct indices of P tokens for each image, drawn uniformly from its own seed and the run's."""
     return random_bits(seeds, num_tokens, seed).argsort(dim=1, stable=True)[:, :num_clusters]
 
 
@@ -98,4 +92,5 @@ def random_token_shares(
 
 def _shift_right(numbers: Tensor, places: int) -> Tensor:
     """Numbers shifted to the right as if they had no sign."""
+    # PyTorch's own shift of a signed number fills in its sign.
     return (numbers >> places) & ((1 << (64 - places)) - 1)

@@ -32,20 +32,8 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP
 from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities
-from fedvlp.methods.trip.hashing import (
-    image_seeds,
-    random_shares,
-    random_start,
-    random_token_shares,
-)
-from fedvlp.methods.trip.routing import (
-    KeyInit,
-    cluster_shares,
-    expert_shares,
-    key_start,
-    make_keys,
-    match_clusters,
-)
+from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_start, random_token_shares
+from fedvlp.methods.trip.routing import KeyInit, cluster_shares, expert_shares, key_start, make_keys, match_clusters
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seed
 
@@ -56,11 +44,7 @@ Experts = Callable[[], Float[Tensor, "E d"]]
 
 @dataclass(frozen=True)
 class RouterOptions:
-    """What a router is made from; TRIP's arguments of the same names say what each is.
-
-    Raises:
-        UserError: If clusters start at keys that do not exist.
-    """
+    """What a router is made from; TRIP's arguments of the same names say what each is."""
 
     routing: Routing
     num_experts: PositiveInt
@@ -71,18 +55,9 @@ class RouterOptions:
     matched_to: Literal["keys", "experts"]
     cluster_start: Literal["random", "keys"]
 
-    def __post_init__(self) -> None:
-        """Refuses options that make no sense."""
-        if self.matched_to == "experts" and self.cluster_start == "keys":
-            raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
-
 
 class Router(nn.Module):
-    """From images to weights of the experts.
-
-    Args:
-        options: What it is made from.
-    """
+    """From images to weights of the experts."""
 
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
@@ -110,18 +85,14 @@ class Router(nn.Module):
             start = key_start(tokens, keys)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
         clusters = {}
+        # Both are computed, since the cache serves training and evaluation.
         for mode, capacity in capacities.items():
             clusters[mode] = capacity_kmeans(tokens, start, cluster_capacities(num_tokens, count, capacity))
         return clusters
 
 
 class TokenRouter(Router):
-    """The share of an image's tokens in the cluster matched to each key (Eqs. 2 to 8).
-
-    Args:
-        options: What it is made from.
-        width: W, the width of a token.
-    """
+    """The share of an image's tokens, of width W, in the cluster matched to each key (Eqs. 2 to 8)."""
 
     keys: Tensor
 
@@ -155,10 +126,6 @@ class ExpertMatchingRouter(Router):
     """Clusters matched to the present experts themselves, by cosine in the joint space (Table V, without keys).
 
     A cluster is Proj(ln_post(mu_i)) there, an expert the mean over classes of its text features.
-
-    Args:
-        options: What it is made from.
-        clip: The frozen CLIP, shared and not copied.
     """
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
@@ -194,10 +161,7 @@ class LearnedRouter(Router):
     Of tokens, pi is the mean over an image's tokens of their probabilities; the cache then holds all tokens of each
     image, which takes as much memory as its pixels. Of images, pi is the probability of the global feature f(x).
 
-    Args:
-        options: What it is made from.
-        width: Width of what is routed.
-        balance_weight: Weight of the balance loss.
+    The width is that of what is routed.
     """
 
     def __init__(self, options: RouterOptions, width: int, balance_weight: float = 0.01) -> None:
@@ -211,6 +175,7 @@ class LearnedRouter(Router):
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi."""
+        # A mean has a gradient to the layer, which the largest alone would not have.
         return self.probabilities(constants).mean(dim=1)
 
     def probabilities(self, constants: dict[str, Tensor]) -> Float[Tensor, "B P E"]:
@@ -229,13 +194,13 @@ def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
     f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
     et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
 
-    Example:
-        >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
-        1.0
-        >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
-        2.0
+    >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
+    1.0
+    >>> load_balance(torch.tensor([[1.0, 0.0], [1.0, 0.0]])).item()
+    2.0
     """
     num_experts = probabilities.shape[1]
+    # The share of items has no gradient; that of the loss goes through the mean probability.
     fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
     return num_experts * (fractions * probabilities.mean(dim=0)).sum()
 
@@ -269,12 +234,10 @@ class UniformRouter(Router):
 
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
-    """Returns the router that the options ask for.
-
-    Raises:
-        UserError: If there is no such routing.
-    """
+    """Returns the router that the options ask for."""
     routing = options.routing
+    if options.matched_to == "experts" and options.cluster_start == "keys":
+        raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
     if routing == "token" and options.matched_to == "experts":
         return ExpertMatchingRouter(options, clip)
     if routing == "token":

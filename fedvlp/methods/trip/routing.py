@@ -33,9 +33,6 @@ def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[T
         num_experts: M, the number of keys.
         width: Width of what is routed.
         seed: Seed of the generator.
-
-    Raises:
-        UserError: If there are more orthogonal keys than dimensions, or the kind is unknown.
     """
     generator = torch.Generator().manual_seed(seed)
     if kind == "orthogonal":
@@ -67,11 +64,7 @@ def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int
 
 
 def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
-    """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7).
-
-    Raises:
-        UserError: If there are not as many keys as clusters, or more than 8 when the method is exported.
-    """
+    """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7)."""
     if centroids.shape[1] != len(keys):
         raise UserError(
             f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}. "

@@ -50,8 +50,6 @@ class TRIP(PromptLearner):
     """Mixes prompt experts for each image, by how its tokens cluster.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
         num_experts: Number of experts M.
         prompt_length: Number of learned vectors n of an expert.
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
@@ -68,7 +66,6 @@ class TRIP(PromptLearner):
         server_average: Moving average over rounds that is deployed: none, by Beta(0.2) as in the released code, or
             with momentum 0.99 (EMA).
         rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     def __init__(  # noqa: PLR0913  (the paper's options)
@@ -109,6 +106,7 @@ class TRIP(PromptLearner):
         )
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
+        # The released code repeats one draw, here the last, so that as many values are drawn either way.
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
         self.router = make_router(options, self.clip)
         self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
@@ -126,6 +124,7 @@ class TRIP(PromptLearner):
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
         """Returns f(x), and what the router knows of the image: pi, for the paper's router."""
+        # One pass of the tower gives both what classifies and what is clustered.
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.precompute(images, features, tokens)
         return {"features": features, **routes}
@@ -134,6 +133,7 @@ class TRIP(PromptLearner):
         """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
         constants = self.precomputed(inputs)
         weights = self.router(constants, self.expert_features)
+        # Each image has a prompt of its own, so texts are encoded B times a step: packing pays here.
         prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
         return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
 
@@ -147,6 +147,7 @@ class TRIP(PromptLearner):
         inputs, labels = batch
         constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
+        # Without it a learned router sends everything to one expert.
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
         self.log_dict(losses)

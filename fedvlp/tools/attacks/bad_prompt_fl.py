@@ -26,7 +26,6 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, detached
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.loaders import BoundLoaders
 from fedvlp.tools.attacks.data_attacks import Backdoor, Perturbation
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
@@ -104,10 +103,11 @@ class BadPromptFL(Backdoor):
 def black_and_white(data: FederatedDataModule) -> tuple[Tensor, Tensor]:
     """Returns what black and white are in images as a method takes them, [3, 1, 1] each."""
     shades = []
+    loaders = data.loaders[""]
     # A method may have any transform, so it is asked for an image of each.
     for value in (0, 255):
-        image = data.binding.transform(Image.new("RGB", (32, 32), (value, value, value)))
-        shades.append(image.mean((1, 2), keepdim=True).to(data.binding.device))
+        image = loaders.transform(Image.new("RGB", (32, 32), (value, value, value)))
+        shades.append(image.mean((1, 2), keepdim=True).to(loaders.device))
     return shades[0], shades[1]
 
 
@@ -127,8 +127,7 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
     # Pixels, which the trigger is added to, and without random crops, so that it stays in place.
-    binding = replace(data.binding, precompute=None, is_augmented=False)
-    loaders = BoundLoaders(data.images, data.split_parts, binding)
+    loaders = replace(data.loaders[""], precompute=None, train_transform=None, of_classes={})
     for number in count():
         for client in clients:
             loader = loaders.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))

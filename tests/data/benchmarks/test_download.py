@@ -19,7 +19,7 @@ from huggingface_hub import constants
 
 import fedvlp.data
 from fedvlp.data.benchmarks import download as downloads
-from fedvlp.data.benchmarks.download import obtain, read_source, write_images
+from fedvlp.data.benchmarks.download import write_images
 from fedvlp.data.catalog import DATA_SETS
 from fedvlp.data.domain_folders import scan
 from fedvlp.utils.errors import UserError
@@ -122,19 +122,6 @@ def test_files_that_were_written_are_not_downloaded_again(download, hub, tmp_pat
     assert hub.sent[first] == len(contents[first])
     assert hub.sent[second] > 0
     assert names(tmp_path) == ["OfficeHome"]
-
-
-def test_another_commit_begins_again(download, hub, tmp_path):
-    repository = hub.repositories["datasets", "flwrlabs/fed-isic2019"]
-    hub.bytes_left = len(repository.files["data/test-00000-of-00001.parquet"]) + 1500
-    with pytest.raises(UserError):
-        download("FedISIC2019")
-    hub.bytes_left = None
-    repository.revision = "7" * 40
-    repository.files = {path.replace("00000", "00009"): content for path, content in repository.files.items()}
-    download("FedISIC2019")
-    assert read_source(tmp_path / "FedISIC2019") == f"flwrlabs/fed-isic2019 at {'7' * 40}"
-    assert not list((tmp_path / "FedISIC2019").rglob("*-00000-*"))
 
 
 def test_another_digest_is_refused_and_removed(download, hub, tmp_path):
@@ -392,15 +379,6 @@ def test_torchvision_downloads_once_and_terms_and_size_are_said_first(tmp_path, 
     downloads.download(small_food(), root, lines.append)
     assert publisher.downloads == 1
     assert lines[4] == f"Food101 is in {root} already: torchvision.datasets.Food101 at {torchvision.__version__}"
-
-
-def test_a_result_names_the_class_of_torchvision(tmp_path, publisher, monkeypatch):
-    monkeypatch.setattr(fedvlp.data.Food101, "description", small_food())
-    data = fedvlp.data.Food101(root=str(tmp_path / "food"), download=True, cache_dir=None)
-    assert data.describe()["source"] == read_source(tmp_path / "food")
-    assert data.official.title == "train/test"
-    obtain(small_food(), tmp_path / "food")
-    assert publisher.downloads == 1
 
 
 def test_an_interrupted_download_by_torchvision_begins_again(tmp_path, publisher):

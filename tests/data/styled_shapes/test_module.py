@@ -34,7 +34,7 @@ def test_each_style_is_a_domain(drawn_seeds):
 
 def test_drawings_are_cached_by_seed(drawn_seeds, tmp_path):
     hashes = [
-        StyledShapes(drawing_seed=seed, cache_dir=str(tmp_path))._images["photo"].fingerprint([0]) for seed in (0, 0, 1)
+        StyledShapes(drawing_seed=seed, cache_dir=str(tmp_path)).images["photo"].fingerprint([0]) for seed in (0, 0, 1)
     ]
     assert drawn_seeds == [0, 1]
     assert hashes[0] == hashes[1] != hashes[2]
@@ -43,10 +43,10 @@ def test_drawings_are_cached_by_seed(drawn_seeds, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "text"])
 def test_damaged_drawings_are_drawn_again(drawn_seeds, tmp_path, damage):
-    first = StyledShapes(cache_dir=str(tmp_path))._images["photo"].fingerprint(range(6))
+    first = StyledShapes(cache_dir=str(tmp_path)).images["photo"].fingerprint(range(6))
     path = next((tmp_path / "styled_shapes").iterdir())
     content = bytearray(path.read_bytes())
     content[len(content) // 3] ^= 1
     path.write_bytes({"cut": content[:-100], "flipped": content, "text": b"nonsense"}[damage])
-    assert StyledShapes(cache_dir=str(tmp_path))._images["photo"].fingerprint(range(6)) == first
+    assert StyledShapes(cache_dir=str(tmp_path)).images["photo"].fingerprint(range(6)) == first
     assert drawn_seeds == [0, 0]

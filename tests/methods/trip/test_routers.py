@@ -7,12 +7,9 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods import TRIP, PromptFL
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start
-from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 OWN = [
@@ -112,24 +109,6 @@ def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
     assert imbalance == pytest.approx(3 * (fractions * everything.mean(0)).sum(), rel=1e-4)
 
 
-def test_learned_routing_of_images_is_the_features_probability(clip, images):
-    module = make(clip, routing="learned_image")
-    weight, bias = (parameter.detach().double().numpy() for parameter in module.router.linear.parameters())
-    powers = np.exp(clip.encode_image(images).double().numpy() @ weight.T + bias)
-    expected = powers / powers.sum(1, keepdims=True)
-    np.testing.assert_allclose(route(module, images, training=True).detach().numpy(), expected, atol=1e-5)
-
-
-def test_balance_loss_is_added_with_its_weight(clip, images):
-    module = make(clip, routing="learned_token").train()
-    labels = torch.arange(9) % 3
-    with_balance = module.training_step((images, labels), 0)
-    imbalance = module.router.imbalance(module.precompute(images))
-    module.router.balance_weight = 0.0
-    without = module.training_step((images, labels), 0)
-    assert with_balance.item() == pytest.approx(without.item() + 0.01 * imbalance.item(), rel=1e-5)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip, images, training):
     module = make(clip, matched_to="experts")
@@ -150,33 +129,6 @@ def test_without_keys_clusters_go_to_the_experts_nearest_in_the_joint_space(clip
             assert weights[image, expert].item() == pytest.approx(sizes[cluster] / sizes.sum(), abs=1e-6)
 
 
-def test_without_keys_routes_follow_the_experts(clip, images):
-    module = make(clip, matched_to="experts").eval()
-    constants = module.precompute(images)
-    before = module.router(constants, module.expert_features)
-    with torch.no_grad():
-        module.experts.copy_(module.experts.flip(0))
-    torch.testing.assert_close(module.router(constants, module.expert_features), before.flip(1))
-
-
-def test_single_tokens_have_no_place_in_a_resnets_joint_space():
-    with pytest.raises(UserError, match="ViT"):
-        project_image_tokens(load_clip(CLIPSpec("RN50", "random")), torch.zeros(1, 2048))
-
-
-def test_a_cls_token_in_the_joint_space_is_the_images_feature(clip, images):
-    features, tokens = clip.encode_image_tokens(images)
-    torch.testing.assert_close(project_image_tokens(clip, tokens[:, 0]), features)
-
-
-def test_key_inits_change_the_routes(clip, images):
-    """All but normal keys, which in many dimensions are orthogonal ones of the same seed but for their length."""
-    routers = {kind: make(clip, key_init=kind) for kind in ("orthogonal", "uniform", "normal", "binary")}
-    routes = {kind: module.precompute(images)["train_weights"] for kind, module in routers.items()}
-    assert len({tuple(weights.flatten().tolist()) for weights in routes.values()}) >= 3
-    assert not torch.equal(routers["normal"].router.keys, routers["orthogonal"].router.keys)
-
-
 @pytest.mark.parametrize("routing", ["random", "random_tokens"])
 def test_random_weights_follow_pixels_and_seed(clip, images, routing):
     weights = make(clip, routing=routing).precompute(images)["weights"]
@@ -187,20 +139,3 @@ def test_random_weights_follow_pixels_and_seed(clip, images, routing):
     assert torch.equal(again[1:], weights[1:])
     assert image_seeds(changed)[0] != image_seeds(images)[0]
     assert not torch.equal(make(clip, routing=routing, key_seed=1).precompute(images)["weights"], weights)
-
-
-def trained(run, **options):
-    """What the server shares and deploys at the end of a run."""
-    server = run.trainer.fit(run.model, run.datamodule, **options)
-    return {**server.shared, **{f"deployed/{name}": value for name, value in server.deployed.items()}}
-
-
-@pytest.mark.parametrize("option", ["routing=learned_token", "matched_to=experts"])
-def test_resumes_bit_for_bit_with_any_router(build, option):
-    arguments = [f"--model.{option}", "--model.server_average=ema"]
-    whole = trained(build("trip", *arguments, "--trainer.rounds=3", "--trainer.name=whole"))
-    trained(build("trip", *arguments, "--trainer.rounds=1", "--trainer.name=broken"))
-    again = trained(build("trip", *arguments, "--trainer.rounds=3", "--trainer.name=broken"), ckpt_path="last")
-    assert whole.keys() == again.keys()
-    assert all(torch.equal(value, again[name]) for name, value in whole.items())
-    assert not torch.equal(whole["experts"], whole["deployed/experts"])

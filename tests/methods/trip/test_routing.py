@@ -6,15 +6,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
-from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_start, random_token_shares, random_uniforms
+from fedvlp.methods.trip.hashing import random_start
 from fedvlp.methods.trip.routers import load_balance
-from fedvlp.methods.trip.routing import (
-    expert_shares,
-    key_start,
-    make_keys,
-    match_clusters,
-)
-from fedvlp.tools.explain.routes import correlations
+from fedvlp.methods.trip.routing import expert_shares, key_start, make_keys, match_clusters
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -50,30 +44,6 @@ def test_equals_the_steps_one_by_one(scene, sequential_kmeans, capacity, num_exp
         )
         np.testing.assert_allclose(weights[image].numpy(), expected, atol=1e-6)
     torch.testing.assert_close(weights.sum(dim=1), torch.ones(12))
-
-
-def test_an_image_is_routed_alike_alone_and_in_any_batch(scene):
-    tokens, _ = scene(batch=9, num_tokens=197, width=64, seed=1)
-    images = torch.randn(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    keys = orthogonal_keys(4, 64, seed=0)
-
-    def route(chosen):
-        start = random_start(image_seeds(images[chosen]), 197, 4, seed=3)
-        return routing_weights(tokens[chosen], keys, 1.0, start)
-
-    together = route(torch.arange(9))
-    order = torch.tensor([4, 0, 8, 2])
-    assert torch.equal(route(order), together[order])
-    for image in range(9):
-        assert torch.equal(route(torch.tensor([image])), together[image : image + 1])
-
-
-def test_permuted_keys_permute_the_weights(scene):
-    tokens, start = scene(seed=2)
-    keys = orthogonal_keys(4, 24, seed=0)
-    order = torch.tensor([2, 0, 3, 1])
-    weights = routing_weights(tokens, keys, 1.0, start)
-    torch.testing.assert_close(routing_weights(tokens, keys[order], 1.0, start), weights[:, order])
 
 
 @pytest.mark.parametrize("num_experts", [1, 2, 4, 6, 9])
@@ -145,27 +115,6 @@ def test_keys_of_every_kind_have_their_own_generator():
         make_keys("gaussian", 2, 3, seed=0)
 
 
-def test_random_shares_are_uniform_on_the_simplex_and_an_images_own():
-    seeds = torch.arange(20000)
-    shares = random_shares(seeds, 4, seed=2)
-    torch.testing.assert_close(shares.sum(1), torch.ones(20000))
-    torch.testing.assert_close(shares.mean(0), torch.full((4,), 0.25), atol=0.01, rtol=0)
-    torch.testing.assert_close(shares.var(0), torch.full((4,), 0.25 * 0.75 / 5), atol=1e-3, rtol=0)
-    assert torch.equal(random_shares(seeds[[5, 2]], 4, seed=2), shares[[5, 2]])
-    assert not torch.equal(random_shares(seeds, 4, seed=3), shares)
-    assert torch.equal(random_shares(seeds[:3], 1), torch.ones(3, 1))
-
-
-def test_random_experts_of_tokens_are_counted():
-    seeds = torch.arange(5000)
-    shares = random_token_shares(seeds, 50, 4, seed=2)
-    drawn = (random_uniforms(seeds[:3], 50, seed=2) * 4).floor()
-    for image in range(3):
-        counts = [sum(1 for expert in drawn[image].tolist() if expert == m) for m in range(4)]
-        assert (shares[image] * 50).round().tolist() == counts
-    torch.testing.assert_close(shares.var(0), torch.full((4,), 0.25 * 0.75 / 50), atol=5e-4, rtol=0)
-
-
 def test_balance_loss_item_by_item():
     probabilities = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)).softmax(1).requires_grad_()
     chosen = [max(range(3), key=lambda m, row=row: row[m]) for row in probabilities.tolist()]
@@ -175,13 +124,3 @@ def test_balance_loss_item_by_item():
     assert loss.item() == pytest.approx(3 * sum(f * p for f, p in zip(fractions, means, strict=True)))
     (gradient,) = torch.autograd.grad(loss, probabilities)
     torch.testing.assert_close(gradient, 3 * torch.tensor(fractions).expand(30, 3) / 30)
-
-
-def test_correlations_are_numpys():
-    generator = torch.Generator().manual_seed(0)
-    first = torch.rand(40, 3, generator=generator)
-    second = torch.rand(40, 3, generator=generator)
-    for expert, value in enumerate(correlations(first, second).tolist()):
-        assert value == pytest.approx(np.corrcoef(first[:, expert], second[:, expert])[0, 1], abs=1e-6)
-    torch.testing.assert_close(correlations(first, 2 * first + 1), torch.ones(3))
-    assert correlations(torch.full((40, 3), 1 / 3), first).isnan().all()

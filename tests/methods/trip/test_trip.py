@@ -11,8 +11,6 @@ import torch
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import TRIP, PromptFL
-from fedvlp.utils.errors import UserError
-from tests.helpers.shapes import unchecked
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -92,14 +90,6 @@ def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
     torch.testing.assert_close(trip.experts.grad[0], promptfl.prompt.grad, rtol=1e-3, atol=1e-5)
 
 
-def test_equal_experts_make_the_routes_irrelevant(trip, images):
-    with torch.no_grad():
-        trip.experts.copy_(trip.experts[:1].expand_as(trip.experts))
-    constants = trip.precompute(images)
-    other = {**constants, "train_weights": constants["train_weights"].flip(1)}
-    assert torch.allclose(trip(constants), trip(other), atol=1e-4)
-
-
 def test_routes_sum_to_one_and_depend_on_the_image_alone(trip, images):
     together = trip.precompute(images)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
@@ -109,51 +99,6 @@ def test_routes_sum_to_one_and_depend_on_the_image_alone(trip, images):
         assert torch.equal(together[name][order], shuffled[name])
         alone = torch.cat([trip.precompute(image[None])[name] for image in images])
         assert torch.equal(together[name], alone)
-
-
-def test_experts_start_from_different_values(clip):
-    experts = TRIP(CLASSES, clip).experts
-    assert experts.shape == (4, 32, clip.text_width)
-    assert not torch.equal(experts[0], experts[1])
-    assert experts.std().item() == pytest.approx(0.02, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"train_capacity": 0.001},
-        {"eval_capacity": 0.0},
-        {"key_init": "gaussian"},
-        {"routing": "patch"},
-        {"matched_to": "experts", "cluster_start": "keys"},
-    ],
-)
-def test_options_that_make_no_sense_are_refused(clip, images, options):
-    with unchecked(), pytest.raises(UserError):
-        TRIP(CLASSES, clip, **options).precompute(images)
-
-
-def test_keys_are_orthogonal_and_come_from_their_seed(clip):
-    torch.manual_seed(1)
-    one = TRIP(CLASSES, clip)
-    torch.manual_seed(2)
-    other = TRIP(CLASSES, clip)
-    third = TRIP(CLASSES, clip, key_seed=1)
-    assert torch.allclose(one.router.keys @ one.router.keys.mT, torch.eye(4), atol=1e-5)
-    assert torch.equal(one.router.keys, other.router.keys)
-    assert not torch.equal(one.router.keys, third.router.keys)
-    assert list(one.shared_state()) == ["experts"]
-
-
-def test_released_experts_start_alike(clip):
-    experts = TRIP(CLASSES, clip, same_start=True).experts
-    assert all(torch.equal(expert, experts[0]) for expert in experts)
-
-
-def test_without_a_capacity_no_token_is_dropped(clip, images):
-    constants = TRIP(CLASSES, clip, train_capacity=None, eval_capacity=1.0).precompute(images)
-    assert torch.equal(constants["train_kept"], torch.ones(6))
-    assert (constants["eval_kept"] < 1).any()
 
 
 def fill(module, value, rounds):

@@ -72,7 +72,7 @@ def bound():
 def success(module, data, trigger, target):
     """Returns the share of images of other classes that the trigger turns into the target, over all training images."""
     found = []
-    for images in data._images.values():
+    for images in data.images.values():
         for index, label in enumerate(images.labels):
             if label != target:
                 scores = module(
@@ -165,7 +165,7 @@ def test_nothing_else_changes():
 
 def test_without_hostile_clients_nothing_is_added():
     data = bound()
-    image = data._images["a"][0]
+    image = data.images["a"][0]
     learned = BadPromptFL(clients=0).trigger(data, OnPixels())
     assert np.array_equal(np.array(learned.on(image)), np.array(image))
 

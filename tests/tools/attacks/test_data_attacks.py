@@ -78,7 +78,7 @@ def test_patch_is_within_the_centred_square(height, width):
 
 def test_triggered_images_have_another_fingerprint_and_label():
     data = Grey()
-    images = data._images["a"]
+    images = data.images["a"]
     triggered = TriggeredImages(images, Patch(0.5, 1.0), 2)
     assert triggered.labels.tolist() == [2] * 30
     prints = {TriggeredImages(images, Patch(size, 1.0), 2).fingerprint([0, 1]) for size in (0.25, 0.5)}

@@ -1,0 +1,71 @@
+"""Options that make no sense, or towers that a method can't use, are refused when the method is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedvlp.clip import CLIPSpec
+from fedvlp.methods import (
+    ADAPT,
+    CCST,
+    ELCFS,
+    PLAN,
+    SWAD,
+    TRIP,
+    CoCoOp,
+    DiPrompT,
+    FedLoRA,
+    FedMaPLe,
+    FedMVP,
+    FedOTP,
+    FedPR,
+    FedTPG,
+    FineTuning,
+    PFedMoAP,
+    StableFDG,
+)
+from fedvlp.utils.errors import UserError
+from tests.helpers.shapes import unchecked
+
+GIVEN = {
+    "ADAPT": {"domains": ["ink", "paint"]},
+    "CCST": {"num_clients": 2},
+    "DiPrompT": {"domains": ["ink", "paint"]},
+    "ELCFS": {"num_clients": 2},
+    "PFedMoAP": {"num_clients": 2},
+    "PLAN": {"num_clients": 2},
+    "StableFDG": {"num_clients": 2},
+}
+RESNET = CLIPSpec("RN50", "random")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (ADAPT, {"components": "visual"}, "domain_weight of 0"),
+        (CCST, {"stage": 99}, "stages"),
+        (CoCoOp, {"reduction": 4096}, "reduction in .1, "),
+        (DiPrompT, {"prompt_length": 3}, "prompt_length of at least 4"),
+        (DiPrompT, {"without": ("global_prompt", "domain_prompts")}, "not both"),
+        (DiPrompT, {"without": ("lmse",)}, "parts of DiPrompT"),
+        (ELCFS, {"frequency": 32}, "no frequency"),
+        (FedLoRA, {"clip": RESNET}, "image tower has others"),
+        (FedMaPLe, {"depth": 9}, r"depth in \[1, 3\]"),
+        (FedMVP, {"heads": 3}, "divide 128"),
+        (FedOTP, {"clip": RESNET}, "ViT"),
+        (FedPR, {"depth": 9}, r"depth in \[1, 4\]"),
+        (FedTPG, {"heads": 7}, "heads that divide"),
+        (FineTuning, {"towers": "both", "head": "linear"}, "reads no text features"),
+        (PFedMoAP, {"heads": 3}, "heads that divide"),
+        (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
+        (PLAN, {"reduction": 4096}, "reduction in"),
+        (StableFDG, {"stage": 4}, "Lower stage"),
+        (SWAD, {"start_patience": 3, "end_patience": 2}, "end_patience"),
+        (TRIP, {"key_init": "gaussian"}, "orthogonal, uniform, normal or binary"),
+        (TRIP, {"routing": "patch"}, "no routing 'patch'"),
+        (TRIP, {"matched_to": "experts", "cluster_start": "keys"}, "no keys to start at"),
+    ],
+)
+def test_options_are_refused(clip, kind, options, message):
+    with unchecked(), pytest.raises(UserError, match=message):
+        kind(**{"class_names": ["cat", "dog"], "clip": clip, **GIVEN.get(kind.__name__, {}), **options})
