@@ -32,7 +32,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (980, 6),
     "sites": (2350, 14),
     "testing": (950, 6),
-    "tools": (7700, 54),
+    "tools": (6500, 37),
     "training": (3970, 25),
     "utils": (880, 11),
 }
