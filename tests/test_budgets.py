@@ -24,7 +24,7 @@ ROOMS = {  # lines and files of each folder of the library
     "callbacks": (1000, 7),
     "clip": (2300, 10),
     "commands": (1060, 8),
-    "core": (2980, 14),
+    "core": (2930, 14),
     "data": (5700, 22),
     "methods": (5950, 41),
     "pretrained": (300, 3),
@@ -33,7 +33,7 @@ ROOMS = {  # lines and files of each folder of the library
     "sites": (2350, 14),
     "testing": (950, 6),
     "tools": (6500, 37),
-    "training": (3970, 25),
+    "training": (3840, 25),
     "utils": (880, 11),
 }
 

@@ -78,13 +78,7 @@ def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confiden
 
 
 def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:
-    """Returns the predictions of several states for the same images.
-
-    Args:
-        of_states: those of each, at least one.
-        clients: as the attribute of ``Predictions``.
-        class_names: as the attribute.
-    """
+    """Returns the predictions of several states, at least one, for the same images."""
     predicted = torch.cat([each.predicted for each in of_states])
     confidence = torch.cat([each.confidence for each in of_states])
     return Predictions(of_states[0].labels, predicted, confidence, tuple(clients), tuple(class_names))

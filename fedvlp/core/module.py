@@ -220,11 +220,7 @@ class FederatedModule(L.LightningModule):
             self.uses_personal = True
 
     def load_state(self, state: State) -> None:
-        """Copies tensors into the module.
-
-        Raises:
-            UserError: if a name is unknown or a shape differs.
-        """
+        """Copies tensors into the module; raises UserError if a name is unknown or a shape differs."""
         copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
     def communicable_state(self) -> dict[str, Tensor]:
@@ -233,10 +229,10 @@ class FederatedModule(L.LightningModule):
 
     @contextmanager
     def frozen_tensor_set(self) -> Iterator[None]:
-        """Looks for :meth:`communicable_state` only once in the block, where none may be replaced.
+        """Looks for :meth:`communicable_state` only once in the block.
 
         Raises:
-            UserError: at the end, if one was replaced, for what was trained in it was then never sent.
+            UserError: at the end, if a tensor was replaced, for what was trained in it was then never sent.
         """
         fixed = self.communicable_state()
         # To collect them walks through all modules of the method, which takes longer than to copy prompts.
@@ -336,15 +332,10 @@ class FederatedModule(L.LightningModule):
 
 
 def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
-    """Copies a state's values into the tensors of the same names.
-
-    Args:
-        state: What is copied.
-        tensors: All tensors of the module; those that the state does not name stay as they are.
-        owner: The module's name, for errors.
+    """Copies a state's values into the tensors of the same names; others stay as they are.
 
     Raises:
-        UserError: If a name is unknown or a shape differs.
+        UserError: if a name is unknown or a shape differs; it names the tensors' owner.
     """
     if unknown := sorted(state.keys() - tensors.keys()):
         raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
@@ -386,11 +377,7 @@ def check_phases(module: FederatedModule) -> Sequence[Phase]:
 
 
 def with_classes(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
-    """The same method for other classes, without its tensors' values.
-
-    Args:
-        method: any method that takes ``class_names``, built in or not.
-        class_names: the other classes, in the order of their labels.
+    """The same method for other classes, in the order of their labels, without its tensors' values.
 
     Raises:
         UserError: if the method takes no class names, or one of its tensors has as many rows, columns or entries as

@@ -77,14 +77,7 @@ def with_aggregation(
     """The phases with one aggregator wherever several clients' uploads become one state, each with its own memory.
 
     A strategy that keeps each client's upload by itself is unchanged, as where each domain is one client. Memories are
-    named ``<phase>/<reducer in the phase>``, both counted from 0.
-
-    Args:
-        phases: of a round.
-        aggregation: the aggregator; None keeps those of the strategies.
-        clients: all clients.
-        cohort_size: clients of a round; None for all.
-        seed: of the federation, for aggregators that draw.
+    named ``<phase>/<reducer in the phase>``, both counted from 0. No ``aggregation`` keeps those of the strategies.
 
     Raises:
         UserError: if too few clients take part for an aggregator, no phase reduces uploads, or an aggregator gives
@@ -131,17 +124,12 @@ def too_few_uploads(
         if needed == 1:  # as for any mean: to group all clients takes longer than a round's other checks
             continue
         for group in reducer.groups(clients, cohort_size):
-            uploads = len(clients_of_group(group, uploading))
+            uploads = sum(group in ("", f"domain {client.domain}") for client in uploading)
             # No upload at all leaves the group unchanged, as where none of its clients was sampled.
             if 0 < uploads < needed:
                 name = type(reducer.aggregator).__name__
                 problems[group] = f"{name} needs uploads of {needed} clients and has {uploads}"
     return problems
-
-
-def clients_of_group(group: str, clients: Sequence[Client]) -> list[Client]:
-    """Those of some clients whose uploads are reduced in a group that ``Reducer.groups`` names."""
-    return [client for client in clients if group in ("", f"domain {client.domain}")]
 
 
 def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_size: int) -> int:
@@ -153,11 +141,6 @@ def most_needed_uploads(strategy: Strategy, clients: Sequence[Client], cohort_si
 def client_noise(strategy: Strategy) -> ClientNoise | None:
     """What each client does to its upload before it sends it, as its aggregator asks; None for nothing."""
     return next((reducer.aggregator.client_noise for reducer in strategy.reducers), None)
-
-
-def is_linear(strategy: Strategy) -> bool:
-    """Whether all that a strategy needs of the uploads is their weighted sum, which a secure sum would give."""
-    return strategy.reduces_cohort and all(reducer.aggregator.is_linear for reducer in strategy.reducers)
 
 
 def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:

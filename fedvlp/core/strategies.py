@@ -49,11 +49,9 @@ class Strategy:
         """Raises UserError, before training, if what these clients will send can't be combined."""
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
-        """The server's state once the source validation loss of what it shares is known.
+        """The server's state after a round, once the source validation loss of what it shares is known.
 
-        Args:
-            server: after the round.
-            loss: mean cross-entropy on source validation images, averaged over domains.
+        The loss is the mean cross-entropy of a domain's images, averaged over domains.
         """
         return server
 

@@ -221,11 +221,7 @@ def check_loss(module: FederatedModule, loss: object) -> Tensor:
 
 
 def checked_upload(module: FederatedModule) -> State:
-    """Copies of what the client in the module sends.
-
-    Raises:
-        ClientError: if that is something else than tensors.
-    """
+    """Copies of what the client in the module sends; raises ClientError if that is something else than tensors."""
     upload = module.upload_state()
     # Looked at here, where a client is to blame, and again by the server, which trusts no site.
     if problem := upload_error(upload):

@@ -116,12 +116,5 @@ class Attack:
     def measure(
         self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """Metrics of how far the attack succeeds, in each round that is evaluated.
-
-        Args:
-            run: the federation.
-            data: what ``training_data`` returned.
-            deployed: the tensors that are evaluated.
-            personal: those that stay on each client.
-        """
+        """Metrics of how far the attack succeeds, in each round that is evaluated; ``data`` is ``training_data``'s."""
         return {}

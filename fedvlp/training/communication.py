@@ -33,12 +33,8 @@ class Cost:
     def rows(self, rounds: int, cohort_size: int | None = None) -> list[dict[str, Any]]:
         """Returns the counts of the client that sends most, and totals over clients and rounds, both ways.
 
-        Args:
-            rounds: number of communication rounds.
-            cohort_size: clients of a round; None for all. Totals are then means over who is sampled.
-
-        Returns:
-            One row a phase and one for ``all`` of them together, to which alone ``once`` belongs.
+        There is one row a phase, and one for ``all`` of them together, to which alone ``once`` belongs. With a
+        ``cohort_size`` totals are means over who is sampled.
         """
         rows = [_row(phase, counts, (0, 0), rounds, cohort_size) for phase, counts in self.phases.items()]
         all_phases = [_summed(counts) for counts in zip(*self.phases.values(), strict=True)]
@@ -46,13 +42,7 @@ class Cost:
 
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
-    """Returns what each client and the server would send in one round, counted from the tensors themselves.
-
-    Args:
-        module: the method; nothing in it is trained.
-        clients: all clients.
-        add_ons: of local training, which may send something, too.
-    """
+    """Returns what each client and the server would send in one round, counted from the tensors; trains nothing."""
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
     for setup in set_up_phases(module, check_phases(module), add_ons):

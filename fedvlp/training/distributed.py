@@ -38,22 +38,14 @@ class GlooStrategy(DDPStrategy):
         self.limit = limit
 
     def gather(self, value: Value) -> list[Value]:
-        """Returns the values of all processes, by rank.
-
-        Raises:
-            MachineError: if one does not answer.
-        """
+        """Returns the values of all processes, by rank; raises MachineError if one does not answer."""
         values: list[Value | None] = [None] * self.world_size
         with self._all_answer():
             torch.distributed.all_gather_object(values, value)
         return cast(list[Value], values)
 
     def broadcast(self, obj: Value, src: int = 0) -> Value:
-        """Returns the value of one process.
-
-        Raises:
-            MachineError: if one does not answer.
-        """
+        """Returns the value of one process; raises MachineError if one does not answer."""
         with self._all_answer():
             return super().broadcast(obj, src)
 
@@ -80,11 +72,7 @@ class GlooStrategy(DDPStrategy):
 
 
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
-    """Returns what a step gives on this process, once it succeeded on all.
-
-    Raises:
-        UserError: on every process, if the step raised one on any.
-    """
+    """Returns what a step gives on this process; raises UserError on all processes if the step did on any."""
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return step()
@@ -105,17 +93,9 @@ def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
 def check_same_run(
     fabric: Fabric, data: FederatedData, description: Mapping[str, Any], state: RunState, options: Mapping[str, Any]
 ) -> None:
-    """Checks that all processes have the same images, options, libraries and checkpoint; does nothing in one process.
+    """Raises UserError on every process if images, options, libraries or checkpoint differ on any.
 
-    Args:
-        fabric: devices and processes.
-        data: clients and splits.
-        description: of the run.
-        state: what the run starts or resumes from.
-        options: those that a resumed run may change, so that the description leaves them out.
-
-    Raises:
-        UserError: on every process, if they differ on any.
+    ``options`` are those that a resumed run may change, so that the description leaves them out.
     """
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from fedvlp.core.metrics import Predictions
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import Client, State, detached
-from fedvlp.runs.client_store import ClientStore, DiskStore, StoredState
+from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
@@ -105,13 +105,7 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
 
 def _on_cpu(result: ClientResult) -> ClientResult:
     """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    return replace(
-        result,
-        update=replace(result.update, state=detached(result.update.state)),
-        personal=_stored_on_cpu(result.personal),
-        optimizer_state=_stored_on_cpu(result.optimizer_state),
-    )
-
-
-def _stored_on_cpu(state: StoredState) -> StoredState:
-    return state if isinstance(state, str) else detached(state)
+    # Names of files stay as they are.
+    stored = [each if isinstance(each, str) else detached(each) for each in (result.personal, result.optimizer_state)]
+    update = replace(result.update, state=detached(result.update.state))
+    return replace(result, update=update, personal=stored[0], optimizer_state=stored[1])

@@ -116,11 +116,7 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 
 def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
-    """Returns the scores of splits of some roles, their means included.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """Returns the scores of splits of some roles, their means included; raises UserError if there is none."""
     chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
     if not chosen:
         raise UserError(
@@ -167,11 +163,7 @@ def _mean_predictions(
 
 @torch.no_grad()
 def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric, shared: State) -> float:
-    """Returns the mean over source domains of the mean cross-entropy of their validation images.
-
-    Raises:
-        UserError: if no image validates.
-    """
+    """Returns the mean over source domains of the mean cross-entropy of validation images; UserError without any."""
     losses: list[float] = []
     module.eval()
     module.load_state(shared)
@@ -187,10 +179,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
 
 @torch.no_grad()
 def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
-    """Returns the share, in [0, 1], of the images of some splits on which what the running phase trains is right.
-
-    The method's mode, training or evaluation, is afterwards what it was before.
-    """
+    """Returns the share, in [0, 1], of the images of some splits on which what the running phase trains is right."""
     was_training = module.training
     module.eval()
     correct = 0

@@ -44,10 +44,8 @@ class FitLoop:
     def fit(self, parent: Path, checkpoint: Path | None, may_start_anew: bool = False) -> ServerState:
         """Returns the server's last state, which the method then holds.
 
-        Args:
-            parent: folder in which a new run gets a folder of its own.
-            checkpoint: resume from this checkpoint, or from the newest one in or below this folder.
-            may_start_anew: whether it is no mistake if there is no checkpoint.
+        A run is resumed from a checkpoint, or from the newest in or below a folder; a new one gets a folder in
+        ``parent``.
         """
         run = self.run
         with ExitStack() as claims:
@@ -121,14 +119,7 @@ class FitLoop:
             on_failure=clients.on_failure,
             min_clients=run.server.min_clients,
         )
-        return Run(
-            here=here,
-            setups=self.setups,
-            engine=self.engine,
-            rounds=run.rounds,
-            server=run.server,
-            clients=clients,
-        )
+        return Run(here, self.setups, self.engine, run.rounds, run.server, clients)
 
     def _round(self, rounds: Run) -> None:
         """Runs a round, evaluates, and replaces the run's state."""

@@ -41,12 +41,7 @@ class Schedule(ABC):
     needs_rounds = False
 
     def factor(self, round: int, rounds: int) -> float:
-        """The factor on the learning rate in a round.
-
-        Args:
-            round: number of finished rounds, from 0.
-            rounds: number of all rounds.
-        """
+        """The factor on the learning rate after so many finished rounds, of so many in all."""
         if round < self.warmup_rounds:
             return self.warmup_factor
         return self.decay(round - self.warmup_rounds, rounds)
@@ -252,11 +247,7 @@ def reset_gradient_scale(fabric: Fabric) -> None:
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
-    """Copies of an optimizer's moments and step counts, as ``<parameter>/<what it is>``.
-
-    Raises:
-        UserError: if it remembers something else than tensors.
-    """
+    """Copies of an optimizer's moments, as ``<parameter>/<what it is>``; UserError if one is something else."""
     # By names and not by place, so that a method may list its parameters in another order later.
     names = {parameter: name for name, parameter in tensors.items()}
     state: State = {}

@@ -151,11 +151,7 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
 
 
 def link_method_options(parser: Any) -> None:
-    """Makes a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two.
-
-    Args:
-        parser: jsonargparse's, or Lightning's.
-    """
+    """Makes a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two."""
     # A data module must be made to know its classes; the number of rounds is known from the words alone.
     parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")

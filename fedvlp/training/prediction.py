@@ -24,13 +24,13 @@ LABELLED = "labelled"
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
 ) -> Predictions:
-    """Writes path, class and every class's probability for each image, and returns the predicted classes.
+    """Writes path, class and every class's probability for each image into a CSV, which appears whole or not at all.
 
     Args:
         module: the method, with the tensors that it is to predict with.
         fabric: device and precision.
         batches: paths of images with their pixels [B, 3, V, V], as the method's transform makes them.
-        output: the CSV file; it appears whole or not at all.
+        output: the file.
 
     Returns:
         The predictions in the order of the batches, without labels: all are -1.
@@ -63,16 +63,9 @@ def predict_images(
 def write_scores(
     path: Path, about: Mapping[str, Any], predictions: Mapping[str, Predictions], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Writes what is computed of predictions, and how often each class was taken for which.
+    """Writes what is computed of the predictions of each split, and how often each class was taken for which.
 
-    Args:
-        path: the file.
-        about: what else it holds, such as the accuracies.
-        predictions: by split.
-        class_names: the classes that train, in the order of the labels.
-
-    Returns:
-        The scores by split and role.
+    ``about`` is what else the file holds, such as accuracies. Returns the scores by split and role.
     """
     scores = all_scores(predictions, class_names)
     confusion: dict[str, dict[str, dict[str, int]]] = {}
@@ -92,16 +85,9 @@ def write_scores(
 def write_folder_scores(
     csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str], other_folders: Sequence[str]
 ) -> list[str]:
-    """Writes the scores of image files whose classes their folders say, beside the table of their predictions.
+    """Writes the scores of image files whose classes their folders say, beside the table ``csv`` of their predictions.
 
-    Args:
-        csv: the table.
-        by_domain: the predictions for the images of each domain; none if folders say no class.
-        class_names: the classes, in the order of the labels.
-        other_folders: folders beside those that are called as a class, for which nothing is scored.
-
-    Returns:
-        The scores for a reader, a line each.
+    Nothing is scored in ``other_folders``, which are called as no class. Returns the scores for a reader, a line each.
     """
     if not by_domain:
         names = ", ".join(map(repr, other_folders))

@@ -34,16 +34,10 @@ log = logging.getLogger(__name__)
 
 
 def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
-    """Returns Lightning's name of an arithmetic; for ``auto``, bfloat16 where the hardware multiplies it faster.
+    """Returns Lightning's name of an arithmetic, and why it was chosen; nothing if the user chose.
 
-    The hardware alone decides, and no measurement: the same machine gives the same results whatever else it does.
-
-    Args:
-        precision: the arithmetic, or ``auto``.
-        accelerator: Lightning's name of the hardware, or ``auto`` for what Lightning would take.
-
-    Returns:
-        The name, and why it was chosen; an empty string if the user chose.
+    ``auto`` is bfloat16 where the hardware multiplies it faster. The hardware alone decides, and no measurement: the
+    same machine gives the same results whatever else it does.
     """
     if precision != "auto":
         return precision, ""
@@ -92,11 +86,7 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
 
 
 def check_method(model: FederatedModule, rounds: int) -> None:
-    """Makes an optimizer once, as each client will, and compares the method's number of rounds.
-
-    Raises:
-        UserError: if there can be no optimizer, it needs to compute the loss itself, or the numbers differ.
-    """
+    """Raises UserError if there can be no optimizer, it would compute the loss itself, or numbers of rounds differ."""
     # Methods whose stages or schedules depend on the number of rounds take it as an option.
     of_method = model.hparams.get("rounds")
     if isinstance(of_method, int) and rounds > of_method:
@@ -119,11 +109,7 @@ def check_method(model: FederatedModule, rounds: int) -> None:
 
 
 def check_writable(parent: Path) -> None:
-    """Checks that a folder can be made, without making it.
-
-    Raises:
-        UserError: if something else is in its place, or this user may not write there.
-    """
+    """Raises UserError if a folder can't be made, as this user may not write there; does not make it."""
     # Found out now, and not after the images were encoded.
     nearest = next(folder for folder in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -132,11 +118,7 @@ def check_writable(parent: Path) -> None:
 
 
 def check_data(data: FederatedData, cohort_size: int | None, patience: int | None) -> None:
-    """Warns of a cohort of too many, and where no image validates.
-
-    Raises:
-        UserError: if training is to stop by what is never measured.
-    """
+    """Warns of a cohort of too many, and where no image validates; raises UserError if ``patience`` needs one."""
     clients = len(data.clients)
     if cohort_size is not None and cohort_size > clients:
         log.warning("cohort_size is %d, but all %d clients there are train in a round.", cohort_size, clients)
@@ -156,13 +138,6 @@ def set_up_method(
     deterministic: bool = False,
 ) -> None:
     """Starts the processes, rounds the frozen towers, moves the method, and has its towers compiled.
-
-    Args:
-        fabric: devices and precision.
-        module: the method.
-        num_threads: CPU threads of PyTorch; its own choice if None.
-        compile_towers: whether the towers are compiled.
-        deterministic: whether PyTorch refuses operations that may give another result each time.
 
     Raises:
         UserError: if the towers were rounded for another precision before.
@@ -188,12 +163,8 @@ def set_up_data(
 ) -> None:
     """Has the data read and split, and computed once what the method precomputes of each image.
 
-    Args:
-        fabric: devices and precision, launched.
-        module: the method.
-        data: clients and splits.
-        precision: of the frozen towers; what is computed in another is another.
-        serves_images: whether batches hold images even where the method precomputes something of them.
+    What was computed in another ``precision`` is computed again. With ``serves_images`` batches hold images even where
+    the method precomputes something of them.
 
     Raises:
         UserError: if splits are of other classes than those that train, and the method can't tell others.

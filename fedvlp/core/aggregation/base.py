@@ -95,23 +95,14 @@ class Aggregator:
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """One state, and the memory for the next round; an aggregator that remembers nothing has none.
+        """One state of what ``combine`` takes, and the memory for the next round; empty where nothing is remembered.
 
-        Args:
-            states: as ``combine`` takes them.
-            weights: as ``combine`` takes them.
-            before: as ``combine`` takes them.
-            memory: what was returned in the last round; empty in the first.
+        ``memory`` is what was returned in the last round; empty in the first.
         """
         return self.combine(states, weights, before), {}
 
     def check(self, num_clients: int, where: str) -> None:
-        """Raises UserError if so many clients are too few.
-
-        Args:
-            num_clients: clients whose uploads are combined in a round.
-            where: who they are, such as ``phase 'train'``.
-        """
+        """Raises UserError if so many clients are too few; ``where`` they are is such as ``phase 'train'``."""
         if num_clients < self.min_clients:
             raise UserError(
                 f"{class_and_options(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
@@ -169,11 +160,7 @@ class OuterAggregator(Aggregator):
 
 
 def stacked(states: Sequence[State]) -> dict[str, Tensor]:
-    """The uploads in float32, [clients, ...] by name.
-
-    Raises:
-        ValueError: if names or shapes differ.
-    """
+    """The uploads in float32, [clients, ...] by name; raises ValueError if names or shapes differ."""
     check_alike(states)
     return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
 

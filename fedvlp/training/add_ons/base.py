@@ -127,12 +127,7 @@ class AddOn:
     sets_weights: ClassVar[bool] = False
 
     def download(self, memory: State, shared: State) -> State:
-        """What each client downloads for the add-on.
-
-        Args:
-            memory: what the add-on remembers of this phase.
-            shared: the tensors that are averaged, by name.
-        """
+        """What clients download for the add-on, of its memory of this phase and the tensors that are averaged."""
         return {}
 
     def begin(self, local: LocalContext) -> None:
@@ -146,12 +141,7 @@ class AddOn:
         """Called in each step once all gradients are there, before the optimizer takes it."""
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """What the client sends and keeps after its last step.
-
-        Args:
-            local: the client; ``local.trained`` holds what it has trained.
-            upload: what it would send for the method, copies in the memory of the CPU.
-        """
+        """What the client sends and keeps after its last step; ``upload`` is what it would send, copies on the CPU."""
         return Finished(upload)
 
     def sent_like(self, averaged: State) -> State:
@@ -163,11 +153,9 @@ class AddOn:
         return server.updates, {}
 
     def aggregator(self, inner: Aggregator, total_weight: float) -> Aggregator:
-        """What combines the uploads where they are averaged, around what would without the add-on.
+        """What combines the uploads where they are averaged, around the phase's aggregator.
 
-        Args:
-            inner: the phase's aggregator.
-            total_weight: sum of the weights of all clients.
+        ``total_weight`` is the sum of the weights of all clients.
         """
         return inner
 

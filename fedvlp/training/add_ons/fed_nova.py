@@ -76,10 +76,7 @@ class FedNova(AddOn):
 def distance_of_steps(module: FederatedModule, steps: int, proximal_weight: float = 0.0) -> float:
     """How many learning rates the method's optimizer moves in so many steps along a gradient that is always 1.
 
-    Args:
-        module: which says what optimizer it wants.
-        steps: at least 1.
-        proximal_weight: mu of FedProx's term, which draws it back.
+    FedProx's term, of weight mu, draws it back.
     """
     if module.make_optimizer is None:
         return float(steps)

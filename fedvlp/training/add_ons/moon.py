@@ -75,14 +75,7 @@ class MOON(AddOn):
 def model_contrast(
     own: Float[Tensor, "B n"], shared: Float[Tensor, "B n"], last: Float[Tensor, "B n"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Returns the mean over images of l_con (Eq. 3).
-
-    Args:
-        own: z.
-        shared: z_glob.
-        last: z_prev.
-        temperature: tau.
-    """
+    """Returns the mean over images of l_con (Eq. 3) of z, z_glob and z_prev."""
     likeness = torch.stack([F.cosine_similarity(own, shared), F.cosine_similarity(own, last)], 1)  # [B, 2]
     return -(likeness / temperature).log_softmax(1)[:, 0].mean()
 
