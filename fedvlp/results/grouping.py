@@ -142,11 +142,7 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
-    """Returns a line that says in what several tables differ; empty for a single one.
-
-    Args:
-        abouts: what the runs of each table have in common.
-    """
+    """Returns a line that says in what several tables differ; empty for a single one."""
     if len(abouts) < 2:
         return ""
     parts = []

@@ -156,12 +156,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def tidy(table: Table, number: int) -> pd.DataFrame:
-    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds.
-
-    Args:
-        table: the table.
-        number: its own, in the column ``table``.
-    """
+    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds."""
     cells = table.cells.reset_index()
     cells["column"] = cells["column"].replace(AVERAGE, table.average_title)
     counted: list[dict[str, Any]] = []

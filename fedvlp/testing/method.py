@@ -26,7 +26,7 @@ from fedvlp.testing.runs import MethodContract, federation_of, fit, small_run, t
 from fedvlp.training.communication import COUNTS
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 
 KEEP = "Keep all that training changes in parameters or in buffers that are saved, and draw with PyTorch's generator."
 
