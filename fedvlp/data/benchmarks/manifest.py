@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedvlp.data.benchmarks.layouts import DEPTH, find_layout, nearest_first, read_layout, some
-from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.description import Layout
+from fedvlp.data.catalog.description import Description, Layout
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.data.splits import Role
@@ -104,19 +103,6 @@ def is_on_disk(root: Path, description: Description) -> bool:
     if not description.is_tree or not root.is_dir():
         return False
     return any(len(_domains_in(folder, description)) == len(description.domains) for folder in nearest_first(root))
-
-
-def splits_looked_for(root: Path, folder: Path, description: Description) -> str:
-    """Returns what an official split is known by, and where it was looked for; nothing if there is none to be had."""
-    layouts = [layout for layout in description.layouts if layout.title]
-    if layouts:
-        return "; ".join(f"{layout.pattern} ({layout.title})" for layout in layouts) + f" below {root}"
-    names: list[str] = []
-    for style in description.lists:
-        names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
-    names += [f"<domain>/{name}" for name, role in description.split_folders.items() if role]
-    places = dict.fromkeys(map(str, _list_places(root, folder, description)))
-    return f"{', '.join(names)} in {', '.join(places)}" if names else ""
 
 
 def _in_layout(folder: Path, layout: Layout, description: Description) -> Manifest:
