@@ -47,7 +47,6 @@ class Manifest:
         files: the images of each domain, sorted; each with its official role, where there is a split.
         split: the parts of the official split, such as "train/crossval"; empty without one.
         left_out: images that are on disk but do not count, by the reason.
-        may_have_duplicates: whether nothing on disk says which of its known duplicates to leave out.
         layout: the one in which it was read; None for folders domain/class/image.
     """
 
@@ -55,16 +54,12 @@ class Manifest:
     files: Mapping[str, list[ImageFile]]
     split: str = ""
     left_out: Mapping[str, list[str]] = field(default_factory=dict)
-    may_have_duplicates: bool = False
     layout: Layout | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, one line for each reason, and what should have been."""
-        notes = [f"left out {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.left_out.items()]
-        if self.may_have_duplicates:
-            notes.append("neither lists nor a list of duplicates are there, so images of the uncleaned version may be")
-        return notes
+        """What was left out, one line for each reason."""
+        return [f"left out {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.left_out.items()]
 
     def role_counts(self, domain: str) -> Counter[Role | None]:
         """Returns how many images of a domain have each official role."""
@@ -164,8 +159,7 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
             left_out["images that are in no list"].append(image.name)
         else:
             files[image.domain].append(image)
-    is_unclean = bool(description.duplicates_list) and not (duplicates or lists.names)
-    return Manifest(folder, files, lists.title, dict(left_out), is_unclean)
+    return Manifest(folder, files, lists.title, dict(left_out))
 
 
 def _find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:
