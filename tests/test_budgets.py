@@ -24,7 +24,7 @@ ROOMS = {  # lines and files of each folder of the library
     "callbacks": (1000, 7),
     "clip": (2300, 10),
     "commands": (1060, 8),
-    "core": (3060, 16),
+    "core": (2980, 14),
     "data": (5350, 22),
     "methods": (5950, 41),
     "pretrained": (300, 3),
@@ -32,8 +32,8 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (980, 6),
     "sites": (2350, 14),
     "testing": (870, 6),
-    "tools": (7700, 54),
-    "training": (4150, 26),
+    "tools": (6500, 37),
+    "training": (3970, 25),
     "utils": (880, 11),
 }
 

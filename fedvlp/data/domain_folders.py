@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import Predictions
 from fedvlp.data.catalog.description import normalise_name
 from fedvlp.data.files.images import (
     EXTENSIONS,

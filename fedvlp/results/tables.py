@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedvlp.core.metrics import Samples, interval, resample
-from fedvlp.core.predictions import Predictions, stack
+from fedvlp.core.metrics import Predictions, Samples, interval, resample, stack
 from fedvlp.results.grouping import Measure, describe_records, group_records, measure_of, row_labels
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy

@@ -17,8 +17,7 @@ import lightning
 import torch
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import check_phases
+from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.state import State, matches_prefix, num_bytes, numel
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import load_trained
