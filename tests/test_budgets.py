@@ -28,7 +28,7 @@ ROOMS = {  # lines and files of each folder of the library
     "data": (5350, 22),
     "methods": (5950, 41),
     "pretrained": (300, 3),
-    "results": (2200, 9),
+    "results": (2060, 9),
     "runs": (980, 6),
     "sites": (2350, 14),
     "testing": (870, 6),

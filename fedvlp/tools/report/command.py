@@ -12,9 +12,9 @@ from typing import Any
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.grouping import measure_of
-from fedvlp.results.printing import finding
 from fedvlp.results.record import SWEEP_FILE, sweep_name
-from fedvlp.results.tables import UNTRAINED, ranking, tables
+from fedvlp.results.tables import UNTRAINED, tables
+from fedvlp.tools.report.ranking import finding, ranking
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes
 
