@@ -42,7 +42,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     """Trains a method on the sites that a transport reaches, and writes the usual run folder.
 
     Args:
-        config: a fedvlp config with ``model``, ``trainer`` and ``data``, the latter of ``fedvlp.sites.SitesData``,
+        config: a fedvlp config with ``model``, ``trainer`` and ``data``, the latter of ``fedvlp.sites.data.SitesData``,
             which lists the sites by name.
         transport: reaches the sites.
         run_dir: folder under which ``<name>/<time>`` becomes the run's folder.
@@ -100,7 +100,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     federation = parts.federation
     data = parts.data
     if not isinstance(data, SitesData):
-        raise UserError(f"Expected data of fedvlp.sites.SitesData, which lists the sites; got {type(data).__name__}.")
+        raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {data.name}.")
     _check_options(federation)
     federation.default_root_dir = run_dir
     run = secrets.token_hex(8)
