@@ -30,9 +30,9 @@ ROOMS = {  # lines and files of each folder of the library
     "pretrained": (300, 3),
     "results": (2200, 9),
     "runs": (980, 6),
-    "sites": (2350, 14),
+    "sites": (2100, 13),
     "testing": (950, 6),
-    "tools": (7700, 54),
+    "tools": (6250, 36),
     "training": (4150, 26),
     "utils": (880, 11),
 }

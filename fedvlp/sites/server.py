@@ -70,14 +70,7 @@ class Parts(NamedTuple):
 
 
 def build_parts(path: Path) -> Parts:
-    """Makes what a config names, as ``fedvlp fit --config`` does.
-
-    Args:
-        path: a config with ``model``, ``data`` and ``trainer``.
-
-    Raises:
-        UserError: if there is none, or something in it is wrong.
-    """
+    """Makes what a config names, as ``fedvlp fit --config`` does."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected a config with keys such as model, data and trainer in {path}; found none.")
@@ -154,13 +147,7 @@ def _run_to_resume(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path |
 
 
 def preparation(parts: Parts, data: SitesData, run: str) -> Message:
-    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place.
-
-    Args:
-        parts: what the server's config made.
-        data: its data.
-        run: the run's id.
-    """
+    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place."""
     federation = parts.federation
     described = describe_model(parts.model)
     init_args = dict(described["init_args"])
@@ -187,14 +174,7 @@ def preparation(parts: Parts, data: SitesData, run: str) -> Message:
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
-    """Reads the id of a run that is resumed, and each site's description of itself by name.
-
-    Args:
-        run: its folder.
-
-    Raises:
-        UserError: if the run has no such file, or a damaged one.
-    """
+    """Reads the id of a run that is resumed from its folder, and each site's description of itself by name."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
         facts: dict[str, SiteFacts] = {}
