@@ -32,7 +32,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (980, 6),
     "sites": (2100, 13),
     "testing": (950, 6),
-    "tools": (6250, 36),
+    "tools": (6300, 36),
     "training": (4150, 26),
     "utils": (880, 11),
 }

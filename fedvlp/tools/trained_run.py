@@ -132,6 +132,7 @@ def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:
     data = command.datamodule
     federation = cast(Federation, command.trainer)
     set_up_method(federation.fabric, module, federation.runtime.num_threads)
+    # An untrained method deploys what it begins with.
     deployed: State = module.shared_state()
     personal: Mapping[int, State] = {}
     if file is not None:
@@ -141,6 +142,7 @@ def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:
     # These two stand for data of which only names or numbers are known.
     if isinstance(data, (PredictionData, PlaceholderData)):
         return TrainedRun(module, deployed, personal, file=file)
+    # Images and not features: all that is measured here goes through the pixels.
     set_up_data(federation.fabric, module, data, federation.precision, serves_images=True)
     return TrainedRun(module, deployed, personal, data, file)
 
@@ -195,6 +197,7 @@ def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
 
 def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[RunImage]]:
     """Returns the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
+    # Validation images have loaders of their own; test and held-out images are served together.
     served = ("validation",) if role == "validation" else ("test", "held_out")
     loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
     # There is a loader for each entry of the roles that are served together.

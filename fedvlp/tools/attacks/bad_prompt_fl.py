@@ -66,6 +66,7 @@ class BadPromptFL(Backdoor):
             return Perturbation(np.zeros((1, 1, 3), np.float32))
         with restored_generators(), _restored(module):
             seed_generators(derive_seed(TRIGGER, self.seed))
+            # Prompts are trained along, and restored after the block.
             values = self._learn(module, _batches(data, clients, self.seed), *black_and_white(data))
         return Perturbation(values.permute(1, 2, 0).contiguous().cpu().numpy())
 
@@ -76,6 +77,7 @@ class BadPromptFL(Backdoor):
         optimizer = None
         for client, images, labels in islice(batches, self.steps):
             module.start_client(RoundContext(0, phase, client))
+            # The size of images is known by the first batch; the first step is of no trigger.
             if not len(trigger):
                 trigger = torch.zeros_like(images[0], requires_grad=True)
                 optimizer = module.configure_optimizers()
@@ -84,6 +86,7 @@ class BadPromptFL(Backdoor):
             torch.autograd.backward(loss)
             if optimizer is not None:
                 optimizer.step()
+            # The trigger has a gradient of its own, which is no parameter's.
             module.zero_grad()
             trigger = self._stepped(trigger)
         return trigger.detach()
@@ -123,6 +126,7 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
+    # Pixels, which the trigger is added to, and without random crops, so that it stays in place.
     loaders = replace(data.loaders[""], precompute=None, train_transform=None, of_classes={})
     for number in count():
         for client in clients:

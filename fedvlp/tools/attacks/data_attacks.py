@@ -76,6 +76,7 @@ class PoisonedData:
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
         """Returns one client's batches, poisoned if it is hostile."""
+        # A loader without client or seed is no client's, as that of a plain Trainer.
         loader = self.data.train_dataloader(client, seed=seed)
         if client is None or seed is None or client.id not in self.hostile:
             return loader
@@ -98,6 +99,7 @@ class LabelFlip(Attack):
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
         """Returns the data with flipped labels on hostile clients."""
+        # By batch: what is precomputed of the images is unchanged.
         highest = len(data.class_names) - 1
 
         def flip(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -115,6 +117,7 @@ class Trigger(ABC):
 
     def on(self, image: Image.Image) -> Image.Image:
         """Returns an image with the trigger."""
+        # A copy: the image without the trigger is unchanged.
         pixels = np.array(image.convert("RGB"))
         height, width = pixels.shape[:2]
         side = min(height, width)
@@ -151,6 +154,7 @@ class Patch(Trigger):
     def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
         """Returns a square with the patch."""
         side = max(1, round(self.size * len(square)))
+        # Squares differ by a pixel where the side is no multiple of their number.
         squares = np.arange(side) * SQUARES // side
         white = (squares[:, None] + squares[None, :]) % 2 * 255
         blended = square.astype(np.float64)
@@ -195,6 +199,7 @@ class TriggeredImages:
         self.images = images
         self.trigger = trigger
         self.names = images.names
+        # The label that hostile clients train on, and that evaluation counts as success.
         self.labels = np.full(len(images), target, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -304,6 +309,7 @@ class Backdoor(Attack):
     ) -> dict[str, float]:
         """Returns the attack's success rates, in percent."""
         scores: dict[str, float] = {}
+        # One process measures and tells the others, so that all log the same.
         if run.is_global_zero and isinstance(data, BackdooredData):
             scores = evaluate(run.module, data, run.fabric, deployed, personal)
         return {f"attack_success/{name}": value for name, value in run.fabric.broadcast(scores).items()}

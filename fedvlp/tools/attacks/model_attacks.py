@@ -51,9 +51,11 @@ class HostileUpload(AddOn):
         """The changed upload of a hostile client, and an honest one unchanged."""
         if local.client.id not in self.hostile:
             return Finished(upload)
+        # Of the client's own seed, which differs by round and phase: a resumed run draws the same.
         generator = torch.Generator().manual_seed(derive_seed(local.seed, ATTACK))
         changed: State = {}
         for name, value in upload.items():
+            # In float32: a long update would overflow half precision.
             before = downloaded_value(local.downloaded, name, value, local.client)
             changed[name] = self.attack.changed(value.float(), before.float(), generator).to(value.dtype)
         return Finished(changed)

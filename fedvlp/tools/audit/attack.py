@@ -96,6 +96,7 @@ def invert_gradients(
     targets = choose_targets(images, options, seed)
     sent: Mapping[str, Tensor] = {}
     recovered = []
+    # All gradients are of the same tensors: nothing is trained in between.
     for number, (client, chosen) in enumerate(targets):
         module.start_client(RoundContext(round, phase, client))
         sent = sent_parameters(module)
@@ -119,6 +120,7 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
         method = type(module).__name__
         what = f"has no phase {name!r}; it has {names}" if names else "trains nothing, so it has no gradient to invert"
         raise UserError(f"{method} {what}. Correct --inversion.phase, or leave inversion out of --what.")
+    # What is sent can depend on the client, as personal tensors do.
     for phase in phases:
         module.start_client(RoundContext(0, phase, client))
         if sent_parameters(module):
@@ -186,10 +188,12 @@ def _recover(
     recovered = []
     if sent:
         recovered.append(attack("prompts", sent)[0])
+    # As in federated learning of the whole model, prompts included.
     with trainable_tower(module) as tower:
         trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
         attacked, gradient = attack("full model", {**trained, **tower})
     recovered.append(attacked)
+    # Of several images the equations have more unknowns than rows.
     exact = image_of_gradient(gradient) if options.images == 1 else None
     if exact is not None:
         recovered.append(Recovered("full model, closed form", exact))
@@ -222,6 +226,7 @@ def _attack(
         UserError: if it is zero, or not finite.
     """
     gradient = loss_gradient(module, images, labels, parameters)
+    # A gradient of zero has no direction, so every image would fit it.
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
     if not 0 < length < math.inf:
         raise UserError(
@@ -234,8 +239,10 @@ def _attack(
         bounds = _pixel_bounds(module.clip, start)
         return invert(gradient_of, gradient, start, bounds, replace(options, steps=steps))
 
+    # One label for all images: only a gradient of one image is guessed.
     guessed = None
     if options.labels == "guessed":
+        # Distances part early, and every class costs an attack.
         steps = min(options.steps, GUESS_STEPS)
         num_classes = len(module.hparams["class_names"])
         guess = guess_label(lambda label: invert_as(torch.full_like(labels, label), steps)[1], num_classes)

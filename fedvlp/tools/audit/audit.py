@@ -81,6 +81,7 @@ def audit(
         "seed": seed,
         **dict.fromkeys(KINDS),
     }
+    # The inversion alone has one.
     picture = None
     left_out: list[str] = []
     for kind in kinds or KINDS:
@@ -138,6 +139,7 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
                     "gradient_distance": recovered.distance,
                 }
                 rows.append(row | recovered.scores[index])
+    # By `fmean`, whose sum is exact, so that the order of images does not matter.
     means: dict[str, dict[str, float]] = {}
     for source, scores in by_source.items():
         means[source] = {measure: fmean(score[measure] for score in scores) for measure in MEASURES}
@@ -165,6 +167,7 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
                     title = f"{recovered.source}\n{score['psnr']:.1f} dB, SSIM {score['ssim']:.2f}"
                     row.append((title, recovered.images[index : index + 1].detach().cpu()))
             rows.append(row)
+    # More would be too small to see.
     rows = rows[:MAX_ROWS]
     columns = max(map(len, rows))
     figure = Figure(figsize=(1.6 * columns, 2.0 * len(rows)), dpi=200, layout="constrained")
@@ -199,6 +202,7 @@ def server_words(run: TrainedRun, count: int = 3) -> Facts:
     mark = {name: torch.full_like(value, torch.nan) for name, value in personal.items() if value.is_floating_point()}
     module.load_state({**run.deployed, **mark})
     prompts = {name: prompt.detach().cpu().clone() for name, prompt in text_prompts(module).items()}
+    # Nan must not stay in the method.
     module.load_state(personal)
     if not prompts:
         raise UserError(f"{run.name} learns no vectors that stand among words.")
@@ -224,6 +228,7 @@ def write_audit(folder: Path, result: AuditResult) -> list[Path]:
     writer.writerow(COLUMNS)
     writer.writerows(_csv_rows(result.facts))
     write_text(paths[1], file.getvalue())
+    # A picture that is older than the numbers beside it would mislead.
     picture = folder / "inversion.png"
     if result.picture is None:
         picture.unlink(missing_ok=True)
@@ -265,6 +270,7 @@ def _inversion_table(facts: Mapping[str, Any]) -> str:
     lines = [text_table(cells)]
     if not facts["sent"]:
         lines.append(f"In phase {facts['phase']!r} clients send nothing, so there is no gradient of prompts to invert.")
+    # Baselines guess no class.
     guesses: dict[str, list[bool]] = {}
     for row in rows:
         if row["guessed_class"] is not None:
@@ -289,6 +295,7 @@ def _membership_table(facts: Mapping[str, Any]) -> str:
 def _word_table(facts: Mapping[str, Any]) -> str:
     cells = [["nearest words of the server's prompts", "nearest", "distance", "within a word's reach"]]
     for name, vectors in facts["prompts"].items():
+        # The one vector that says most; an average over vectors would hide it.
         distances = [near[0]["distance"] for near in vectors]
         closest = vectors[distances.index(min(distances))][0]
         within = sum(distance <= facts["typical_distance"] for distance in distances)

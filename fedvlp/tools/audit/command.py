@@ -53,6 +53,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     """
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
+    # An untrained method comes from --config alone.
     trained = None
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")

@@ -25,6 +25,7 @@ Gradient = dict[str, Tensor]
 
 def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
     """Returns the parameters that the running phase trains and sends; the method must have a client started."""
+    # Buffers, as the running means of norms, are sent and have no gradient.
     upload = module.upload_state()
     sent: dict[str, Tensor] = {}
     for name, tensor in module.communicable_state().items():
@@ -72,6 +73,7 @@ def loss_gradient(
         loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
         slopes = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
+    # The step logged losses as if a client had trained.
     module.clear_logs()
     gradient: Gradient = {}
     for (name, parameter), slope in zip(parameters.items(), slopes, strict=True):
@@ -99,6 +101,7 @@ def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"
     """
     if PATCH_LAYER not in gradient or POSITIONS not in gradient:
         return None
+    # Least squares in single precision would lose the image's small values.
     slopes = gradient[POSITIONS][1:].double()  # without the class token, [patches, W]
     of_layer = gradient[PATCH_LAYER].double()  # [W, 3, size, size]
     if slopes.ndim != 2 or len(slopes) > slopes.shape[1]:

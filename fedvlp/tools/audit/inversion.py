@@ -90,6 +90,7 @@ def invert(
     optimizer = torch.optim.Adam([images], lr=options.step_size)
     milestones = [round(share * options.steps) for share in MILESTONES]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
+    # The attacker sees the distance of each step, so it can keep the best.
     nearest, least = start.detach(), float("inf")
     for _ in range(options.steps):
         distance = gradient_distance(gradient_of(images), sent, options.distance)
@@ -114,6 +115,7 @@ def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kin
     >>> gradient_distance(other, sent, "cosine").item(), gradient_distance(other, sent, "squared").item()
     (1.0, 1.25)
     """
+    # One vector of all tensors: large ones count as much as their elements.
     first = torch.cat([part.flatten() for part in one.values()])
     second = torch.cat([sent[name].flatten() for name in one])
     if kind == "cosine":

@@ -72,6 +72,7 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
     images = training_images(run.data)
     _check_domains(images, measured, role)
     generator = torch.Generator().manual_seed(seed)
+    # Drawn once, so that all clients are compared with the same images.
     others = {domain: _sample(of_domain, options.images, generator) for domain, of_domain in measured.items()}
     # A client that never took part has what it would begin with.
     start = run.module.personal_state()
@@ -89,6 +90,7 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
             same.append(Stratum(image_losses(run.module, chosen), of_others))
             strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
+    # Members of clients that share a model are one stratum a domain.
     joined = [Stratum(np.concatenate([each.members for each in same]), same[0].others) for same in by_model.values()]
     return {
         "others": role,
@@ -173,6 +175,7 @@ def interval(
             members = generator.choice(stratum.members, (rows, len(stratum.members)))
             others = generator.choice(stratum.others, (rows, len(stratum.others)))
             wins[start : start + rows] += _wins(members, others)
+    # As much is left out below as above.
     tail = 50 * (1 - options.confidence)  # in percent
     low, high = np.percentile(wins / _num_pairs(strata), [tail, 100 - tail])
     return float(low), float(high)
@@ -186,6 +189,7 @@ def _wins(
     members: Float[np.ndarray, "rows members"], others: Float[np.ndarray, "rows others"]
 ) -> Float[np.ndarray, "rows"]:
     """Returns, row by row, how many pairs the members win by a smaller loss: Mann and Whitney's U, by ranks."""
+    # Ties share their mean rank, and so count as half a win.
     ranks = rankdata(np.concatenate([members, others], axis=1), axis=1)
     count = members.shape[1]
     lost = ranks[:, :count].sum(axis=1) - count * (count + 1) / 2

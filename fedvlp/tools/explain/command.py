@@ -78,6 +78,7 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
     """
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
+    # The parser needs the method before it can be made, so the file is read first.
     trained = None
     if not given.help:
         file = trained_file(given.ckpt_path, "explain")
@@ -87,6 +88,7 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 
+    # From here on options come from the parser, which knows those of a --config as well.
     run = load_run(command, trained_file(config.ckpt_path, "explain"))
     samples = None
     if config.images:
@@ -123,6 +125,7 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
     """
     if kind == "words":
         return explain_words(run, is_asked_for=config.what is not None)
+    # Routes are the same on all clients; whatever classifies is not.
     if kind != "experts" and run.module.personal and run.personal:
         raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
     if kind == "tsne":
@@ -147,6 +150,7 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
 def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
     """Returns the predicted classes before and after training."""
     baseline = run.module.baseline()
+    # Zero-shot CLIP comes first, as in all pictures.
     classifiers = {run.name: run.module}
     if baseline is not None and baseline is not run.module:
         classifiers = {ZERO_SHOT: baseline, **classifiers}
@@ -197,11 +201,13 @@ def explain_tsne(run: TrainedRun, most_points: int, perplexity: float | None) ->
     tsne = images.suited_tsne(len(chosen), perplexity)
     before = []
     after = []
+    # A thousand images at once may not fit into the memory of a GPU.
     for start in range(0, len(chosen), BATCH_SIZE):
         pixels = read_pixels(chosen[start : start + BATCH_SIZE]).to(run.device)
         of_trained, of_baseline, shown = images.embeddings(run.module, baseline, pixels)
         before.append(of_baseline.cpu())
         after.append(of_trained.cpu())
+    # Each gets a plane of its own: one t-SNE of both would place them apart from each other.
     panels = {}
     for title, parts in ((ZERO_SHOT, before), (run.name, after)):
         panels[title] = tsne.fit_transform(torch.cat(parts).double().numpy()).astype("float32")
@@ -229,6 +235,7 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
     nearest = words.prompt_words(run.clip, prompts)
     picture = pictures.words_picture(nearest, run.name, words.typical_distance(words.token_embeddings(run.clip)))
     page = f"# {picture.title}\n\n{words.format_words(nearest, 'markdown')}\n\n{picture.caption}\n"
+    # More ranks than the picture shows, for who wants to look further.
     table = nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")
     return {"words.png": picture, "words.md": page, "words.csv": table}
 
@@ -239,6 +246,7 @@ def _personal_by_name(run: TrainedRun) -> dict[str, State]:
     summary = run_of(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
         names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"])
+    # A run that was stopped has no summary, and its clients have numbers alone.
     states = run.personal.items()
     return {names[client] if client < len(names) else f"client {client}": state for client, state in states}
 
@@ -249,6 +257,7 @@ def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[
     Files that an earlier call wrote for the same kinds are replaced; those of other kinds stay, with their captions.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # `fedvlp report` shows what is listed there, in this order.
     captions = folder / CAPTIONS
     old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
     # The user may have removed a file since.

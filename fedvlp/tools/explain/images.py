@@ -92,6 +92,7 @@ def samples_of_run(images: Sequence[RunImage], class_names: Sequence[str], clip:
 def spread_images(data: FederatedDataModule, count: int) -> list[RunImage]:
     """Returns images of the held-out domains, else of the test splits, else of validation, evenly spread over each."""
     present = {split.role for split in data.evaluation_splits()}
+    # The farther from training, the more a picture tells of the method.
     role = next(role for role in ("held_out", "test", "validation") if role in present)
     domains = evaluation_images(data, role).values()
     images: list[RunImage] = []
@@ -167,6 +168,7 @@ def views(
     # A method that fine-tunes has a tower of its own, which its baseline does not run.
     clip: Any = module.clip
     tuned_tower = getattr(module, "image_tower", None)
+    # One backward pass each, so that no classifier holds the graph of another.
     maps = {}
     for name, logits in classifiers.items():
         tower = None if name == ZERO_SHOT else tuned_tower
@@ -182,6 +184,7 @@ def classes_in_question(toward: str, samples: Samples, class_names: list[str]) -
     """
     if toward == "predicted":
         return None
+    # A class may be called "true"; its name goes before the word.
     if toward in class_names:
         return torch.full_like(samples.labels, class_names.index(toward))
     if toward != "true":
@@ -261,6 +264,7 @@ def relevance(
     """
     check_tower(clip, method)
     tower = tower or clip.image
+    # A ResNet has none.
     blocks: list[Any] = list(tower.blocks or ())
     patches = int(clip.num_image_tokens or 0) - 1
     if method == "attention":
@@ -299,6 +303,7 @@ def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
         if output.requires_grad and is_longer:
             calls[layer] = (inputs[0], output)
 
+    # Hooks see the tensors that autograd knows, whichever code calls the layer.
     handles = [layer.register_forward_hook(record) for layer in layers]
     try:
         yield calls
@@ -310,6 +315,7 @@ def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
 def _grad_cam(score: Tensor, tokens: Tensor, patches: int) -> Float[Tensor, "B patches"]:
     """Returns (sum_w alpha_w A_w)+ with alpha_w the mean over patches of dy / dA_w."""
     (gradient,) = torch.autograd.grad(score, tokens)
+    # Of patches alone: the class token has no place in the image.
     weights = _patch_tokens(gradient, patches).mean(dim=1)  # [B, W]
     return torch.einsum("bpw,bw->bp", _patch_tokens(tokens, patches), weights).relu()
 
@@ -340,6 +346,7 @@ def _weighted_attention(score: Tensor, blocks: Sequence[Any], calls: Calls) -> F
         # The gradient of what each head reads, by the chain rule through the output projection.
         slopes = gradient[:, 0] @ attention.out_proj.weight.to(gradient.dtype)  # [B, W]
         slopes = torch.unflatten(slopes, -1, (attention.num_heads, -1))
+        # What lowers the logit is left out, head by head.
         weighted = weights.softmax(-1) * torch.einsum("bhd,bnhd->bhn", slopes, value)
         maps.append(weighted.relu().mean(dim=1))
     return torch.stack(maps).mean(dim=0)
@@ -384,6 +391,7 @@ def embeddings(
         after, before = [of_module - of_module.mean(dim=1, keepdim=True) for of_module in logits]
         return after, before, "class logits"
     clip: Any = baseline.clip
+    # Directions alone, as CLIP compares by cosines.
     unchanged = image_features(baseline, images)
     if unchanged is None:
         unchanged = clip.encode_image(images)

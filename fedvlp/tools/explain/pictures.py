@@ -114,6 +114,7 @@ def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) 
             draw_map(axes, maps[row], samples.shown.shape[1:3])
             places.append(f"{name} most at the {describe_place(maps[row])}")
         alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(places)}")
+    # One bar for all maps, as each is scaled to its largest value.
     colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
     bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
     bar.ax.tick_params(labelsize=SMALL_FONT_SIZE - 1)
@@ -131,6 +132,7 @@ def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int,
     """Draws a map over the image that the axes show, more opaque where it is larger; nothing where all is zero."""
     largest = float(values.max())
     scaled = values / largest if largest > 0 else values
+    # A map has a value for each patch, an image many pixels.
     smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
     axes.imshow(smooth, cmap=COLOUR_MAP, vmin=0, vmax=1, alpha=0.85 * smooth)
 
@@ -192,6 +194,7 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
         counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
         dropped = f"dropped: {int((patches < 0).sum())} of {len(patches)} patches"
         alt_texts.append(f"{samples.names[row]}: {', '.join(counts)}, {dropped}")
+    # Artists of their own: a map may lack an expert, the legend must not.
     handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
     handles.append(Patch(**_patch_options(-1), label="dropped"))
     figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
@@ -209,6 +212,7 @@ def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "
     side = isqrt(len(tokens) - 1)
     height = image.shape[0] / side
     width = image.shape[1] / side
+    # Bright, so that the experts' colours stay legible on it.
     axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
     for patch, expert in enumerate(tokens[1:].tolist()):
         row, column = divmod(patch, side)
@@ -236,6 +240,7 @@ def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:
     >>> neighbour_agreement(np.asarray([[0, 0], [0, 1], [9, 9]], dtype=np.float32), [1, 1, 2])
     0.6666666666666666
     """
+    # In double precision, as near points decide.
     distances = torch.cdist(torch.from_numpy(points).double(), torch.from_numpy(points).double())
     nearest = distances.fill_diagonal_(torch.inf).argmin(dim=1)
     return float((torch.as_tensor(labels)[nearest] == torch.as_tensor(labels)).double().mean())
@@ -267,6 +272,7 @@ def tsne_picture(
     for axes, (title, points) in zip(all_axes, panels.items(), strict=True):
         axes.set_title(escape_text(title), fontsize=FONT_SIZE)
         axes.set(xticks=[], yticks=[])
+        # One call a class and domain, as a call of `scatter` has one marker.
         for label, style in styles.items():
             of_class = np.asarray(labels) == label
             for domain, marker in markers.items():
@@ -301,7 +307,9 @@ FONT = "DejaVu Sans Mono"
 def words_picture(words: DataFrame, method: str, scale: float) -> Picture:
     """Returns the table of nearest words as a picture."""
     font = get_font(findfont(FONT))
+    # Matplotlib warns of each letter that a font lacks, and draws a box.
     has_letters = words["word"].map(lambda word: all(font.get_char_index(ord(letter)) for letter in word))
+    # The alternative text keeps what the font can't draw.
     text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")), "table")
     lines = text.split("\n")
     # In inches: of a letter's width and a line's height in a monospaced font, with a margin.

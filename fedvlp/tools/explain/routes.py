@@ -81,6 +81,7 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     if not isinstance(run.module, TRIP):
         raise UserError(f"{run.name} has no diagnosis; TRIP has one, of its routes.")
     data = cast(FederatedDataModule, run.data)
+    # Splits of clients have images of domains that are measured already.
     splits = [split for split in data.evaluation_splits() if split.role not in OF_CLIENTS]
     domains = {split.domain: _images_of_domain(splits, split.domain) for split in splits}
     with cast(Federation, command.trainer).fabric.autocast():
@@ -119,6 +120,7 @@ def route_measurements(
     for name, batches in domains.items():
         observed[name] = _joined([_observe(module, images) for images in batches])
     if len(observed) > 1:
+        # Not a mean of the rows: a correlation over all images also sees what tells domains apart.
         observed["all domains"] = _joined(list(observed.values()))
     rows: list[dict[str, Value]] = []
     for mode in MODES:
@@ -129,6 +131,7 @@ def route_measurements(
 def _observe(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Observed:
     """Returns the routing weights of a batch of images and of its variants, in each mode."""
     router: Any = module.router
+    # A shallow copy: keys and options are shared, and only the seed differs.
     reseeded = copy.copy(router)
     reseeded.seed = router.seed + 1
     was_training = router.training
@@ -162,6 +165,7 @@ def _row(module: TRIP, domain: str, mode: str, observed: Observed) -> dict[str, 
     weights = observed[f"{mode} seed"]
     reseeded = observed[f"{mode} other seed"]
     mirrored = observed[f"{mode} mirror"]
+    # How often each expert is the largest; two independent images agree by the sum of squares.
     largest = F.one_hot(weights.argmax(dim=1), weights.shape[1]).float().mean(dim=0)
     seeds = correlations(weights, reseeded)
     return {
@@ -194,6 +198,7 @@ def correlations(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> F
     >>> correlations(one, 1 - 2 * one)
     tensor([-1., nan])
     """
+    # In double precision: weights are near 1 / E, and their deviations are small.
     first = first.double() - first.double().mean(dim=0)
     second = second.double() - second.double().mean(dim=0)
     spread = first.norm(dim=0) * second.norm(dim=0)

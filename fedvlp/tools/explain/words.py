@@ -29,6 +29,7 @@ def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count:
     These are a row for each prompt, vector (from 1) and rank (from 1, the nearest), with the token's text and index,
     and its Euclidean distance.
     """
+    # Embedded once, for all prompts.
     vocabulary = token_embeddings(clip)
     rows = []
     for name, prompt in prompts.items():
@@ -43,6 +44,7 @@ def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count:
 @torch.no_grad()
 def token_embeddings(clip: CLIP) -> Float[Tensor, "vocabulary D"]:
     """Returns CLIP's embeddings of all tokens that there are, in float32."""
+    # Some configs leave the size to CLIP's own tokenizer.
     tokens = torch.arange(int(clip.config["text_cfg"].get("vocab_size", 49408)))
     return clip.text.embed(tokens.to(next(clip.parameters()).device)).float()
 
@@ -89,6 +91,7 @@ def named_prompts(
         module.load_state({**deployed, **state})
         for name, prompt in text_prompts(module).items():
             by_client.setdefault(name, {})[client] = prompt.detach().cpu().clone()
+    # Whatever is explained next is the server's.
     module.load_state(deployed)
     prompts: dict[str, Tensor] = {}
     for name, of_clients in by_client.items():

@@ -1,6 +1,5 @@
 """Who is hostile, what hostile clients send or train on, and that nothing else changes."""
 
-import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -54,12 +53,6 @@ def test_choice_depends_on_the_seed_alone():
     assert chosen[4] == LabelFlip(3, seed=4).hostile(CLIENTS[::-1])
     assert len(set(chosen)) > 10
     assert {id for ids in chosen for id in ids} == set(range(10))
-
-
-def test_fewer_hostile_clients_are_among_more():
-    for seed in range(5):
-        sets = [SignFlip(count, seed=seed).hostile(CLIENTS) for count in range(11)]
-        assert all(fewer < more for fewer, more in itertools.pairwise(sets))
 
 
 @pytest.mark.parametrize("make", [lambda: SignFlip(-1), lambda: LabelFlip(1.5), lambda: Scaling(1, seed=-2)])
@@ -164,20 +157,6 @@ def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
     assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
 
 
-@each_attack
-def test_order_of_clients_does_not_matter(tmp_path, attack):
-    class Reversed(Points):
-        def __init__(self, clients=5):
-            super().__init__(clients)
-            self.clients = self.clients[::-1]
-
-    first, _ = fit(tmp_path, attack)
-    other = federation(tmp_path, attack=attack, default_callbacks=False)
-    torch.manual_seed(98765)
-    other.fit(Linear(), Reversed())
-    assert_equal(run_tensors(other.run_state), run_tensors(first.run_state))
-
-
 def test_attack_is_part_of_the_run(tmp_path):
     run = federation(tmp_path, name="run", attack=SignFlip(1), enable_progress_bar=False)
     run.fit(Linear(), Points())
@@ -185,12 +164,6 @@ def test_attack_is_part_of_the_run(tmp_path):
     assert run.description["training"]["attack"] == expected
     with pytest.raises(UserError, match=r"training\.attack\.clients: was 1, is 2"):
         federation(tmp_path, name="run", attack=SignFlip(2)).fit(Linear(), Points(), ckpt_path="last")
-
-
-def test_overflowing_upload_is_refused_like_any_that_is_not_finite(tmp_path):
-    run, _ = fit(tmp_path, Scaling(1, factor=1e39), rounds=1)
-    assert run.run_state.history[0]["clients/rejected"] == 1
-    assert torch.isfinite(run.run_state.server.shared["weight"]).all()
 
 
 def test_median_withstands_what_the_mean_does_not(tmp_path):

@@ -12,7 +12,7 @@ from torch import nn
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
 from fedvlp.tools.attacks import BadPromptFL
 from fedvlp.tools.attacks.bad_prompt_fl import black_and_white, with_added
-from fedvlp.tools.attacks.data_attacks import Perturbation, TriggeredImages
+from fedvlp.tools.attacks.data_attacks import Perturbation
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
 from tests.helpers.toy_federation import Linear, federation
@@ -102,13 +102,6 @@ def test_values_are_stretched_to_the_image():
     assert (made[:, 25:] == 100).all()
 
 
-def test_each_trigger_has_caches_of_its_own():
-    images = StripedImages().images["a"]
-    triggers = [Perturbation(np.full((1, 1, 3), value, np.float32)) for value in (0.0, 0.1, 0.1)]
-    first, second, third = (TriggeredImages(images, trigger, 2).fingerprint([0, 1]) for trigger in triggers)
-    assert first != second == third
-
-
 def test_black_and_white_are_found_and_bound_what_is_added():
     data = bound()
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
@@ -132,13 +125,6 @@ def test_the_trigger_turns_images_into_the_target_and_stays_within_epsilon(targe
     assert success(module, data, learned, target) == 1
     weak = BadPromptFL(clients=1, target=target, epsilon=0.01, steps=30).trigger(data, module)
     assert success(module, data, weak, target) == 0
-
-
-def test_a_step_goes_against_the_sign_of_the_gradient():
-    trigger = torch.tensor([[[0.02, -0.03, 0.0299, 0.0]]], requires_grad=True)
-    (trigger * torch.tensor([2.0, 0.001, -5.0, 0.0])).sum().backward()
-    found = BadPromptFL(epsilon=0.03)._stepped(trigger)
-    assert torch.allclose(found, torch.tensor([[[0.017, -0.03, 0.03, 0.0]]]))
 
 
 def test_the_loss_is_that_of_honest_and_of_triggered_images():

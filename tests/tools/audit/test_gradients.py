@@ -46,16 +46,6 @@ def test_gradient_is_the_slope_of_the_loss():
             assert gradient[row, column].item() == pytest.approx((losses[0] - losses[1]) / 2e-3, abs=2e-3)
 
 
-def test_gradient_of_a_batch_is_the_mean_of_its_images():
-    module = started(PersonalBias())
-    images = torch.tensor([[0.5, 1.5, -0.3, 0.8], [1.2, -0.4, 0.6, 0.1], [0.0, 0.3, 2.0, -1.0]])
-    labels = torch.tensor([2, 0, 2])
-    parameters = sent_parameters(module)
-    whole = loss_gradient(module, images, labels, parameters)["weight"]
-    single = [loss_gradient(module, images[i : i + 1], labels[i : i + 1], parameters)["weight"] for i in range(3)]
-    assert torch.allclose(whole, sum(single) / 3, atol=1e-6)
-
-
 def test_images_can_be_found_through_the_gradient(clip):
     module = started(PromptFL(CLASSES, clip, prompt_length=2))
     images = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -114,11 +104,6 @@ def test_patches_come_back_in_their_places():
 def test_more_patches_than_numbers_in_a_token_give_no_image():
     image = torch.randn(1, 3, 12, 12)
     assert image_of_gradient(embedding_gradient(image, width=8, size=4)) is None
-
-
-def test_other_towers_give_no_image():
-    assert image_of_gradient({f"{PATCH_LAYER}": torch.ones(2, 3, 4, 4)}) is None
-    assert image_of_gradient({"prompt": torch.ones(2, 3)}) is None
 
 
 def test_the_full_gradient_of_a_clip_holds_its_image(clip):

@@ -6,7 +6,6 @@ import copy
 import math
 import sys
 
-import numpy as np
 import open_clip
 import pytest
 import torch
@@ -20,12 +19,10 @@ from fedvlp.tools.explain.images import (
     ZERO_SHOT,
     classes_in_question,
     differentiable_logits,
-    drawable,
     embeddings,
     relevance,
     samples_of_files,
     samples_of_run,
-    spread,
     spread_images,
     suited_method,
     suited_tsne,
@@ -263,15 +260,6 @@ def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domai
     assert len({(image.domain, image.name) for image in everything}) == len(everything) > 6
 
 
-def test_spread_is_even():
-    for total in range(1, 12):
-        for count in range(1, 14):
-            places = spread(total, count)
-            assert places == sorted(set(places))
-            assert len(places) == min(total, count)
-            assert set(places) <= set(range(total))
-
-
 def test_files_have_names_and_no_labels(image_root, clip):
     samples = samples_of_files([str(image_root / "ink" / "star")], clip)
     assert samples.titles == ["0.png", "1.png", "2.png", "3.png"]
@@ -283,12 +271,6 @@ def test_files_have_names_and_no_labels(image_root, clip):
         classes_in_question("true", samples, NAMES)
     with pytest.raises(UserError, match="cat, dog, bird"):
         classes_in_question("dgo", samples, NAMES)
-
-
-def test_what_is_drawn_undoes_the_transform(clip):
-    pixels = np.random.default_rng(0).integers(0, 256, (clip.image_size, clip.image_size, 3), dtype=np.uint8)
-    shown = drawable(clip, clip.preprocess(Image.fromarray(pixels))[None])
-    np.testing.assert_allclose(shown[0], pixels / 255, atol=1e-5)
 
 
 def test_tsne_that_fits_the_points(monkeypatch):

@@ -101,7 +101,7 @@ def test_weights_are_stored_without_what_they_were_cut_from():
 def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
     kind = FORMATS["torch_export"]._replace(load=lambda path: lambda images: torch.full((len(images), 7), 3.0))
     monkeypatch.setattr(export, "exported_program", lambda classifier, examples: None)
-    monkeypatch.setitem(FORMATS, "torch_export", replace(kind, write=lambda program, text, path: path.touch()))
+    monkeypatch.setitem(FORMATS, "torch_export", kind._replace(write=lambda program, text, path: path.touch()))
     with unchecked(), pytest.raises(UserError, match="more than 1e-04"):
         export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
