@@ -14,15 +14,15 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, check_phases, with_aggregation
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import Predictions
+from fedvlp.core.module import FederatedModule, check_phases
+from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
-from fedvlp.runs.run_folder import describe_data, describe_run, load_deployed_to_all, load_trained, run_name
+from fedvlp.runs.run_folder import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.training import setup
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
@@ -159,7 +159,7 @@ class Federation(ConfiguredRun):
         """
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
-        phases = self._prepare(model, datamodule)
+        phases = self.prepare(model, datamodule)
         add_ons = list(self.local.every_add_on)
         hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
         if hostile is not None:
@@ -268,24 +268,11 @@ class Federation(ConfiguredRun):
                 self.fabric.print(line, flush=True)
         return file
 
-    def describe(self, model: FederatedModule, datamodule: FederatedData) -> dict[str, Any]:
-        """Returns how a run of these would train, on what and by whom, as in its ``summary.json``; trains nothing.
-
-        Args:
-            model: the method.
-            datamodule: clients and splits.
-
-        Raises:
-            UserError: if method, data and options do not fit each other.
-        """
-        self._prepare(model, datamodule)
-        return {**self.description, **describe_data(datamodule)}
-
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
         """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
         measured: dict[str, float] = {}
         if self.is_global_zero:
-            measured = self.engine.evaluate(module, self.data, self.fabric, deployed, personal)
+            measured = self.engine.evaluate(self, module, deployed, personal)
         return self.fabric.broadcast(measured)
 
     @property
@@ -293,8 +280,12 @@ class Federation(ConfiguredRun):
         """By split, the predicted class of each image in the last measurement; empty at sites."""
         return getattr(self.engine, "predictions", {})
 
-    def _prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
-        """Has the data read, checks and describes the run; returns its phases, with their aggregators."""
+    def prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
+        """Has the data read, checks the run and describes it as ``description``; trains nothing.
+
+        Returns:
+            The phases of a round, with their aggregators.
+        """
         # First what is known without the data, whose images may take minutes to encode.
         cohort_size = self.clients.cohort_size
         setup.check_writable(self.default_root_dir)

@@ -14,17 +14,21 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.core.other_classes import with_classes
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.digests import code_digest, digest, to_jsonable
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import restored_generators
 from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]
+ADVICE = (
+    "Use a method whose prompts or networks are the same for any classes, such as PromptFL or TRIP, or a protocol that "
+    "measures no other classes"
+)
 
 
 class FederatedModule(L.LightningModule):
@@ -353,3 +357,73 @@ def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
                 "Use the prompt length, experts and CLIP that it was trained with."
             )
         tensors[name].detach().copy_(value)
+
+
+def check_phases(module: FederatedModule) -> Sequence[Phase]:
+    """The method's phases, checked before a round is run.
+
+    Raises:
+        UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
+            that would thus leak from one simulated client to the next.
+    """
+    phases = tuple(module.configure_phases())
+    method = type(module).__name__
+    parameters = [name for name, _ in module.named_parameters()]
+    # Buffers are sent too, and parameters that are not saved may be trained.
+    existing = [*module.state_dict(), *parameters]
+    kept = (*module.personal, *module.train_only_personal)
+    for phase in phases:
+        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
+            if not any(matches_prefix((prefix,), name) for name in existing):
+                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+        for name in parameters:
+            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *kept), name):
+                raise UserError(
+                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
+                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
+                )
+    return phases
+
+
+def with_classes(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
+    """The same method for other classes, without its tensors' values.
+
+    Args:
+        method: any method that takes ``class_names``, built in or not.
+        class_names: the other classes, in the order of their labels.
+
+    Raises:
+        UserError: if the method takes no class names, or one of its tensors has as many rows, columns or entries as
+            there are classes, so that nothing was learned for others.
+    """
+    name = type(method).__name__
+    trained_classes = list(method.hparams.get("class_names", ()))
+    if not trained_classes:
+        raise UserError(f"{name} takes no class_names, so it can't tell other classes. {ADVICE}.")
+    others = _made_for(method, class_names)
+    # Of as many other classes all shapes are equal, whatever they depend on: those of another number show it.
+    probe = others
+    if len(class_names) == len(trained_classes):
+        # All of both lists, or one fewer where they are the same.
+        both = list(dict.fromkeys([*trained_classes, *class_names]))
+        probe = _made_for(method, both if len(both) != len(trained_classes) else both[:-1])
+    expected = probe.state_dict()
+    for tensor_name, tensor in method.state_dict().items():
+        if tensor_name not in expected or expected[tensor_name].shape != tensor.shape:
+            raise UserError(
+                f"{name} learns for its own classes alone, as {tensor_name!r} has shape {tuple(tensor.shape)}, so it "
+                f"can't tell other classes. {ADVICE}."
+            )
+    return others
+
+
+def _made_for(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
+    """A method made by the same options, but for these classes."""
+    arguments = constructor_arguments(type(method))
+    options = {name: value for name, value in method.hparams.items() if name in arguments}
+    options["class_names"] = list(class_names)
+    # Neither is a hyperparameter, since a config describes both in its own way.
+    parts = {"clip": getattr(method, "clip", None), "optimizer": getattr(method, "make_optimizer", None)}
+    options |= {name: part for name, part in parts.items() if name in arguments and part is not None}
+    with restored_generators():  # first values are drawn, and replaced by those of the method
+        return type(method)(**options)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol, runtime_checkable
-
-from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State, matches_prefix, select
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
 from fedvlp.core.strategies import Reducer, Strategy
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
@@ -68,49 +65,6 @@ class RoundContext:
     round: int
     phase: Phase
     client: Client
-
-
-@runtime_checkable
-class HasPhases(Protocol):
-    """What :func:`check_phases` asks of a method; every ``FederatedModule`` has it."""
-
-    personal: tuple[str, ...]
-    train_only_personal: tuple[str, ...]
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """The phases of a round."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """All tensors that can be sent or kept, by name."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters, by name."""
-
-
-def check_phases(module: HasPhases) -> Sequence[Phase]:
-    """The method's phases, checked before a round is run.
-
-    Raises:
-        UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
-            that would thus leak from one simulated client to the next.
-    """
-    phases = tuple(module.configure_phases())
-    method = type(module).__name__
-    parameters = [name for name, _ in module.named_parameters()]
-    # Buffers are sent too, and parameters that are not saved may be trained.
-    existing = [*module.state_dict(), *parameters]
-    kept = (*module.personal, *module.train_only_personal)
-    for phase in phases:
-        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
-            if not any(matches_prefix((prefix,), name) for name in existing):
-                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
-        for name in parameters:
-            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *kept), name):
-                raise UserError(
-                    f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
-                    "leak from one client to the next. Add it to the phase's upload or to `personal`."
-                )
-    return phases
 
 
 def with_aggregation(

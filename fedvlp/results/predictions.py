@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedvlp.core.metrics import confusion_of
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import Predictions, confusion_of
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors
 

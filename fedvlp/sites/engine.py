@@ -8,20 +8,18 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from lightning import Fabric
-
+from fedvlp.core.metrics import percent
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import client_noise
-from fedvlp.core.predictions import percent
-from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
+from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
-from fedvlp.training.task import OnClientFailure, PhaseTask
+from fedvlp.training.task import PhaseTask
 
 log = logging.getLogger(__name__)
 
@@ -48,20 +46,13 @@ class SitesEngine:
         """A store of the names of the sites' files."""
         return StoreAtSites()
 
-    def train(
-        self,
-        clients: Sequence[Client],
-        task: PhaseTask,
-        here: Workspace,
-        on_failure: OnClientFailure,
-        min_clients: int,
-    ) -> list[ClientResult]:
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
         """Trains clients at their sites; one without a usable reply failed."""
         # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
-        self.registry.regather(min(min_clients, len(clients)))
+        self.registry.regather(min(here.min_clients, len(clients)))
         results = self._train_once(clients, task, here)
         failed = [client for client, result in results.items() if result.failure]
-        if on_failure == "retry" and failed:
+        if here.on_failure == "retry" and failed:
             for client, second in self._train_once(failed, task, here).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)
@@ -143,12 +134,7 @@ class SitesEngine:
         return self.registry.places.get(client.name, "")
 
     def evaluate(
-        self,
-        module: FederatedModule,
-        data: MeasuredData,
-        fabric: Fabric,
-        deployed: State,
-        personal: Mapping[int, State],
+        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """The accuracies that sites measured and those of the server's own images, in percent.
 
@@ -157,7 +143,7 @@ class SitesEngine:
         what all share.
         """
         self.registry.look()
-        splits = data.evaluation_splits()
+        splits = run.data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         requests: dict[Client, Message] = {}
         for client in chain.from_iterable(split.clients for split in at_sites):
@@ -178,7 +164,7 @@ class SitesEngine:
         # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                accuracy[split.name] = shared_predictions(module, fabric, split, deployed).accuracy
+                accuracy[split.name] = shared_predictions(module, run.fabric, split, deployed).accuracy
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.aggregation.base import ClientNoise
-from fedvlp.core.module import FederatedModule, copy_state
-from fedvlp.core.phases import check_phases
+from fedvlp.core.module import FederatedModule, check_phases, copy_state
 from fedvlp.core.state import Client, RunState, ServerState, State, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
@@ -193,7 +192,7 @@ class SiteWorker:
             raise SiteProblem("knows no phase of that number")
         task = self._task(request)
         # No second try here: whether a client that failed trains again is the server's policy.
-        (result,) = train_clients([self.client], task, self.workspace, "skip")
+        (result,) = train_clients([self.client], task, self.workspace)
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
             raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")

@@ -66,6 +66,8 @@ class Workspace:
         hooks: of the callbacks.
         validation: where an add-on measures clients, the splits of all their domains.
         run_folder: gets the tracebacks of clients that fail; None to keep none.
+        on_failure: what is done about a client that fails.
+        min_clients: how many clients each phase needs.
         optimizers: of the running phase, by its place in the round, where it can serve the next client too.
         errors: what clients raised in the running phase, by the client's id.
     """
@@ -80,6 +82,8 @@ class Workspace:
     hooks: Hooks
     validation: Sequence[EvaluationSplit] = ()
     run_folder: Path | None = None
+    on_failure: OnClientFailure = "skip"
+    min_clients: int = 1
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 
@@ -289,20 +293,18 @@ def begin_add_ons(
     return at_work
 
 
-def train_clients(
-    clients: Sequence[Client], task: PhaseTask, here: Workspace, on_failure: OnClientFailure
-) -> list[ClientResult]:
+def train_clients(clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
     """The results of clients, trained sequentially in the one module."""
     here.optimizers.clear()  # learning rates are those of the round
     with restored_generators(), here.module.frozen_tensor_set():
-        results = [try_client(client, task, here, on_failure) for client in clients]
+        results = [try_client(client, task, here) for client in clients]
     # Without a context what is logged goes to Lightning, as outside of a federation.
     here.module.context = None
     here.store.flush()
     return results
 
 
-def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnClientFailure) -> ClientResult:
+def try_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResult:
     """The result of a client: that of its training, or that it failed."""
     retried = ""
     while True:
@@ -311,10 +313,10 @@ def try_client(client: Client, task: PhaseTask, here: Workspace, on_failure: OnC
             return replace(result, retried=retried) if retried else result
         except Exception as error:
             # A callback's mistake is not the client's, nor is a fault of the machine.
-            if here.hooks.has_raised or is_of_machine(error) or on_failure == "fail":
+            if here.hooks.has_raised or is_of_machine(error) or here.on_failure == "fail":
                 raise
             here.module.zero_grad()  # what it leaves must not count for the next client
-            if on_failure == "skip" or retried:
+            if here.on_failure == "skip" or retried:
                 return ClientResult.of_failure(client, keep_error(client, task, here, error))
             retried = reason_of(error)
 

@@ -1,17 +1,26 @@
-"""Which clients take part in a round, and, for studies, which of them drop out or do only a part of their work."""
+"""Which clients take part in a round, and, for studies, which of them drop out, straggle or attack."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
-from fedvlp.core.state import Client
-from fedvlp.utils.seeding import derive_seed
+from fedvlp.core.module import FederatedModule
+from fedvlp.core.protocols import FederatedData, TrainingData
+from fedvlp.core.state import Client, State
+from fedvlp.training.add_ons.base import AddOn
+from fedvlp.training.callback import RunView
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.seeding import derive_seed, derive_seeds
 
 # They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same.
 DROPOUT = 1
 STRAGGLERS = 2
+# Marks the draw of hostile clients among all that depends on a seed.
+HOSTILE = 0x486F7374
 
 # Of its steps that a straggler takes.
 SMALLEST_SHARE = 0.1
@@ -56,3 +65,63 @@ def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, rou
     chosen = generator.choice(len(clients), count, replace=False)
     shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
     return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}
+
+
+class Attack:
+    """Hostile clients among honest ones; a subclass is a frozen dataclass that changes data, uploads or both.
+
+    What a hostile client draws depends on seed, round, phase and client alone.
+
+    Attributes:
+        clients: how many are hostile: a number, or a share below 1 of all clients, rounded down.
+        seed: of the choice of hostile clients. With more of them, those of fewer are among them.
+    """
+
+    clients: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuses numbers of clients that are none."""
+        if self.clients < 0 or (self.clients >= 1 and self.clients != int(self.clients)) or self.seed < 0:
+            raise UserError(
+                f"{type(self).__name__} needs a whole number of clients, or a share in [0, 1), and a seed of at least "
+                f"0; got {self.clients} and {self.seed}."
+            )
+
+    def hostile(self, clients: Sequence[Client]) -> frozenset[int]:
+        """The ids of the hostile ones of all clients; raises UserError if there are fewer than are to be hostile."""
+        # As a fraction of decimals, since 0.29 * 100 is less than 29 in floating point.
+        share = Fraction(str(self.clients))
+        count = math.floor(share * len(clients)) if share < 1 else int(share)
+        if count > len(clients):
+            raise UserError(f"Expected at most {len(clients)} hostile clients, as there are no more; got {count}.")
+        ids = sorted(client.id for client in clients)
+        # Each has a draw of its own, so that with more hostile clients those of fewer are among them.
+        drawn = dict(zip(ids, derive_seeds((HOSTILE, self.seed), ids), strict=True))
+        return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
+
+    def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
+        """What the clients train on; the data themselves if the attack leaves them alone.
+
+        Args:
+            data: the honest data, bound to the method.
+            module: the method with the tensors that it was made with; it must be left so.
+        """
+        return data
+
+    def add_on(self, clients: Sequence[Client]) -> AddOn | None:
+        """What changes the uploads of hostile ones of all clients; None if the attack leaves uploads alone."""
+        return None
+
+    def measure(
+        self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
+    ) -> dict[str, float]:
+        """Metrics of how far the attack succeeds, in each round that is evaluated.
+
+        Args:
+            run: the federation.
+            data: what ``training_data`` returned.
+            deployed: the tensors that are evaluated.
+            personal: those that stay on each client.
+        """
+        return {}

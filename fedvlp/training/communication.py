@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.module import FederatedModule, check_phases
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.base import AddOn

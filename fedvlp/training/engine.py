@@ -8,17 +8,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from lightning import Fabric
-
+from fedvlp.core.metrics import Predictions
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions
-from fedvlp.core.protocols import MeasuredData
 from fedvlp.core.state import Client, State, detached
 from fedvlp.runs.client_store import ClientStore, DiskStore, StoredState
+from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
-from fedvlp.training.task import OnClientFailure, PhaseTask
+from fedvlp.training.task import PhaseTask
 
 
 @runtime_checkable
@@ -28,23 +26,11 @@ class Engine(Protocol):
     def client_store(self, run: Path | None) -> ClientStore:
         """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
-    def train(
-        self,
-        clients: Sequence[Client],
-        task: PhaseTask,
-        here: Workspace,
-        on_failure: OnClientFailure,
-        min_clients: int,
-    ) -> list[ClientResult]:
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
         """The results of a phase's clients, of which some may have failed."""
 
     def evaluate(
-        self,
-        module: FederatedModule,
-        data: MeasuredData,
-        fabric: Fabric,
-        deployed: State,
-        personal: Mapping[int, State],
+        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """The accuracies as :func:`fedvlp.training.evaluation.evaluate` returns them."""
 
@@ -69,14 +55,7 @@ class LocalEngine:
         """Memory, or files in the run's folder where the options ask for them."""
         return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
-    def train(
-        self,
-        clients: Sequence[Client],
-        task: PhaseTask,
-        here: Workspace,
-        on_failure: OnClientFailure,
-        min_clients: int,
-    ) -> list[ClientResult]:
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
         """Trains this process's share of the clients, and exchanges the results with the other processes."""
         self.initial_personal = here.initial_personal
         fabric = here.fabric
@@ -85,7 +64,7 @@ class LocalEngine:
         shares = balance_clients(clients, lambda client: here.local.num_steps(client, batch_size), fabric.world_size)
         # Of this phase alone: an older error would be raised in its place.
         here.errors.clear()
-        results = train_clients(shares[fabric.global_rank], task, here, on_failure)
+        results = train_clients(shares[fabric.global_rank], task, here)
         if isinstance(fabric.strategy, GlooStrategy):
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
             results = [result for of_rank in by_rank for result in of_rank]
@@ -93,18 +72,13 @@ class LocalEngine:
         return sorted(results, key=lambda result: result.client.id)
 
     def evaluate(
-        self,
-        module: FederatedModule,
-        data: MeasuredData,
-        fabric: Fabric,
-        deployed: State,
-        personal: Mapping[int, State],
+        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """Measures on all splits in this process."""
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
-        return evaluate(module, data, fabric, deployed, personal, initial, self.predictions)
+        return evaluate(module, run.data, run.fabric, deployed, personal, initial, self.predictions)
 
 
 def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], processes: int) -> list[list[Client]]:

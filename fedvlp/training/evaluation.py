@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from lightning import Fabric
 from torch import Tensor
 
+from fedvlp.core.metrics import Predictions, single_state, stack
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.predictions import Predictions, single_state, stack
 from fedvlp.core.protocols import EvaluationSplit, HasOutOfDistribution, MeasuredData
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import State
@@ -49,7 +49,7 @@ def evaluate(
 
     Returns:
         ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
-        ``test`` and ``held_out`` of those that exist, and what :func:`protocol_scores` computes of them.
+        ``test`` and ``held_out`` of those that exist, and what :func:`with_means` computes of them.
     """
     module.eval()
     splits = list(data.evaluation_splits())
@@ -91,39 +91,28 @@ def _predictions_of_states(
 def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
     """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role and what protocols report.
 
+    Harmonic means are those of base and new classes' mean accuracies, as CoCoOp's; with the clients' own classes beside
+    them of all three, as FedTPG's. A spread is the population standard deviation over clients.
+
     >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
     {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
+    >>> with_means({"test/ink": 60.0, "test_new/ink": 20.0})["test_harmonic"]
+    30.0
     """
     # Each domain counts once, however many images it has.
     by_role: dict[str, list[float]] = {}
     for name, value in accuracy.items():
         by_role.setdefault(name.split("/")[0], []).append(value)
-    means = {role: sum(values) / len(values) for role, values in by_role.items()}
-    return {**accuracy, **means, **protocol_scores(by_role)}
-
-
-def protocol_scores(by_role: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Returns what is computed of the accuracies of each role, in percent; nothing of roles that are not there.
-
-    Harmonic means are those of base and new classes' mean accuracies, as CoCoOp's; with the clients' own classes beside
-    them of all three, as FedTPG's. A spread is the population standard deviation over clients.
-
-    >>> protocol_scores({"test": [60.0, 80.0], "test_new": [20.0, 40.0]})
-    {'test_harmonic': 42.0}
-    >>> protocol_scores({"personal": [50.0, 70.0]})
-    {'personal_worst': 50.0, 'personal_spread': 10.0}
-    """
-    scores: dict[str, float] = {}
+    scores = {role: sum(values) / len(values) for role, values in by_role.items()}
     # A protocol with new classes always measures them; the other roles depend on its options.
     for name, roles in HARMONIC.items():
         if roles[-1] in by_role:
-            means = [sum(by_role[role]) / len(by_role[role]) for role in roles if role in by_role]
-            scores[name] = statistics.harmonic_mean(means)
+            scores[name] = statistics.harmonic_mean([scores[role] for role in roles if role in by_role])
     for role in ("personal", "global"):
         if role in by_role:
             scores[f"{role}_worst"] = min(by_role[role])
             scores[f"{role}_spread"] = statistics.pstdev(by_role[role])
-    return scores
+    return {**accuracy, **scores}
 
 
 def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:

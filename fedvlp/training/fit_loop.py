@@ -118,6 +118,8 @@ class FitLoop:
             hooks=self.hooks,
             validation=validation_splits(run.local.every_add_on, run.data),
             run_folder=run.folder,
+            on_failure=clients.on_failure,
+            min_clients=run.server.min_clients,
         )
         return Run(
             here=here,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 from typing import Any
 
 from lightning import Fabric
@@ -21,7 +21,7 @@ from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import FractionAboveZero, InRange, NonNegativeInt, PositiveFloat, PositiveInt
 
 # Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow.
 GRADIENT_SCALE = 1024.0
@@ -122,7 +122,7 @@ class CosineDecay(Schedule):
 
 
 @dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(InRange):
     """How every client trains in one phase of a round.
 
     Args:
@@ -145,9 +145,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        check_range("local.epochs", self.epochs, PositiveFloat)
-        check_range("local.steps", self.steps, PositiveInt)
-        check_range("local.gradient_clip_val", self.gradient_clip_val, PositiveFloat)
+        super().__post_init__()
         # One epoch is the default, so it can't be told from an epoch that was asked for.
         if self.steps is not None and self.epochs != 1:
             raise UserError(
@@ -181,7 +179,8 @@ class LocalTraining:
         loader = loader_of(0 if spans_rounds else round)
         steps = num_steps(len(loader), self.epochs, self.steps)
         if not spans_rounds:
-            return islice(_forever(loader), steps), steps
+            # Each pass goes through the loader from its beginning.
+            return islice(chain.from_iterable(repeat(loader)), steps), steps
         # The passes before this round are skipped by arithmetic, the batches before it in its first pass by reading.
         pass_number, num_done = divmod(round * steps, len(loader))
         passes = chain.from_iterable(loader_of(later) for later in count(pass_number))
@@ -227,12 +226,6 @@ def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
     """
     # As a fraction of decimals, since 0.1 * 30 is more than 3 in floating point.
     return math.ceil(Fraction(str(epochs)) * num_batches) if steps is None else steps
-
-
-def _forever(loader: Loader) -> Iterator[Batch]:
-    """Goes through the loader again and again; each pass shuffles from scratch."""
-    while True:
-        yield from loader
 
 
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:

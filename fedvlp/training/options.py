@@ -12,19 +12,19 @@ from typing import Any
 
 from fedvlp.core.aggregation import Aggregator
 from fedvlp.core.state import Client
-from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
+from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.task import OnClientFailure
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, InRange, PositiveFloat, PositiveInt
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Server:
+class Server(InRange):
     """What the server does with the clients' updates.
 
     Args:
@@ -40,14 +40,9 @@ class Server:
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
 
-    def __post_init__(self) -> None:
-        """Checks the ranges, for callers in Python; the command line has checked them."""
-        check_range("server.min_clients", self.min_clients, PositiveInt)
-        check_range("server.max_update_norm", self.max_update_norm, PositiveFloat)
-
 
 @dataclass(frozen=True)
-class Clients:
+class Clients(InRange):
     """Which clients take part in a round, what becomes of those that fail, and where they keep what is theirs.
 
     Args:
@@ -71,15 +66,9 @@ class Clients:
     attack: Attack | None = None
     personal_on_disk: bool = False
 
-    def __post_init__(self) -> None:
-        """Checks the ranges, for callers in Python; the command line has checked them."""
-        check_range("clients.cohort_size", self.cohort_size, PositiveInt)
-        check_range("clients.dropout", self.dropout, FractionBelowOne)
-        check_range("clients.stragglers", self.stragglers, ClosedFraction)
-
 
 @dataclass(frozen=True)
-class Runtime:
+class Runtime(InRange):
     """What the program uses of the machine, and what it writes; changes results by rounding at most.
 
     Args:
@@ -94,11 +83,6 @@ class Runtime:
     compile: bool = False
     default_callbacks: bool = True
     collective_timeout: PositiveFloat = 1800
-
-    def __post_init__(self) -> None:
-        """Checks the ranges, for callers in Python; the command line has checked them."""
-        check_range("runtime.num_threads", self.num_threads, PositiveInt)
-        check_range("runtime.collective_timeout", self.collective_timeout, PositiveFloat)
 
 
 class ConfiguredRun(RunView):

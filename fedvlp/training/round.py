@@ -76,7 +76,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     for setup in run.setups:
         task = make_task(run, setup, state, cohort, step_shares)
         clients = [client for client in cohort if client.id not in rejected]
-        results = run.engine.train(clients, task, run.here, run.clients.on_failure, run.server.min_clients)
+        results = run.engine.train(clients, task, run.here)
         accepted, reasons = accept(run, results, task, metrics)
         server = task.aggregate([result.update for result in accepted])
         report_phase(run, task, server, results, metrics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fedvlp.utils.errors import UserError
 
@@ -62,3 +62,19 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
     # Infinity lies within a range that has no upper end.
     if math.isinf(value):
         raise UserError(f"Expected a finite {name}, got {value}.")
+
+
+class InRange:
+    """A dataclass whose numbers are checked against their types when it is made.
+
+    The command line has checked what is typed there; a caller in Python has not.
+    """
+
+    def __post_init__(self) -> None:
+        """Raises UserError if a number is out of its range."""
+        for name, hint in get_type_hints(type(self)).items():
+            # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
+            for part in (hint, *get_args(hint)):
+                is_number = isinstance(part, type) and issubclass(part, (int, float))
+                if is_number and part not in (bool, int, float):
+                    check_range(f"{type(self).__name__}.{name}", getattr(self, name), part)

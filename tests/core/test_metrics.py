@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from fedvlp.core import metrics
-from fedvlp.core.metrics import all_scores, calibration_error, class_scores, confusion_of, detection, interval, resample
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import (
+    Predictions,
+    all_scores,
+    calibration_error,
+    class_scores,
+    confusion_of,
+    detection,
+    interval,
+    resample,
+)
 from tests.helpers.predictions import chosen, draw, renamed
 
 

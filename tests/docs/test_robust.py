@@ -9,7 +9,7 @@ import fedvlp.core.aggregation
 import fedvlp.tools.attacks
 from fedvlp.core.aggregation import Aggregator
 from fedvlp.training.add_ons import PUBLIC
-from fedvlp.training.attack import Attack
+from fedvlp.training.cohort import Attack
 from tests.helpers.documents import ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "robust.md")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.module import check_phases
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
-from fedvlp.core.phases import check_phases
+from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import FedPromptSRC, ZeroShotCLIP
 

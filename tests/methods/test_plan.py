@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
-from fedvlp.core.phases import RoundContext, check_phases
+from fedvlp.core.module import check_phases
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import PLAN
 from fedvlp.methods.plan import AttentionOverClients, PromptAttention

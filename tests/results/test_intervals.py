@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.metrics import interval, resample
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.results.printing import table_text, tidy
 from fedvlp.results.tables import tables, with_intervals

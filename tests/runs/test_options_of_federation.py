@@ -26,7 +26,7 @@ from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_training
 from fedvlp.training.add_ons import PUBLIC, FedDyn
-from fedvlp.training.attack import Attack
+from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import ExponentialDecay, Schedule
 from fedvlp.training.options import describe_training
 from tests.helpers.options import different, options_of, other_value, record

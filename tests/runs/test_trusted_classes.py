@@ -13,7 +13,7 @@ from fedvlp.core.aggregation import Aggregator
 from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.training.add_ons import AddOn
-from fedvlp.training.attack import Attack
+from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten

@@ -13,11 +13,11 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 class Elsewhere(LocalEngine):
     """Clients that send three times their number, and are measured by a number that no other engine would give."""
 
-    def train(self, clients, task, here, on_failure, min_clients):
+    def train(self, clients, task, here):
         sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
         return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
 
-    def evaluate(self, module, data, fabric, deployed, personal):
+    def evaluate(self, run, module, deployed, personal):
         return {"validation/client0": 12.5, "validation": 12.5}
 
 

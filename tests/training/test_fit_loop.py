@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedvlp.runs.client_store import StatesOnDisk
-from fedvlp.training.attack import Attack
 from fedvlp.training.callback import FederationCallback
+from fedvlp.training.cohort import Attack
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 

@@ -20,7 +20,7 @@ from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMe
 from fedvlp.core.aggregation.privacy import clip_to_norm, norm_of, update_of
 from fedvlp.core.state import State, check_alike, weighted_mean
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.ranges import ClosedFraction, InRange, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _trimmed_mean(states: Sequence[State], left_out: int) -> State:
 
 
 @dataclass(frozen=True)
-class Krum(Aggregator):
+class Krum(InRange, Aggregator):
     """The one upload whose nearest others are nearest (Blanchard et al. 2017, Section 4); weights do not count.
 
     Args:
@@ -98,10 +98,6 @@ class Krum(Aggregator):
 
     byzantine: NonNegativeInt
 
-    def __post_init__(self) -> None:
-        """Checks the range."""
-        check_range("Krum.byzantine", self.byzantine, NonNegativeInt)
-
     @property
     def min_clients(self) -> int:
         """Clients 2 f + 3."""
@@ -113,7 +109,7 @@ class Krum(Aggregator):
 
 
 @dataclass(frozen=True)
-class MultiKrum(Aggregator):
+class MultiKrum(InRange, Aggregator):
     """Mean of the m uploads whose nearest others are nearest, each counted once (Blanchard et al. 2017, Section 4).
 
     An upload's score is the sum of its squared distances to the n - f - 2 nearest others, over all tensors that are
@@ -130,11 +126,6 @@ class MultiKrum(Aggregator):
 
     byzantine: NonNegativeInt
     selected: PositiveInt
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_range("MultiKrum.byzantine", self.byzantine, NonNegativeInt)
-        check_range("MultiKrum.selected", self.selected, PositiveInt)
 
     @property
     def min_clients(self) -> int:
@@ -167,7 +158,7 @@ def _squared_distances(values: Float[Tensor, "K numbers"]) -> Float[Tensor, "K K
 
 
 @dataclass(frozen=True)
-class NormClipping(OuterAggregator):
+class NormClipping(InRange, OuterAggregator):
     """Shortens updates that are longer than a limit, then lets another aggregator combine them.
 
     A client's update d is the difference of its upload from what it started from, over all tensors that are combined
@@ -185,10 +176,6 @@ class NormClipping(OuterAggregator):
 
     max_norm: PositiveFloat
     inner: Aggregator = field(default_factory=WeightedMean)
-
-    def __post_init__(self) -> None:
-        """Checks the range."""
-        check_range("NormClipping.max_norm", self.max_norm, PositiveFloat)
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
@@ -210,7 +197,7 @@ def clipped(state: State, before: State, max_norm: float) -> State:
 
 
 @dataclass(frozen=True)
-class FedGMA(Aggregator):
+class FedGMA(InRange, Aggregator):
     """The mean update, in which numbers that clients move to and fro are held back (Tenison et al. 2023, Algorithm 1).
 
     A = |mean_k sign(Delta_k)| with each client counted once, the mask m is 1 where A >= tau and A elsewhere, and
@@ -227,11 +214,6 @@ class FedGMA(Aggregator):
 
     agreement: ClosedFraction = 0.4
     learning_rate: PositiveFloat = 1.0
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_range("FedGMA.agreement", self.agreement, ClosedFraction)
-        check_range("FedGMA.learning_rate", self.learning_rate, PositiveFloat)
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
         """The masked step from ``before``."""

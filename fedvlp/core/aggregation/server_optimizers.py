@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
 from fedvlp.core.state import State, add_prefix, strip_prefix
-from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat, check_range
+from fedvlp.utils.ranges import FractionBelowOne, InRange, PositiveFloat
 
 
 class ServerOptimizer(OuterAggregator):
@@ -63,7 +63,7 @@ class ServerOptimizer(OuterAggregator):
 
 
 @dataclass(frozen=True)
-class ServerMomentum(ServerOptimizer):
+class ServerMomentum(InRange, ServerOptimizer):
     """Gradient descent with momentum on the server: v <- beta v + Delta, x <- x + eta v (Hsu et al. 2019, FedAvgM).
 
     With a learning rate of 1 and no momentum it is the inner aggregator itself.
@@ -84,11 +84,6 @@ class ServerMomentum(ServerOptimizer):
     momentum: FractionBelowOne = 0.9
     inner: Aggregator = field(default_factory=WeightedMean)
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_range("ServerMomentum.learning_rate", self.learning_rate, PositiveFloat)
-        check_range("ServerMomentum.momentum", self.momentum, FractionBelowOne)
-
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta v, and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
@@ -96,7 +91,7 @@ class ServerMomentum(ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class FedAdam(ServerOptimizer):
+class FedAdam(InRange, ServerOptimizer):
     """Adam on the server (Reddi et al. 2021, Algorithm 2), without correction of the moments' start, as in the paper.
 
     m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, x <- x + eta m / (sqrt(v) + tau), from
@@ -119,14 +114,6 @@ class FedAdam(ServerOptimizer):
     beta2: FractionBelowOne = 0.99
     tau: PositiveFloat = 1e-3
     inner: Aggregator = field(default_factory=WeightedMean)
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        name = type(self).__name__
-        check_range(f"{name}.learning_rate", self.learning_rate, PositiveFloat)
-        check_range(f"{name}.beta1", self.beta1, FractionBelowOne)
-        check_range(f"{name}.beta2", self.beta2, FractionBelowOne)
-        check_range(f"{name}.tau", self.tau, PositiveFloat)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta m / (sqrt(v) + tau), and m and v."""

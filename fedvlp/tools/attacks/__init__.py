@@ -1,6 +1,6 @@
 """Attacks of hostile clients, to test rules and methods against.
 
-Nothing but commands and experiments imports it: a federation knows an attack by ``fedvlp.training.attack`` alone.
+Nothing but commands and experiments imports it: a federation knows an attack by ``fedvlp.training.cohort`` alone.
 """
 
 from fedvlp.tools.attacks.bad_prompt_fl import BadPromptFL

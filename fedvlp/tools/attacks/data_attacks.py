@@ -21,8 +21,8 @@ from fedvlp.core.state import Client, State
 from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
 from fedvlp.data.files.images import Indices
 from fedvlp.data.loaders import BoundLoaders
-from fedvlp.training.attack import Attack
 from fedvlp.training.callback import RunView
+from fedvlp.training.cohort import Attack
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero

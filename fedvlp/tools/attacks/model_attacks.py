@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from fedvlp.core.state import Client, State
 from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
-from fedvlp.training.attack import Attack
+from fedvlp.training.cohort import Attack
 from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
 

@@ -15,7 +15,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.commands.trained_config import ALLOW_HELP
-from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.record import SWEEP_FILE
-from fedvlp.results.tables import UNTRAINED, ranking, tables
+from fedvlp.results.tables import UNTRAINED, tables
+from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes
 

@@ -19,11 +19,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.grouping import by_settings, describe_differences, measure_of, row_labels
+from fedvlp.results.grouping import describe_differences, measure_of, row_labels
 from fedvlp.results.printing import (
     TextTable,
     describe_group,
-    finding,
     format_cell,
     format_range,
     table_text,
@@ -40,12 +39,11 @@ from fedvlp.results.tables import (
     Row,
     Table,
     costs,
-    ranked,
-    ranking,
     tables,
     with_intervals,
 )
 from fedvlp.tools.report.figures import compared_rows, pictures_of
+from fedvlp.tools.report.ranking import finding, ranked, ranking
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -207,8 +205,11 @@ def _about(table: Table) -> list[tuple[str, str]]:
 def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The runs by method and settings, each with its config as YAML."""
     labels = row_labels(records)
+    by_settings: dict[str, list[Record]] = {}
+    for record in records:
+        by_settings.setdefault(record.settings, []).append(record)
     groups = []
-    for settings, members in by_settings(records).items():
+    for settings, members in by_settings.items():
         configs = []
         for record in members:
             text = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else ""

@@ -16,7 +16,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, load_record
-from fedvlp.runs.run_folder import load_trained
+from fedvlp.runs.run_folder import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.training.communication import COUNTS, communication_cost
@@ -159,7 +159,8 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
 def _described(command: FederationCLI) -> dict[str, Any]:
     """What the summary must say of how was trained, on what and by which clients, and of what is sent."""
     federation = cast(Federation, command.trainer)
-    description = federation.describe(command.model, command.datamodule)
+    federation.prepare(command.model, command.datamodule)
+    description = {**federation.description, **describe_data(command.datamodule)}
     cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
     counts = cost.rows(rounds=1)[-1]
     trains = bool(command.model.configure_phases())

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedvlp.core.predictions import Predictions
+from fedvlp.core.metrics import Predictions
 from fedvlp.results import find_records
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.report.page import report_page
