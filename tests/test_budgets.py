@@ -30,9 +30,9 @@ ROOMS = {  # lines and files of each folder of the library
     "pretrained": (300, 3),
     "results": (2060, 9),
     "runs": (980, 6),
-    "sites": (2350, 14),
+    "sites": (2100, 13),
     "testing": (870, 6),
-    "tools": (6500, 37),
+    "tools": (6400, 37),
     "training": (3970, 25),
     "utils": (880, 11),
 }
