@@ -30,7 +30,7 @@ ROOMS = {  # lines and files of each folder of the library
     "pretrained": (300, 3),
     "results": (2025, 9),
     "runs": (940, 6),
-    "sites": (2350, 14),
+    "sites": (2100, 13),
     "testing": (870, 6),
     "tools": (6540, 37),
     "training": (3970, 25),

@@ -346,7 +346,7 @@ class DeviceLoader:
 
 
 class PrecomputedLoader:
-    """Batches cut from tensors that hold whole domains; nothing is read, decoded or encoded.
+    """Batches cut from the tensors of domains; nothing is read, decoded or encoded.
 
     Args:
         tensors: gives each domain's tensors, [images, ...] by name, when the first batch is asked for.

@@ -137,11 +137,6 @@ class SitesData(FederatedDataModule):
         """One client a site; a site that was not there yet has no images."""
         return [Client(place, place, self._count(name, "train"), name) for place, name in enumerate(self.sites)]
 
-    @property
-    def num_clients(self) -> int:
-        """The number of sites."""
-        return len(self.sites)
-
     @cached_property
     def split_parts(self) -> list[SplitPart]:
         """The parts of the split whose images are here: the held-out domains."""
@@ -150,11 +145,7 @@ class SitesData(FederatedDataModule):
         ]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
-        """Has no training image.
-
-        Raises:
-            UserError: always.
-        """
+        """Raises a UserError: no training image is here."""
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
     def evaluation_splits(self) -> list[EvaluationSplit]:

@@ -72,11 +72,9 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
 
 
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Mean accuracy over rounds: on what tests above, on source validation below.
+    """Mean accuracy over rounds, on what tests above and on source validation below, of at most ``MAX_SERIES`` rows.
 
-    Args:
-        table: the runs.
-        rows: at most ``MAX_SERIES`` rows; the first ones that figures can show if not given.
+    Without rows it is of the first ones that figures can show.
     """
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
@@ -106,9 +104,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
     """Mean accuracy against the parameters that a client sends and receives in a round, one line a method.
 
-    Args:
-        table: the runs.
-        methods: names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
+    ``methods`` are names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
     """
     figure, (axes,) = new_axes(
         [f"{role_title(table.role)} (%)"], "parameters sent and received by a client in a round", methods
@@ -136,12 +132,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
 
 
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
-    """Each domain's accuracy and what rows are ranked by, a bar for each method, from zero.
-
-    Args:
-        table: the runs.
-        rows: at most ``MAX_SERIES`` rows.
-    """
+    """Each domain's accuracy and what rows are ranked by, a bar for each of at most ``MAX_SERIES`` rows, from zero."""
     columns = [*table.columns, AVERAGE]
     figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], "", _labels(rows))
     # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
