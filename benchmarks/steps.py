@@ -15,7 +15,7 @@ from fedvlp.clip import CLIP, clean_class_names
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.data.catalog import DATA_SETS
+from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.methods.adapt import ADAPT
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.plan import PLAN

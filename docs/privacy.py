@@ -27,7 +27,7 @@ from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, num_bytes, select
 from fedvlp.data import Pooled
 from fedvlp.utils.config_files import configs_folder
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.text_table import markdown_table
 
 PAGE = Path(__file__).resolve().parent / "privacy.md"

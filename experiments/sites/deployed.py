@@ -23,15 +23,14 @@ class Deployed:
     Args:
         setting: what is trained.
         folder: for all that is written.
-        plain: whether SuperNodes ask for messages as seldom as Flower's own.
     """
 
-    def __init__(self, setting: Setting, folder: Path, plain: bool = False) -> None:
+    def __init__(self, setting: Setting, folder: Path) -> None:
         self.setting = setting
         self.app = folder / "app"
         self.runs = folder / "server"
         self.homes = setting.make_homes(folder / "sites")
-        self.federation = LocalFederation(folder / "flower", plain)
+        self.federation = LocalFederation(folder / "flower")
         self.meter = Meter(self.federation.relays)
         self.steps: dict[str, float] = {}
 

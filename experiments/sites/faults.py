@@ -42,13 +42,11 @@ class Fault(NamedTuple):
         injected: what is done.
         act: does it to a federation whose server is up, and returns what happened besides what the run's events say.
         more: further options of the run.
-        plain: whether with Flower's own SuperNode, which starts a process by name for each message.
     """
 
     injected: str
     act: Callable[[Deployed], str]
     more: tuple[str, ...] = ()
-    plain: bool = False
 
 
 def site_killed(deployed: Deployed) -> str:
@@ -154,9 +152,7 @@ def too_few(deployed: Deployed) -> str:
 FAULTS = {
     "site_killed": Fault("SIGKILL for all processes of a site in round 2; started again a round later", site_killed),
     "warm_process_killed": Fault("SIGKILL for a site's warm process between two rounds", warm_process_killed),
-    "client_app_killed": Fault(
-        "SIGKILL for the process that Flower starts for a message", client_app_killed, plain=True
-    ),
+    "client_app_killed": Fault("SIGKILL for the process that Flower starts for a message", client_app_killed),
     "site_late": Fault(f"a site answers after more than data.reply_seconds={REPLY_SECONDS}", site_late),
     "rubbish": Fault("a site answers with random bytes from round 2 on", rubbish),
     "wrong_keys": Fault(
@@ -213,7 +209,7 @@ def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[st
     """Returns a fault's row: what was injected, what happened, whether the result is as without it, what was lost."""
     fault = FAULTS[name]
     options = (f"--data.reply_seconds={REPLY_SECONDS}", *fault.more)
-    deployed = Deployed(setting(images, options), folder, fault.plain)
+    deployed = Deployed(setting(images, options), folder)
     try:
         happened = fault.act(deployed)
     finally:

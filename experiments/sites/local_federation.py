@@ -32,12 +32,10 @@ class LocalFederation:
 
     Args:
         folder: for certificates, keys, logs and Flower's own files; not to be shared.
-        plain: whether SuperNodes ask for messages as seldom as Flower's own.
     """
 
-    def __init__(self, folder: Path, plain: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.supernode = ["flower-supernode"] if plain else [sys.executable, "-m", "fedvlp.sites.flower.supernode"]
         folder.mkdir(parents=True, exist_ok=True)
         beside_python = Path(sys.executable).parent  # where pip puts Flower's commands
         path = os.pathsep.join([str(beside_python), os.environ.get("PATH", "")])
@@ -102,7 +100,7 @@ class LocalFederation:
         self.processes.start(
             name,
             [
-                *self.supernode,
+                "flower-supernode",
                 *("--superlink", f"{HOST}:{self.relays[name].port}"),
                 *("--root-certificates", (certificates or self.certificates).authority),
                 *("--auth-supernode-private-key", key or self.folder / f"{name}.key"),

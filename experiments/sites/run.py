@@ -37,17 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         domains = sorted(path.name for path in images.iterdir() if path.is_dir())
         held_out = given.held_out or (domains[-1] if len(domains) > 3 else None)
         setting = Setting(given.method, given.rounds, images.resolve(), held_out, tuple(given.more))
-        return compare(setting, folder, given.seconds, given.plain)
+        return compare(setting, folder, given.seconds)
 
 
-def compare(setting: Setting, folder: Path, seconds: float, plain: bool = False) -> int:
+def compare(setting: Setting, folder: Path, seconds: float) -> int:
     """Simulates and deploys one federation, and prints how they compare.
 
     Args:
         setting: what is trained.
         folder: for all that is written.
         seconds: after how many the deployed run is given up.
-        plain: whether SuperNodes ask for messages as seldom as Flower's own.
 
     Returns:
         0 if both are equal, 1 if they are not, 2 if the deployed run did not end well.
@@ -57,7 +56,7 @@ def compare(setting: Setting, folder: Path, seconds: float, plain: bool = False)
     simulate(setting, folder / "simulation")
     simulated = newest_run(folder / "simulation")
     simulation_start = read_times(simulated).begun - began
-    deployed = Deployed(setting, folder, plain)
+    deployed = Deployed(setting, folder)
     try:
         deployed.start()
         deployed.hand_over()
@@ -121,7 +120,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--held_out", help="domain of the server's own; the last of more than three if not given")
     parser.add_argument("--output", type=Path, help="new folder for all that is written; a temporary one if not given")
     parser.add_argument("--seconds", type=float, default=400, help="after so many the deployed run is given up")
-    parser.add_argument("--plain", action="store_true", help="with flower-supernode, which asks for messages every 3 s")
     parser.add_argument("more", nargs="*", help="after --: further arguments of fedvlp fit")
     return parser
 

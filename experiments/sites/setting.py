@@ -57,7 +57,7 @@ class Setting:
         """Returns the config of its server as arguments."""
         own = [f"--data.sites={json.dumps(self.sites)}", f"--data.class_names={json.dumps(self.classes)}"]
         root = [] if self.held_out is None else self._root()
-        return ["--data=fedvlp.sites.SitesData", *own, *root, "--data.arrival_seconds=120", *self._shared()]
+        return ["--data=fedvlp.sites.data.SitesData", *own, *root, "--data.arrival_seconds=120", *self._shared()]
 
     def make_homes(self, parent: Path) -> dict[str, Path]:
         """Makes each site's folder, which knows its own images and no others; returns them by the site's name."""

@@ -90,9 +90,6 @@ class PredictionsFile(FederationCallback):
     """Writes ``predictions.safetensors`` and ``confusion.csv``: the predicted class of each test image.
 
     They are those of the last evaluations of zero-shot CLIP and of the method; nothing is measured again for them.
-
-    Args:
-        baseline: measures zero-shot CLIP.
     """
 
     def __init__(self, baseline: Baseline) -> None:
@@ -130,11 +127,7 @@ def _tested(by_split: Mapping[str, Predictions]) -> dict[str, Predictions]:
 
 
 class Plots(FederationCallback):
-    """Draws accuracy over rounds and against communication: ``accuracy.png`` and ``communication.png``.
-
-    Args:
-        baseline: where the untrained baseline's accuracies are.
-    """
+    """Draws accuracy over rounds and against communication: ``accuracy.png`` and ``communication.png``."""
 
     def __init__(self, baseline: Baseline) -> None:
         self.baseline = baseline

@@ -78,9 +78,6 @@ class EventLog(FederationCallback):
     """Writes ``events.jsonl``: rounds, clients, phases, refusals, second tries, checkpoints and how the run ended.
 
     ``fedvlp status`` reads it, also while the run is going.
-
-    Args:
-        checkpoints: writes the checkpoints; none if not given.
     """
 
     def __init__(self, checkpoints: Checkpoints | None = None) -> None:

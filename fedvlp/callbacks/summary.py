@@ -39,11 +39,7 @@ MAX_CLIENTS = 12
 
 
 class Summary(FederationCallback):
-    """Prints each domain's accuracy beside zero-shot CLIP, and writes all of it with versions, seed and split.
-
-    Args:
-        baseline: where the untrained baseline's accuracies are.
-    """
+    """Prints each domain's accuracy beside zero-shot CLIP, and writes all of it with versions, seed and split."""
 
     def __init__(self, baseline: Baseline) -> None:
         self.baseline = baseline

@@ -18,12 +18,7 @@ MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
 def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values by which runs are grouped, each under one short name.
-
-    Args:
-        description: the federation's, of the run.
-        data: the data module's, of the images.
-    """
+    """Returns the values by which runs are grouped, each under one short name."""
     model = description["model"]
     clip = model["init_args"].get("clip")
     return {
@@ -43,11 +38,6 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
     """Puts a WandbLogger's run, which has not begun, into the group of its sweep, or else of its method and data.
 
     Options that the user set are not changed, and other loggers have no groups.
-
-    Args:
-        logger: any of Lightning's.
-        attributes: what ``run_attributes`` returns.
-        folder: the run's.
     """
     # Lightning has no public way to set a group once the logger is made.
     options = getattr(logger, "_wandb_init", None)
@@ -68,13 +58,7 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
 
 
 def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Sends a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped.
-
-    Args:
-        logger: any of Lightning's.
-        attributes: what ``run_attributes`` returns.
-        folder: the run's.
-    """
+    """Sends a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped."""
     if hasattr(logger, "_wandb_init"):
         record = load_record(folder)
         logger.experiment.summary.update({**attributes, **_summary(record), "ended": True})

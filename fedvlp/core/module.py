@@ -18,10 +18,9 @@ from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.utils.digests import code_digest, digest, to_jsonable
+from fedvlp.utils.digests import code_digest, constructor_arguments, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
-from fedvlp.utils.signatures import constructor_arguments
 from fedvlp.version import __version__
 
 Unseen = Literal["each", "mean", "shared"]

@@ -7,7 +7,6 @@ import hashlib
 import json
 import logging
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,32 +197,19 @@ def load_features(path: Path, count: int, device: torch.device) -> Features | No
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            metadata = file.metadata() or {}
-            seconds = float(metadata.get("seconds", 0))
+            seconds = float((file.metadata() or {}).get("seconds", 0))
     except (SafetensorError, OSError, ValueError) as error:
         log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
         return None
-    # A disk may return other bytes than were written; the checksum finds it before a run uses them.
-    is_whole = metadata.get("checksum") == _tensor_checksum(tensors)
-    if not (is_whole and all(len(tensor) == count for tensor in tensors.values())):
+    if any(len(tensor) != count for tensor in tensors.values()):
         log.warning("The cached features %s are damaged; computing them again.", path)
         return None
     return Features({name: tensor.to(device) for name, tensor in tensors.items()}, seconds, is_cached=True)
 
 
 def save_features(path: Path, features: Features) -> None:
-    """Writes features in one step, with the checksum that ``load_features`` asks for."""
+    """Writes features in one step, so that a file that is there is whole."""
     # safetensors refuses views, and tensors on a GPU.
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
-    metadata = {"checksum": _tensor_checksum(tensors), "seconds": f"{features.seconds:.3f}"}
+    metadata = {"seconds": f"{features.seconds:.3f}"}
     write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
-
-
-def _tensor_checksum(tensors: dict[str, Tensor]) -> str:
-    """Covers names, types, shapes and values."""
-    value = 0
-    # CRC-32 and not SHA-256: it is read with every run, and finds chance damage as well.
-    for name, tensor in sorted(tensors.items()):
-        value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
-        value = zlib.crc32(tensor.contiguous().view(torch.uint8).numpy().data, value)
-    return f"{value:08x}"

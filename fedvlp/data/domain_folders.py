@@ -18,14 +18,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedvlp.core.metrics import Predictions
-from fedvlp.data.catalog import normalise_name
+from fedvlp.data.catalog.description import normalise_name
 from fedvlp.data.files.images import (
     EXTENSIONS,
     ArrayImages,
     FolderImages,
     Images,
     bad_images_message,
-    check_utf8,
     composed,
     folders_in,
     list_images,
@@ -99,7 +98,6 @@ class DomainFolders(FederatedDataModule):
         domains = scan(self.root, self.allow_single_domain)
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
-        check_utf8([*domains, *class_names])
         self._check_classes(classes)
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
 
@@ -218,9 +216,17 @@ def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageF
         raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {root}.")
     # A few images beside the folders are stray files; more than there are inside means that a level is missing.
     if not filled or len(too_high[2]) > sum(map(len, domains.values())):
-        raise UserError(_missing_level(root, too_high[2]))
+        where = f"root/{too_high[2][0]}" if too_high[2] else "images directly"
+        raise UserError(
+            f"Expected {EXPECTED}; found {where} in {root}, so a level of folders is missing. If that is a domain's "
+            "folder, point data.root one level up. Else put the class folders into one folder for each domain."
+        )
     if len(domains) < 2 and not allow_single_domain:
-        raise UserError(_single_domain(root, filled[0], domains[filled[0]]))
+        raise UserError(
+            f"Expected at least two domains laid out as {EXPECTED}; found one, {filled[0]!r}, in {root}. If domains "
+            "are inside it, point data.root one level down. Else add a folder for each other domain, or allow it with "
+            "data.allow_single_domain=true."
+        )
     if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
     return {domain: sorted(files) for domain, files in sorted(domains.items())}
@@ -238,30 +244,6 @@ def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
     return sorted(files)
-
-
-def _missing_level(root: Path, images: Sequence[str]) -> str:
-    """Returns why images lie too near to the root, and what to do."""
-    if not images:
-        return f"Expected {EXPECTED}; found images directly in {root}. Sort them into folders by domain and class."
-    message = f"Expected {EXPECTED}; found root/{images[0]} in {root}, so one level of folders is missing."
-    here = root.resolve()
-    # A neighbour with folders of the same names looks like another domain, and the names like classes.
-    for neighbour in folders_in(here.parent):
-        if neighbour != here.name and set(folders_in(root)) & set(folders_in(here.parent / neighbour)):
-            hint = f"point data.root one level up, at {here.parent}."
-            return f"{message} It looks like a domain beside {neighbour!r}: {hint}"
-    return f"{message} Put the class folders into one folder for each domain."
-
-
-def _single_domain(root: Path, name: str, files: Sequence[ImageFile]) -> str:
-    """Returns that there is but one domain, and what to do."""
-    message = f"Expected at least two domains laid out as {EXPECTED}; found one, {name!r}, in {root}."
-    # Folders of the same names inside several folders look like classes inside domains.
-    inner = {tuple(file.name.split("/")[1:3]) for file in files if file.name.count("/") >= 3}
-    if len({folder for _, folder in inner}) < len(inner):
-        return f"{message} The domains seem to be inside it: point data.root one level down, at {root / name}."
-    return f"{message} Add a folder for each other domain, or allow it with data.allow_single_domain=true."
 
 
 @dataclass(frozen=True)

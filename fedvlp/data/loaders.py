@@ -29,8 +29,6 @@ from fedvlp.data.splits import Role, SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
-MIN_FRACTION_OF_DOMAIN = 0.25
-"""Of a domain of which fewer images are used, those alone are encoded."""
 
 
 @dataclass
@@ -40,15 +38,8 @@ class BoundLoaders:
     Attributes:
         images: images by domain.
         parts: which of them play which role.
-        transform: makes a tensor [3, V, V] of a PIL image.
-        train_transform: the same with random crops and flips, where training images change from pass to pass.
-        precompute: makes tensors [B, ...] by name of images [B, 3, V, V]; None leaves them unchanged.
-        key: everything but transform, images and device that ``precompute`` depends on.
-        device: where batches are wanted.
+        transform: as of ``FederatedDataModule.bind``, like the other attributes that are not explained here.
         domains: the source domains, if training batches shall tell which of them each image is of; else none.
-        num_workers: processes that read images.
-        cache_dir: folder below which computed tensors are kept; None keeps them in memory alone.
-        cache_images: whether decoded images are kept there too.
         class_names: names of all classes, where parts are of some of them.
         of_classes: ``precompute`` and ``key`` for other classes than those that train, by their names.
     """
@@ -219,20 +210,15 @@ class BoundLoaders:
         return cached_features(path, len(rows), self.device, compute)
 
     def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
-        """The rows of a domain that are computed together, for parts of one key or all parts: all, unless few are used.
-
-        Whole domains are computed so that all splits, seeds and shots share them.
-        """
+        """The rows of a domain that parts of one key, or all parts, use; they are computed together."""
         if (domain, key) not in self._rows:
             parts = [part for part in self.parts if key is None or self._precompute(part)[1] == key]
             # Augmented training images are new in every pass, so nothing that was computed of them could be used again.
             if self.train_transform is not None:
                 parts = [part for part in parts if part.role != "train"]
             used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
-            rows = np.sort(np.concatenate([np.empty(0, np.int64), *used]))
-            count = len(self.images[domain])
-            is_few = len(rows) < MIN_FRACTION_OF_DOMAIN * count
-            self._rows[domain, key] = rows if self.train_transform is not None or is_few else np.arange(count)
+            # Each once: the parts of a client and of its domain may have the same images.
+            self._rows[domain, key] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
         return self._rows[domain, key]
 
 
@@ -360,7 +346,7 @@ class DeviceLoader:
 
 
 class PrecomputedLoader:
-    """Batches cut from tensors that hold whole domains; nothing is read, decoded or encoded.
+    """Batches cut from the tensors of domains; nothing is read, decoded or encoded.
 
     Args:
         tensors: gives each domain's tensors, [images, ...] by name, when the first batch is asked for.

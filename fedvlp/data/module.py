@@ -24,7 +24,6 @@ from fedvlp.data.files.images import (
     Indices,
     Transform,
     bad_images_message,
-    check_utf8,
     identity,
     image_paths,
     unreadable,
@@ -160,7 +159,6 @@ class FederatedDataModule(L.LightningDataModule):
         root = Path(self.out_of_distribution).expanduser().resolve()
         if not root.is_dir():
             raise UserError(f"Expected a folder of images at {root}; there is none. Check data.out_of_distribution.")
-        check_utf8([root.name])
         paths = image_paths([str(root)])
         names = [path.relative_to(root).as_posix() for path in paths]
         if bad := unreadable(paths, f"checking {root.name}"):

@@ -33,12 +33,10 @@ class Partitioner(Protocol):
             domains: domain of each image, a position among the source domains.
             generator: the only source of randomness.
         """
-        ...
 
     @property
     def description(self) -> str:
         """How results describe it, such as ``30 clients, Dirichlet 0.5 within domains``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,7 @@ class Dispersed(Partitioner):
             # Sizes are the same in every draw, so one shows whether they suffice.
             return _resample_until(lambda: _ascending(pieces), self.min_examples, self.description, draws=1)
 
-        return _within_each_domain(labels, domains, self.num_clients, divide)
+        return _partition(labels, domains, self.num_clients, True, divide)
 
     @property
     def description(self) -> str:
@@ -324,11 +322,9 @@ class QuantitySkew(Partitioner):
 def _partition(
     labels: Indices, domains: Indices, num_clients: int, within_domains: bool, divide: Divide
 ) -> list[Indices]:
-    return _within_each_domain(labels, domains, num_clients, divide) if within_domains else divide(labels, num_clients)
-
-
-def _within_each_domain(labels: Indices, domains: Indices, num_clients: int, divide: Divide) -> list[Indices]:
-    """Divides each domain by itself, so that a client has images of one domain; the clients of the first come first."""
+    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first."""
+    if not within_domains:
+        return divide(labels, num_clients)
     domain_indices = np.unique(domains)
     if num_clients < len(domain_indices):
         raise UserError(

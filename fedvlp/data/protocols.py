@@ -77,11 +77,7 @@ class SplitPlan:
     Attributes:
         sources: source domains, in the order of their positions.
         held_out: held-out domains; all their images test, or those that the official split names.
-        rule: divides each source domain into roles.
-        partition: divides the training images among clients.
-        official: roles that came with the images, which the rule then does not draw.
-        protocol: what is trained on and measured.
-        class_split: whether clients are also measured on the classes of their own.
+        rule: divides each source domain into roles, but for those that the official split gives.
         targets: names of the other data sets that are measured.
 
     >>> SplitPlan(["ink"], ["sketch"], SplitRule()).describe_line(7)

@@ -36,13 +36,9 @@ class OfficialSplit:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How the images of each source domain are divided into roles.
+    """How the images of each source domain are divided into roles; its fields are options of FederatedDataModule.
 
-    Attributes:
-        validation_fraction: share of each class that validates, of what is left after testing, in (0, 1).
-        test_fraction: share of each class that tests, in [0, 1).
-        shots: training images of each class, at most; None takes all.
-        seed: of all draws; a domain's split depends on no other domain.
+    A domain's split depends on no other domain.
     """
 
     validation_fraction: OpenFraction = 0.2

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES, role_title
 from fedvlp.results.record import ZERO_SHOT_ROW
@@ -51,23 +51,6 @@ ALWAYS_SHOWN = ("validation", "test", "held_out")
 
 
 @dataclass(frozen=True)
-class SeriesStyle:
-    """How one series is drawn everywhere: no two of ``MAX_SERIES`` neighbours share any of these.
-
-    Attributes:
-        colour: of lines, markers and bars.
-        line: matplotlib's ``linestyle``.
-        marker: matplotlib's ``marker``.
-        hatch: of bars, matplotlib's ``hatch``.
-    """
-
-    colour: str
-    line: Any
-    marker: str
-    hatch: str
-
-
-@dataclass(frozen=True)
 class Picture:
     """A figure with its title, caption and a description for readers who can't see it.
 
@@ -93,10 +76,10 @@ class Picture:
         return file.getvalue()
 
 
-def series_style(index: int) -> SeriesStyle:
-    """Returns the style of the series with this index."""
+def series_style(index: int) -> dict[str, Any]:
+    """Returns how a series is drawn as matplotlib's options; no two of ``MAX_SERIES`` neighbours share any of them."""
     place = index % MAX_SERIES
-    return SeriesStyle(COLOURS[place], LINES[place], MARKERS[place], HATCHES[place])
+    return {"color": COLOURS[place], "linestyle": LINES[place], "marker": MARKERS[place]}
 
 
 def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
@@ -154,14 +137,6 @@ def _legend_columns(labels: Sequence[str]) -> int:
     return 2 if labels and max(map(len, labels)) <= 22 else 1
 
 
-def logarithmic(axes: Axes) -> None:
-    """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
 def accuracy_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
     """Returns accuracy in percent over rounds: validation thin, what tests bold, zero-shot CLIP dotted."""
     evaluated = [row for row in history if "validation" in row]
@@ -205,15 +180,13 @@ def _draw_series(
     if points:
         axes.plot(
             *zip(*points, strict=True),
-            color=style.colour,
-            linestyle=style.line,
+            **style,
             linewidth=linewidth,
-            marker=style.marker,
             markersize=3.5,
             label=escape_text(label),
         )
     if baseline is not None:
-        axes.axhline(baseline, color=style.colour, linestyle=":", linewidth=1.0)
+        axes.axhline(baseline, color=style["color"], linestyle=":", linewidth=1.0)
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:

@@ -107,14 +107,6 @@ def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
     return [tuple(members) for members in groups.values()]
 
 
-def by_settings(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Returns the runs of each row of a table, which have equal settings."""
-    rows: dict[str, list[Record]] = {}
-    for record in records:
-        rows.setdefault(record.settings, []).append(record)
-    return rows
-
-
 def describe_records(records: Sequence[Record]) -> dict[str, str]:
     """Returns what the runs of a table have in common, by name; the clients are those of the federated runs."""
     # A centralised run has no clients, so a federated one is described where there is one.
@@ -150,11 +142,7 @@ def _classes(names: Sequence[str]) -> str:
 
 
 def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
-    """Returns a line that says in what several tables differ; empty for a single one.
-
-    Args:
-        abouts: what the runs of each table have in common.
-    """
+    """Returns a line that says in what several tables differ; empty for a single one."""
     if len(abouts) < 2:
         return ""
     parts = []

@@ -244,12 +244,7 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
 
 
 def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
-    """Returns the papers' tables of the same domains and the same kind of protocol as ours.
-
-    Args:
-        table: ours.
-        wanted: the papers; all if empty.
-    """
+    """Returns the papers' tables of the domains and the kind of protocol of ours; of all papers if none is wanted."""
     data = table.records[0].data
     # A folder of images is called by its class and the folder's name, such as "DomainFolders pacs".
     key = dataset_key(str(data.get("name", "-")).split()[-1])
@@ -342,13 +337,7 @@ def _our_cells(table: Table, row: Row, printed: PrintedRow) -> dict[str, Cell | 
 
 
 def tidy_printed(printed: PrintedTable, number: int, table: Table | None = None) -> pd.DataFrame:
-    """Returns one row for each printed number, as printed, and for each difference; columns as ``tidy`` has them.
-
-    Args:
-        printed: the paper's table.
-        number: its own, in the column ``table``.
-        table: ours, whose differences follow; none if not given.
-    """
+    """Returns one row for each printed number, as printed, and for each difference; columns as ``tidy`` has them."""
     rows: list[dict[str, Any]] = []
     for row in printed.rows:
         common = {"source": printed.name, "method": row.method, "backbone": BACKBONES[row.backbone]}

@@ -1,4 +1,4 @@
-"""Tables as text, Markdown, LaTeX and CSV: of results and of what methods send, and a result in one sentence."""
+"""Tables as text, Markdown, LaTeX and CSV: of results and of what methods send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.results.record import Record
-from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs, ranking
+from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text, text_table
 
 TableFormat = Literal["table", "markdown", "latex"]
@@ -156,12 +156,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def tidy(table: Table, number: int) -> pd.DataFrame:
-    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds.
-
-    Args:
-        table: the table.
-        number: its own, in the column ``table``.
-    """
+    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds."""
     cells = table.cells.reset_index()
     cells["column"] = cells["column"].replace(AVERAGE, table.average_title)
     counted: list[dict[str, Any]] = []
@@ -267,54 +262,6 @@ def _describe_measure(table: Table) -> str:
         f"{start}; average and {SPREAD} "
         f"(population standard deviation) over {over} for each seed that has all of these columns"
     )
-
-
-def finding(table: Table) -> str:
-    """Returns which method has the highest average after the last round, and how far it is from the others.
-
-    A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
-    """
-    cells = {row: cell for row in ranking(table).index if (cell := table.cell(row, AVERAGE)) is not None}
-    if not cells:
-        return "No method was measured on every domain, so none is called the best."
-    best, *others = cells
-    trained = [row for row in cells if row[1] != UNTRAINED]
-    score = _score(cells[best], table, is_trained=best[1] != UNTRAINED)
-    if not trained:
-        return f"{best[0]} has {score}; no method that trains was measured on every domain."
-    remark = "" if cells[trained[0]].n > 1 else "; one seed does not show how much of this is chance"
-    if best[1] == UNTRAINED:
-        points = cells[best].mean - cells[trained[0]].mean
-        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[trained[0]])}"
-        return (
-            f"No trained method is above {best[0]}, which has {score}: the best of them, {trained[0][0]}, is "
-            f"{behind}{remark}."
-        )
-    # The method is compared with the next one, and with zero-shot CLIP.
-    zero_shot = [row for row in others[1:] if row[1] == UNTRAINED]
-    leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *zero_shot[:1])]
-    compared = f": {' and '.join(leads)}" if leads else ", and no other method was measured on every domain"
-    return f"{best[0]} has the highest result, {score}{compared}{remark}."
-
-
-def _score(cell: Cell, table: Table, is_trained: bool) -> str:
-    part = "" if table.is_whole else f" ({len(table.columns)} of {table.num_columns})"
-    score = f"{format_cell(cell)} % {table.measure.score}{part}"
-    seeds = "one seed" if cell.n == 1 else f"{cell.n} seeds"
-    return f"{score} over {seeds}" if is_trained else score
-
-
-def _lead(best: Cell, name: str, other: Cell) -> str:
-    points = f"{best.mean - other.mean:.1f}"
-    return f"level with {name}" if points == "0.0" else f"{points} points above {name}{_doubt(best, other)}"
-
-
-def _doubt(best: Cell, other: Cell) -> str:
-    """Returns a remark where a lead may be chance."""
-    deviations = [cell.std for cell in (best, other) if cell.n > 1]
-    if deviations and best.mean - other.mean <= sum(deviations):
-        return " (within the deviations over seeds, so not shown to differ)"
-    return ""
 
 
 def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:

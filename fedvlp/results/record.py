@@ -336,7 +336,6 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def _about(record: Record) -> dict[str, Any]:
-    """Returns the columns that are equal in all rows of a run."""
     data = record.data
     counts = record.communication
     return {

@@ -138,7 +138,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     scores = scores.drop_duplicates([*SEED, "column"], keep="last")
     by_seed = scores.set_index([*SEED, "column"])["accuracy"].unstack("column")
     columns = [title for title in (measure.columns or sorted(by_seed.columns)) if title in by_seed.columns]
-    if not measure.columns:
+    if columns and not measure.columns:
         complete = by_seed[columns].notna().all(axis=1)
         # Over domains first, so that the deviation of the average is that between seeds.
         by_seed[AVERAGE] = by_seed[columns].mean(axis=1).where(complete)
@@ -159,25 +159,25 @@ def _labelled(
     records: Sequence[Record], rounds: Sequence[str], role: str
 ) -> tuple[pd.DataFrame, dict[str, tuple[Record, ...]]]:
     """Returns ``runs_frame`` with the labels of methods and the names of rounds, and the runs of each method."""
-    labels = row_labels(record for record in records if record.method != ZERO_SHOT)
+    zero_shot = {record.settings: _zero_shot_label(record) for record in records}
+    labels = zero_shot | row_labels(record for record in records if record.method != ZERO_SHOT)
     runs: dict[str, tuple[Record, ...]] = {}
-    frames = []
+    with_oracle = []
     for record in records:
         # The oracle is one more row of the run, so that all that follows treats it as the others. Source validation
         # may choose a round, so there is no oracle of it.
         best = best_round(record.history, role) if ORACLE in rounds and role != "validation" else None
         oracle = {ORACLE: {name: value for name, value in best.items() if is_accuracy(name)}} if best else {}
-        frame = runs_frame([replace(record, accuracy={**record.accuracy, **oracle})])
-        frame["round"] = UNTRAINED if record.method == ZERO_SHOT else frame["row"].map(ROUNDS)
-        # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
-        zero_shot = _zero_shot_label(record)
-        method = labels.get(record.settings, zero_shot)
-        frame["method"] = frame["round"].map({UNTRAINED: zero_shot}).fillna(method)
-        frames.append(frame)
-        # A run that was never evaluated has no row here, but its method is still named below the table.
-        for label in dict.fromkeys([*frame["method"], method]):
+        with_oracle.append(replace(record, accuracy={**record.accuracy, **oracle}))
+        # A run that was never evaluated has no row, but its method is still named below the table.
+        measured = [zero_shot[record.settings]] if record.baseline else []
+        for label in dict.fromkeys([*measured, labels[record.settings]]):
             runs[label] = (*runs.get(label, ()), record)
-    frame = pd.concat(frames, ignore_index=True)
+    frame = runs_frame(with_oracle)
+    frame["round"] = frame["row"].map(ROUNDS).mask(frame["method"] == ZERO_SHOT, UNTRAINED)
+    # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
+    names = frame["settings"].map(labels)
+    frame["method"] = names.mask(frame["round"] == UNTRAINED, frame["settings"].map(zero_shot))
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
     incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
     frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
@@ -190,8 +190,8 @@ def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
     # Some protocols compare means of several roles, the others each domain of one role.
     if measure.columns:
         titles = {metric: title for title, metric in measure.columns.items()} | {measure.role: AVERAGE}
-        return frame[is_mean].assign(column=frame["role"].map(titles)).dropna(subset=["column"])
-    return frame[~is_mean & (frame["role"] == measure.role)].assign(column=frame["domain"])
+        return frame.assign(column=frame["role"].map(titles))[is_mean].dropna(subset=["column"])
+    return frame.assign(column=frame["domain"])[~is_mean & (frame["role"] == measure.role)]
 
 
 def _zero_shot_label(record: Record) -> str:
@@ -224,36 +224,6 @@ def costs(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
         if values:
             ranges[name] = (min(values), max(values))
     return ranges
-
-
-def ranking(table: Table) -> pd.DataFrame:
-    """Returns the average cells of last rounds and zero-shot CLIP, the highest first.
-
-    Rows that lack a domain have no average, so they are not ranked.
-    """
-    averages = table.cells[table.cells.index.get_level_values("column") == AVERAGE].droplevel("column")
-    compared = averages[averages.index.get_level_values("round").isin([LAST, BOTH, UNTRAINED])]
-    return compared.sort_values("mean", ascending=False, kind="stable")
-
-
-def ranked(table: Table) -> Table:
-    """Returns the table with the highest average first, and rows without an average at the end.
-
-    A method's last round and its best on source validation become one row where they are equal.
-    """
-    cells = table.cells.reset_index()
-    # A method is placed by its first row, which is its last round where that is shown.
-    first_rows = cells.drop_duplicates("method")[["method", "round"]]
-    averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
-    methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
-    cells = cells.iloc[cells["method"].map(methods.get_loc).argsort(kind="stable")]
-    values = cells.set_index(["round", "method", "column"])[["mean", "std", "n"]]
-    last, best = (values[values.index.get_level_values("round") == name].droplevel("round") for name in (LAST, BEST))
-    last, best = last.align(best)
-    equal = (last.eq(best) | (last.isna() & best.isna())).all(axis=1).groupby("method").all()
-    is_equal = cells["method"].isin(equal[equal].index)
-    rounds = cells["round"].mask(is_equal & (cells["round"] == LAST), BOTH)
-    return replace(table, cells=cells.assign(round=rounds)[~(is_equal & (rounds == BEST))].set_index(CELL))
 
 
 def with_intervals(table: Table) -> Table:

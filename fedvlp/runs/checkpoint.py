@@ -20,8 +20,6 @@ AT_SITES = "at_sites"
 """The header's entry that the clients' files are at their sites; simulations' files lack it."""
 DEPLOYS_SHARED = "deploys_shared"
 """The header's entry that the deployed tensors are the shared ones, which are then stored once."""
-LONGEST_SHOWN = 200
-"""Characters of a value in a message."""
 
 
 class TrainedState(NamedTuple):
@@ -39,13 +37,7 @@ class TrainedState(NamedTuple):
 
 
 def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; a reader sees all of it or nothing.
-
-    Args:
-        path: the file, in a folder of the run's folder.
-        state: what to continue from.
-        description: of the run.
-    """
+    """Writes a checkpoint; a reader sees all of it or nothing."""
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
     # The very same tensors, not only equal ones: to compare large states would cost more than to write them.
@@ -145,18 +137,14 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     ['model.length: was 16, is 8']
     """
     if not (isinstance(saved, dict) and isinstance(now, dict)):
-        return [] if saved == now else [f"{name}: was {_short(saved)}, is {_short(now)}"]
+        # Of a long value, such as all class names, the first 200 characters do.
+        return [] if saved == now else [f"{name}: was {saved!r:.200}, is {now!r:.200}"]
     different: list[str] = []
     # Sorted, so that the same difference is always the same message.
     for key in sorted(saved.keys() | now.keys()):
         inner = f"{name}.{key}" if name else str(key)
         different += differences(saved.get(key), now.get(key), inner)
     return different
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def _of_all_clients(states: Mapping[int, State], group: str) -> State:
@@ -224,11 +212,6 @@ def check_trained(path: Path, deployed: State, personal: Mapping[int, State], mo
 
 def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
     """Compares all that a run resumes from with the method's own tensors, and refuses what is not finite.
-
-    Args:
-        path: where the state is from, for the message.
-        state: what was read.
-        model: the method.
 
     Raises:
         UserError: as :func:`check_trained`, for what the server shares and remembers and for optimizers, too.

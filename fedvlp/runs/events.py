@@ -19,10 +19,6 @@ FILE = "events.jsonl"
 def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
     """Adds events to a run's file, each with the time at which they are written, in UTC.
 
-    Args:
-        run: the run's folder.
-        events: what happened, each with its name under ``event``.
-
     Raises:
         OSError: with the file's path, if it can't be written.
     """
@@ -75,9 +71,6 @@ def read_status(run: Path) -> dict[str, Any]:
     ``stage`` is ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption, which
     is in ``error``; ``dead`` if its process ended without a word, as when it is killed. ``last_round`` is the event of
     the last finished round, with its seconds, and accuracies in percent.
-
-    Args:
-        run: its folder.
 
     Raises:
         UserError: if it has no events, or they are not those of a run.

@@ -119,14 +119,7 @@ def _describe_option(value: Any) -> Any:
 def describe_run(
     model: FederatedModule, data: FederatedData, phases: Sequence[Phase], training: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ.
-
-    Args:
-        model: the method.
-        data: clients and splits.
-        phases: what a round consists of.
-        training: options of the federation that change what is trained.
-    """
+    """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ."""
     augmentation = getattr(data, "augmentation", "none")
     return {
         "model": describe_model(model),

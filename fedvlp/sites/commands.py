@@ -68,16 +68,7 @@ def run_deploy(arguments: Sequence[str]) -> int:
 
 
 def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
-    """A method's name, and the config that ``fedvlp fit`` would train with these arguments, as YAML.
-
-    Neither the method nor its data are made.
-
-    Args:
-        arguments: configs and dotted options.
-
-    Raises:
-        UserError: if no config is given.
-    """
+    """The method's name and the config that ``fedvlp fit`` would train with, as YAML. Neither is made."""
     # Imported here: `fedvlp site` answers at once, without PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
@@ -94,16 +85,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
 
 
 def write_app(folder: Path, method: str, config: str) -> list[Path]:
-    """Writes an app that trains a config, into a folder that is new or empty; returns its files.
-
-    Args:
-        folder: the app's folder, made if it is missing.
-        method: the name of the method's class.
-        config: the config, as YAML.
-
-    Raises:
-        UserError: if there is something in the folder.
-    """
+    """Writes an app that trains a config, given as YAML, into a folder that is new or empty; returns its files."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"Expected a new or empty folder for the app; {folder} is not. Name another.")
     folder.mkdir(parents=True, exist_ok=True)

@@ -42,14 +42,9 @@ log = logging.getLogger(__name__)
 
 
 def send_request(home: Path, request: bytes) -> bytes:
-    """Passes a request to the warm process of a site and returns its reply; starts the process if none runs.
+    """Passes a request to the warm process of a site, started if none runs, and returns its reply.
 
-    Args:
-        home: the site's folder, with ``site.yaml``.
-        request: as it came from the server.
-
-    Returns:
-        The reply; one with the reason, where the process could not answer.
+    Where the process could not answer, the reply says why.
 
     Raises:
         UserError: if the folder is no site's.
@@ -79,11 +74,7 @@ def start_site(home: Path) -> None:
 
 
 def site_status(home: Path) -> dict[str, Any]:
-    """The ``state`` of a site's warm process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests.
-
-    Raises:
-        UserError: if the folder is no site's.
-    """
+    """The ``state`` of a site's warm process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests."""
     read_site_config(home)
     folder = warm_folder(home)
     if not is_locked(folder / SOCKET):
@@ -97,11 +88,7 @@ def site_status(home: Path) -> dict[str, Any]:
 
 
 def stop_site(home: Path) -> bool:
-    """Ends the warm process of a site, also one that is at work; whether there was one.
-
-    Raises:
-        UserError: if the folder is no site's.
-    """
+    """Ends the warm process of a site, also one that is at work; whether there was one."""
     # A signal also ends a process in the middle of a round; files at the site are written whole or not at all.
     process = site_status(home).get("process")
     if process is None:
@@ -178,7 +165,7 @@ def answer(
     idle_seconds: float,
     report: Callable[[str, int], None],
 ) -> None:
-    """Answers requests sequentially, until none has come for a while.
+    """Answers requests sequentially, until none has come for ``idle_seconds``.
 
     Args:
         server: listens.
@@ -210,9 +197,7 @@ def answer(
 def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
     """Answers for a site until no request has come for a while; returns at once if another process does.
 
-    Args:
-        home: the site's folder.
-        is_ready: called once a process listens, this one or the other.
+    Calls ``is_ready`` once a process listens, this one or the other.
     """
     config = read_site_config(home)
     path = warm_folder(home) / SOCKET

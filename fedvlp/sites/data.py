@@ -14,7 +14,7 @@ import numpy as np
 from fedvlp.core.protocols import EvaluationSplit, Loader
 from fedvlp.core.state import Client
 from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
-from fedvlp.data.files.images import Images, check_utf8
+from fedvlp.data.files.images import Images
 from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, mapped_names
 from fedvlp.data.partition import ByDomain
@@ -137,11 +137,6 @@ class SitesData(FederatedDataModule):
         """One client a site; a site that was not there yet has no images."""
         return [Client(place, place, self._count(name, "train"), name) for place, name in enumerate(self.sites)]
 
-    @property
-    def num_clients(self) -> int:
-        """The number of sites."""
-        return len(self.sites)
-
     @cached_property
     def split_parts(self) -> list[SplitPart]:
         """The parts of the split whose images are here: the held-out domains."""
@@ -150,11 +145,7 @@ class SitesData(FederatedDataModule):
         ]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
-        """Has no training image.
-
-        Raises:
-            UserError: always.
-        """
+        """Raises a UserError: no training image is here."""
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
@@ -208,9 +199,7 @@ class SiteFolder(DomainFolders):
     @cached_property
     def classes_with_images(self) -> list[str]:
         """The class folders that have images, sorted, also those that the server does not list."""
-        names = sorted({file.class_name for file in self._image_files})
-        check_utf8(names)
-        return names
+        return sorted({file.class_name for file in self._image_files})
 
     # The base class deals a single domain to client 0; the two overrides below translate to the server's ids and back.
     @property

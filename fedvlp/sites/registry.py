@@ -43,9 +43,6 @@ class SiteRegistry:
     def gather(self, least: int) -> None:
         """Waits until all sites are there, or the time for that is over and enough are.
 
-        Args:
-            least: how many are enough.
-
         Raises:
             UserError: if fewer are there by then, or a site lacks what is expected.
         """
@@ -58,14 +55,7 @@ class SiteRegistry:
             log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
 
     def regather(self, least: int) -> None:
-        """Looks for sites that came or left, and waits only while too few are there.
-
-        Args:
-            least: how many a phase needs.
-
-        Raises:
-            UserError: if fewer are there when the time for that is over.
-        """
+        """Looks for sites that came or left, and waits only while too few are there; a UserError if they stay away."""
         self._wait_until(lambda: len(self.places) >= least)
         self._check_enough(least)
 

@@ -42,7 +42,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     """Trains a method on the sites that a transport reaches, and writes the usual run folder.
 
     Args:
-        config: a fedvlp config with ``model``, ``trainer`` and ``data``, the latter of ``fedvlp.sites.SitesData``,
+        config: a fedvlp config with ``model``, ``trainer`` and ``data``, the latter of ``fedvlp.sites.data.SitesData``,
             which lists the sites by name.
         transport: reaches the sites.
         run_dir: folder under which ``<name>/<time>`` becomes the run's folder.
@@ -70,14 +70,7 @@ class Parts(NamedTuple):
 
 
 def build_parts(path: Path) -> Parts:
-    """Makes what a config names, as ``fedvlp fit --config`` does.
-
-    Args:
-        path: a config with ``model``, ``data`` and ``trainer``.
-
-    Raises:
-        UserError: if there is none, or something in it is wrong.
-    """
+    """Makes what a config names, as ``fedvlp fit --config`` does."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected a config with keys such as model, data and trainer in {path}; found none.")
@@ -100,7 +93,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     federation = parts.federation
     data = parts.data
     if not isinstance(data, SitesData):
-        raise UserError(f"Expected data of fedvlp.sites.SitesData, which lists the sites; got {type(data).__name__}.")
+        raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {data.name}.")
     _check_options(federation)
     federation.default_root_dir = run_dir
     run = secrets.token_hex(8)
@@ -154,13 +147,7 @@ def _run_to_resume(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path |
 
 
 def preparation(parts: Parts, data: SitesData, run: str) -> Message:
-    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place.
-
-    Args:
-        parts: what the server's config made.
-        data: its data.
-        run: the run's id.
-    """
+    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place."""
     federation = parts.federation
     described = describe_model(parts.model)
     init_args = dict(described["init_args"])
@@ -187,14 +174,7 @@ def preparation(parts: Parts, data: SitesData, run: str) -> Message:
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
-    """Reads the id of a run that is resumed, and each site's description of itself by name.
-
-    Args:
-        run: its folder.
-
-    Raises:
-        UserError: if the run has no such file, or a damaged one.
-    """
+    """Reads the id of a run that is resumed from its folder, and each site's description of itself by name."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
         facts: dict[str, SiteFacts] = {}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from jsonargparse import ArgumentError, ArgumentParser
 
 from fedvlp.utils.config_files import read_yaml
-from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, check_range
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 FILE = "site.yaml"
 
@@ -45,24 +46,9 @@ class SiteConfig:
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        """Refuses what is out of range, and a name that no site can have."""
-        check_range("num_threads", self.num_threads, PositiveInt)
-        check_range("num_workers", self.num_workers, NonNegativeInt)
-        check_range("min_noise_multiplier", self.min_noise_multiplier, NonNegativeFloat)
-        check_range("idle_minutes", self.idle_minutes, PositiveFloat)
-        if self.on_bad_image not in ("error", "skip"):
-            raise UserError(f"Expected on_bad_image to be error or skip, got {self.on_bad_image!r}.")
-        # A split of the site is called <role>/<name>, in tables and on the wire.
-        if not self.name.strip() or not self.name.isprintable() or "/" in self.name:
-            raise UserError(f"Expected name of a site without slashes and control characters, got {self.name!r}.")
-
 
 def read_site_config(home: Path) -> SiteConfig:
-    """Reads the config of a site.
-
-    Args:
-        home: the site's folder.
+    """Reads the config of a site from its folder.
 
     Raises:
         UserError: if there is none, or an option is unknown, missing or out of range.
@@ -71,18 +57,18 @@ def read_site_config(home: Path) -> SiteConfig:
     if not path.is_file():
         raise UserError(f"Expected {FILE} in {home}, which makes a folder a site's home. Write one with name and root.")
     content = read_yaml(path)
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict):
         raise UserError(f"Expected options such as name and root in {path}; found none.")
-    options = [each.name for each in fields(SiteConfig)]
-    for name in content:
-        if name not in options:
-            raise UserError(f"{path} has an unknown option {name!r}. {did_you_mean_or_choose(str(name), options)}")
-    for name in ("name", "root"):
-        if not isinstance(content.get(name), str):
-            raise UserError(f"{path} needs {name} as a string. Add it.")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(SiteConfig, "site")
+    try:
+        config: SiteConfig = parser.instantiate(parser.parse_object({"site": content})).site
+    except ArgumentError as error:
+        raise UserError(f"{path} can't be used: {' '.join(str(error).split())}") from error
+    # A split of the site is called <role>/<name>, in tables and on the wire.
+    if not config.name.strip() or not config.name.isprintable() or "/" in config.name:
+        raise UserError(f"Expected name of a site without slashes and control characters, got {config.name!r}.")
     # Relative paths are the home's, wherever the process was started.
-    values: dict[str, Any] = {"cache_dir": "cache", **content}
-    for name in ("root", "cache_dir"):
-        if isinstance(values[name], str):
-            values[name] = str(home.resolve() / Path(values[name]).expanduser())
-    return SiteConfig(**values)
+    here = home.resolve()
+    cache_dir = None if config.cache_dir is None else str(here / Path(config.cache_dir).expanduser())
+    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir)

@@ -34,12 +34,7 @@ class WireError(Exception):
 
 
 class Field(NamedTuple):
-    """What a value in a message must be.
-
-    Attributes:
-        expected: a description for the error.
-        accepts: whether a value is so; raises nothing, whatever JSON it receives.
-    """
+    """What a value in a message must be: in words, and as a check that raises nothing, whatever JSON it receives."""
 
     expected: str
     accepts: Callable[[Any], bool]
@@ -190,28 +185,19 @@ class Message:
 def failure(reason: str) -> bytes:
     """Encodes the reply of a site that could not do what it was asked.
 
-    Args:
-        reason: continues the sentence that the site's name begins, such as ``has no image``; must reveal nothing of
-            images or files.
+    The reason continues the sentence that the site's name begins, such as ``has no image``; it must reveal nothing of
+    images or files.
     """
     return Message("failed", {"reason": reason}).to_bytes()
 
 
 def read_request(content: bytes) -> Message:
-    """Decodes a request.
-
-    Raises:
-        WireError: if it is none; the message names the field and nothing of its content.
-    """
+    """Decodes a request; a WireError says which field is wrong and nothing of its content."""
     return _read(content, REQUESTS)
 
 
 def read_reply(content: bytes) -> Message:
-    """Decodes a reply.
-
-    Raises:
-        WireError: as :func:`read_request`.
-    """
+    """Decodes a reply; a WireError as of :func:`read_request`."""
     return _read(content, REPLIES)
 
 

@@ -51,9 +51,6 @@ class Site:
 
     Args:
         home: the site's folder, with ``site.yaml``.
-
-    Raises:
-        UserError: if the folder is no site's.
     """
 
     def __init__(self, home: Path) -> None:
@@ -189,11 +186,7 @@ class SiteWorker:
         )
 
     def train(self, request: Message) -> Message:
-        """Answers a request of the kind ``train``.
-
-        Raises:
-            SiteProblem: if the client can't be trained.
-        """
+        """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
         values = request.values
         if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
@@ -304,11 +297,7 @@ def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
 
 
 def parse_config(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
-    """Parses a config that is an object, and imports the plug-ins that it may name.
-
-    Raises:
-        UserError: if the parser refuses it.
-    """
+    """Parses a config that is an object, and imports the plug-ins that it may name."""
     import_plugins()
     try:
         return parser.parse_object(dict(content))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -26,6 +27,14 @@ def require(is_so: bool, message: str) -> None:
     """Raises ContractError with a message unless something is so."""
     if not is_so:
         raise ContractError(message)
+
+
+def call_twice(function: Callable[..., Any], who: str, *arguments: Any) -> tuple[Any, Any]:
+    """Returns what two calls with the same arguments give; raises ContractError if they change these."""
+    given = copy.deepcopy(arguments)
+    results = function(*arguments), function(*arguments)
+    require(repr(arguments) == repr(given), f"{who} must change nothing that it is given.")
+    return results
 
 
 def require_frozen(value: Any, name: str) -> None:
@@ -99,10 +108,7 @@ def updates_of(before: State, count: int = 4) -> list[ClientUpdate]:
 
 
 def masked(uploads: Sequence[State], weights: Sequence[float]) -> list[State]:
-    """Returns uploads of the same weighted sum, but for rounding: each pair adds and subtracts a mask.
-
-    So what needs that sum alone gives the same.
-    """
+    """Returns uploads of the same weighted sum, but for rounding: each pair adds and subtracts a mask."""
     # Masks of a pair cancel in the weighted sum, and hide each upload from every other statistic.
     generator = torch.Generator().manual_seed(5)
     hidden = [{name: value.double() for name, value in state.items()} for state in uploads]

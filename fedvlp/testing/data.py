@@ -15,9 +15,6 @@ from torch import Tensor
 from fedvlp.data import FederatedDataModule, Images
 from fedvlp.testing.contract import ContractError, require
 
-SIZE = 8
-"""Pixels to which images are made small."""
-
 
 def check_data(make: Callable[[], FederatedDataModule]) -> None:
     """Reads and splits a data set twice, and checks what every data set must keep to.
@@ -36,10 +33,7 @@ def check_data(make: Callable[[], FederatedDataModule]) -> None:
     require(other is not data, "Expected a function that makes the data set from scratch; it gave the same twice.")
     name = type(data).__name__
     domains, class_names = _loaded(data, name)
-    _check_class_names(class_names, name)
-    for domain, images in domains.items():
-        _check_images(images, len(class_names), f"{name}: domain {domain!r}")
-    _check_all_classes(domains, class_names, name)
+    _check_classes(domains, class_names, name)
     _check_same(domains, _loaded(other, name)[0], name)
     _check_split(data, other, name)
     _check_batches(data, len(class_names), name)
@@ -53,11 +47,16 @@ def _loaded(data: FederatedDataModule, name: str) -> tuple[Mapping[str, Images],
     return loaded
 
 
-def _check_class_names(class_names: list[str], name: str) -> None:
+def _check_classes(domains: Mapping[str, Images], class_names: list[str], name: str) -> None:
     are_names = bool(class_names) and all(isinstance(each, str) and each.strip() for each in class_names)
     require(are_names, f"{name}: class names must be strings, since prompts are made of them; got {class_names}.")
     doubled = sorted({each for each in class_names if class_names.count(each) > 1})
     require(not doubled, f"{name}: a class has one name and a name one class; {doubled} come twice.")
+    for domain, images in domains.items():
+        _check_images(images, len(class_names), f"{name}: domain {domain!r}")
+    present = set(map(int, chain.from_iterable(images.labels for images in domains.values())))
+    missing = [each for label, each in enumerate(class_names) if label not in present]
+    require(not missing, f"{name}: every class must have an image; {missing} have none.")
 
 
 def _check_images(images: Images, num_classes: int, where: str) -> None:
@@ -80,12 +79,6 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
         require(is_rgb, f"{where}: an image must be a PIL image in RGB; number {position} is {image!r}.")
 
 
-def _check_all_classes(domains: Mapping[str, Images], class_names: list[str], name: str) -> None:
-    present = set(map(int, chain.from_iterable(images.labels for images in domains.values())))
-    missing = [each for label, each in enumerate(class_names) if label not in present]
-    require(not missing, f"{name}: every class must have an image; {missing} have none.")
-
-
 def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name: str) -> None:
     """Checks that images come in an order that never changes: splits are drawn by position."""
     require(list(domains) == list(again), f"{name}: made twice, it has other domains: {list(domains)}, {list(again)}.")
@@ -94,10 +87,8 @@ def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name
         same = list(images.names) == list(other.names) and np.array_equal(images.labels, other.labels)
         claim = f"{name}: made twice, domain {domain!r} must have the same images in the same order"
         require(same, f"{claim}, since splits are drawn by position. Sort what a folder or a set gives.")
-        everything = np.arange(len(images))
-        require(
-            images.fingerprint(everything) == other.fingerprint(everything), f"{claim} and a fingerprint that stays."
-        )
+        rows = np.arange(len(images))
+        require(images.fingerprint(rows) == other.fingerprint(rows), f"{claim} and a fingerprint that stays.")
 
 
 def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: str) -> None:
@@ -134,5 +125,5 @@ def _check_batches(data: FederatedDataModule, num_classes: int, name: str) -> No
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
-    pixels = np.asarray(image.resize((SIZE, SIZE)), dtype=np.float32) / 255
+    pixels = np.asarray(image.resize((8, 8)), dtype=np.float32) / 255
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()

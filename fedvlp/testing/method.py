@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from unittest.mock import patch
 
 import lightning
@@ -22,11 +22,11 @@ from fedvlp.core.state import State, matches_prefix, num_bytes, numel
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import load_trained
 from fedvlp.testing.contract import ContractError, difference, require
-from fedvlp.testing.runs import MethodContract, federation_of, fit, small_run, tensors_of, write_images
+from fedvlp.testing.runs import WholeRun, federation_of, fit, small_run, whole_run, write_images
 from fedvlp.training.communication import COUNTS
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 
 KEEP = "Keep all that training changes in parameters or in buffers that are saved, and draw with PyTorch's generator."
 
@@ -53,13 +53,12 @@ def check_method(kind: type[FederatedModule], config: str | Path | None = None, 
     with TemporaryDirectory(prefix="fedvlp-contract-") as name:
         folder = Path(name)
         images = write_images(folder / "images")
-        contract = MethodContract(partial(_made, kind, images, folder, [*method, *arguments]), folder)
-        _ = contract.whole  # what can't be made or trained is reported once, and not by every check
+        whole = whole_run(partial(_made, kind, images, folder, [*method, *arguments]))
         for check in METHOD_CHECKS:
             try:
-                check(contract)
+                check(whole)
             except ContractError as error:
-                problems.append(str(error))
+                problems.append(f"{whole.name}: {error}")
     require(not problems, "\n".join(problems))
 
 
@@ -76,83 +75,79 @@ def _made(kind: type, images: Path, folder: Path, method: Sequence[str], *argume
     return run
 
 
-def trains_its_tensors_and_nothing_of_clip(contract: MethodContract) -> None:
+def trains_its_tensors_and_nothing_of_clip(whole: WholeRun) -> None:
     """All that a phase trains moves; the frozen CLIP does not, and is not saved."""
-    whole = contract.whole
-    name = contract.name
     model = whole.run.model
     # It is kept once computed, and would hide a change.
     model.clip._fingerprint = None
-    require(model.clip.fingerprint() == whole.fingerprint, f"{name} changes CLIP, which must stay frozen.")
-    saved = [tensor for tensor in model.state_dict() if tensor.startswith("clip")]
-    require(not saved, f"{name} saves tensors of CLIP ({saved}); hand the CLIP to set_backbone and save only its own.")
+    require(model.clip.fingerprint() == whole.fingerprint, "it changes CLIP, which must stay frozen.")
+    saved = [name for name in model.state_dict() if name.startswith("clip")]
+    require(not saved, f"it saves tensors of CLIP ({saved}); hand the CLIP to set_backbone and save only its own.")
     trained: set[str] = set()
     for phase in check_phases(model):
-        trained.update(each for each in whole.before if matches_prefix(phase.train, each))
-    after = {tensor: value for tensor, value in whole.tensors.items() if not tensor.startswith("memory/")}
-    names = {tensor.split("/")[-1] for tensor in after}
-    require(bool(trained) == bool(after), f"{name} trains {sorted(trained)}, and its run keeps {sorted(names)}.")
+        trained.update(name for name in whole.before if matches_prefix(phase.train, name))
+    after = {name: value for name, value in whole.tensors.items() if not name.startswith("memory/")}
+    names = {name.split("/")[-1] for name in after}
+    require(bool(trained) == bool(after), f"it trains {sorted(trained)}, and its run keeps {sorted(names)}.")
     lost = sorted(trained - names)
-    require(not lost, f"{name} trains {lost}, which neither server nor client has afterwards.")
-    for tensor, value in after.items():
-        short = tensor.split("/")[-1]
+    require(not lost, f"it trains {lost}, which neither server nor client has afterwards.")
+    for place, value in after.items():
+        name = place.split("/")[-1]
         # Other tensors are made of these, or count; a bias that moves all scores of a softmax has no gradient.
-        if short in trained and not short.endswith(".bias"):
-            is_same = torch.equal(value, whole.before[short])
-            require(not is_same, f"{name} trains {short!r}, but it did not move: let the loss depend on it.")
+        if name in trained and not name.endswith(".bias"):
+            is_same = torch.equal(value, whole.before[name])
+            require(not is_same, f"it trains {name!r}, but it did not move: let the loss depend on it.")
 
 
-def a_resumed_run_equals_an_unbroken_one(contract: MethodContract) -> None:
+def a_resumed_run_equals_an_unbroken_one(whole: WholeRun) -> None:
     """One round before and one after the break show it: all that a checkpoint holds is there after the first."""
-    whole = contract.whole
-    name = contract.name
-    broken = contract.new_folder() / "broken"
-    again = contract.build("--trainer.name=again")
+    again = whole.build("--trainer.name=again")
     trains = bool(check_phases(again.model))
-    first = shutil.copytree(whole.folder, broken) / "checkpoints" / "round-00001.safetensors"
+    broken = shutil.copytree(whole.folder, Path(mkdtemp(dir=whole.folder.parent)) / "broken")
     # The copy of the run folder is as after a break behind round 1.
     for later in (broken / "prompts.safetensors", *broken.glob("checkpoints/round-00002.*")):
         later.unlink()
+    first = broken / "checkpoints" / "round-00001.safetensors"
     change = difference(fit(again, ckpt_path=str(first) if trains else "last"), whole.tensors)
-    require(not change, f"{name}: a run that resumes after round 1 must end as an unbroken one, but {change}. {KEEP}")
+    require(not change, f"a run that resumes after round 1 must end as an unbroken one, but {change}. {KEEP}")
     rounds = [row["round"] for row in federation_of(again).run_state.history]
-    require(rounds == ([1, 2] if trains else []), f"{name}: a resumed run must have rounds 1 and 2; it has {rounds}.")
+    require(rounds == ([1, 2] if trains else []), f"a resumed run must have rounds 1 and 2; it has {rounds}.")
     prompts = [Path(each, "prompts.safetensors").read_bytes() for each in (federation_of(again).log_dir, whole.folder)]
     same = prompts[0] == prompts[1]
-    require(same, f"{name}: prompts.safetensors of a resumed run must equal those of an unbroken one.")
+    require(same, "prompts.safetensors of a resumed run must equal those of an unbroken one.")
 
 
-def order_of_clients_and_global_generator_do_not_matter(contract: MethodContract) -> None:
+def order_of_clients_and_global_generator_do_not_matter(whole: WholeRun) -> None:
     """With clients in the other order and other random numbers before it, a run ends with the same bits."""
-    other = contract.build("--trainer.runtime.default_callbacks=false")
+    other = whole.build("--trainer.runtime.default_callbacks=false")
     kind = type(other.datamodule)
     # The property of the class is replaced, for the loop asks the data module itself.
     straight = kind.clients.fget
     torch.manual_seed(98765)
     with patch.object(kind, "clients", property(lambda data: straight(data)[::-1])):
-        change = difference(fit(other), contract.whole.tensors)
-    rule = f"{contract.name}: neither the order of clients nor what was drawn before a run may change it"
+        change = difference(fit(other), whole.tensors)
+    rule = "neither the order of clients nor what was drawn before a run may change it"
     require(not change, f"{rule}, but {change}. {KEEP}")
 
 
-def takes_part_of_the_clients(contract: MethodContract) -> None:
+def takes_part_of_the_clients(whole: WholeRun) -> None:
     """With one client a round it trains, whichever is drawn."""
     options = ["--trainer.clients.cohort_size=1", "--trainer.rounds=3", "--trainer.evaluate_every=3"]
-    run = contract.build(*options, "--trainer.runtime.default_callbacks=false")
+    run = whole.build(*options, "--trainer.runtime.default_callbacks=false")
     fit(run)
     history = federation_of(run).run_state.history
     losses = [sum(name.endswith("/loss") for name in row) for row in history]
     expected = [1, 1, 1] if check_phases(run.model) else []
     require(
         losses == expected,
-        f"{contract.name}: with one client a round, expected so many that log a loss in each: {expected}; got "
-        f"{losses}. Let training_step call self.log('loss', loss).",
+        f"with one client a round, expected so many that log a loss in each: {expected}; got {losses}. Let "
+        "training_step call self.log('loss', loss).",
     )
 
 
-def a_plain_trainer_trains_it(contract: MethodContract) -> None:
+def a_plain_trainer_trains_it(whole: WholeRun) -> None:
     """It is a LightningModule: lightning.Trainer trains it on the pooled images."""
-    run = contract.build()
+    run = whole.build()
     trainer = lightning.Trainer(
         max_steps=2,
         accelerator="cpu",
@@ -161,38 +156,37 @@ def a_plain_trainer_trains_it(contract: MethodContract) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=1,
-        default_root_dir=contract.new_folder(),
+        default_root_dir=mkdtemp(dir=whole.folder.parent),
     )
-    before = tensors_of(run)
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
     phases = check_phases(run.model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's own: deprecated calls, few workers
         if not phases:
             trainer.test(run.model, run.datamodule, verbose=False)
             accuracy = trainer.callback_metrics["test_accuracy"]
-            require(bool(0 <= accuracy <= 1), f"{contract.name}: test_accuracy is in [0, 1]; got {accuracy}.")
+            require(bool(0 <= accuracy <= 1), f"test_accuracy is in [0, 1]; got {accuracy}.")
             return
         trainer.fit(run.model, run.datamodule)
-    require(trainer.global_step == 2, f"{contract.name}: lightning.Trainer made {trainer.global_step} of 2 steps.")
+    require(trainer.global_step == 2, f"lightning.Trainer made {trainer.global_step} of 2 steps.")
     # Later phases combine what several clients sent.
     trained = [name for name in run.model.state_dict() if matches_prefix(phases[0].train, name)]
     still = [name for name in trained if torch.equal(run.model.state_dict()[name], before[name])]
     require(
         bool(trained) and not still,
-        f"{contract.name}: lightning.Trainer must train all of {sorted(trained)}; {still} did not move. "
-        "Let configure_optimizers take all that trains.",
+        f"lightning.Trainer must train all of {sorted(trained)}; {still} did not move. Let configure_optimizers take "
+        "all that trains.",
     )
 
 
-def only_what_a_phase_uploads_is_sent(contract: MethodContract) -> None:
+def only_what_a_phase_uploads_is_sent(whole: WholeRun) -> None:
     """Clients send what the phase names under upload, and nothing that the method calls personal."""
-    model = contract.whole.run.model
+    model = whole.run.model
     private = (*model.personal, *model.train_only_personal)
     uploads = {phase.name: phase.upload for phase in check_phases(model)}
-    sent = contract.whole.sent
-    require(bool(sent) == bool(uploads), f"{contract.name} has the phases {list(uploads)}; {len(sent)} uploads came.")
-    for (_, _, phase), state in sent.items():
-        where = f"{contract.name}: in phase {phase!r}"
+    require(bool(whole.sent) == bool(uploads), f"it has the phases {list(uploads)}; {len(whole.sent)} uploads came.")
+    for (_, _, phase), state in whole.sent.items():
+        where = f"in phase {phase!r}"
         require(bool(state) == bool(uploads[phase]), f"{where} {uploads[phase]} is to be sent; {list(state)} was.")
         others = [name for name in state if not matches_prefix(uploads[phase], name)]
         require(not others, f"{where} {others} is sent, which its upload {uploads[phase]} does not name.")
@@ -200,9 +194,8 @@ def only_what_a_phase_uploads_is_sent(contract: MethodContract) -> None:
         require(not secret, f"{where} {secret} is sent, though it is personal. Leave it out of the phase's upload.")
 
 
-def communication_is_what_was_sent_and_what_cost_says(contract: MethodContract) -> None:
+def communication_is_what_was_sent_and_what_cost_says(whole: WholeRun) -> None:
     """Of the client that sends most, over all phases; known before a run, and the same in every round."""
-    whole = contract.whole
     clients = whole.run.datamodule.clients
     cost = whole.cost.rows(rounds=2)[-1]
     history = federation_of(whole.run).run_state.history
@@ -217,73 +210,69 @@ def communication_is_what_was_sent_and_what_cost_says(contract: MethodContract) 
             "upload_bytes": max(sum(map(num_bytes, states)) for states in by_client.values()),
         }
         for count in COUNTS:
-            claim = f"{contract.name}: `fedvlp cost` says {count} {cost[count]} a round, and round {row['round']} had "
+            claim = f"`fedvlp cost` says {count} {cost[count]} a round, and round {row['round']} had "
             require(row[count] == cost[count], f"{claim}{row[count]}. Upload the same tensors in every round.")
             if count in sent:
                 require(row[count] == sent[count], f"{claim}{sent[count]} in what was sent.")
     counted = sum(row["total_bytes"] for row in history) + cost["once_bytes"] * len(clients)
     expected = cost["total_bytes"]
-    require(expected == counted, f"{contract.name}: `fedvlp cost` says {expected} bytes in all; {counted} were sent.")
+    require(expected == counted, f"`fedvlp cost` says {expected} bytes in all; {counted} were sent.")
 
 
-def precomputed_tensors_give_the_same_as_images(contract: MethodContract) -> None:
+def precomputed_tensors_give_the_same_as_images(whole: WholeRun) -> None:
     """What `precompute` computes once stands for the images themselves."""
-    model = contract.whole.run.model
+    model = whole.run.model
     size = model.clip.image_size
     images = torch.rand(5, 3, size, size, generator=torch.Generator().manual_seed(0))
     model.eval()
     constants = model.precompute(images)
     require(
         torch.equal(model(images), model(constants)),
-        f"{contract.name}: forward must give the same bits for images and for what precompute makes of them. Ask "
+        "forward must give the same bits for images and for what precompute makes of them. Ask "
         "self.precomputed(inputs) for them, and let precompute depend on nothing that is trained.",
     )
     for name, value in constants.items():
-        where = f"{contract.name}: {name!r} of precompute"
-        require(len(value) == 5, f"{where} is of {len(value)} images for 5.")
-        require(not value.requires_grad, f"{where} has a gradient; use torch.no_grad().")
+        require(len(value) == 5, f"{name!r} of precompute is of {len(value)} images for 5.")
+        require(not value.requires_grad, f"{name!r} of precompute has a gradient; use torch.no_grad().")
 
 
-def a_deployed_file_scores_the_same(contract: MethodContract) -> None:
+def a_deployed_file_scores_the_same(whole: WholeRun) -> None:
     """A fresh method of another seed, with the run's prompts.safetensors, is as accurate as the run says."""
-    whole = contract.whole
-    name = contract.name
     prompts = whole.folder / "prompts.safetensors"
     # Another seed draws other constants: what matters must be in the file or follow from the options.
-    fresh = contract.build("--seed_everything=7")
+    fresh = whole.build("--seed_everything=7")
     federation = federation_of(fresh)
     federation._attach(fresh.model, fresh.datamodule)
     deployed, personal = load_trained(prompts, fresh.model)
     scores = evaluate(fresh.model, fresh.datamodule, federation.fabric, deployed, personal)
     path = read_model(prompts)["class_path"]
-    require(path.endswith(type(fresh.model).__name__), f"{name}: prompts.safetensors says that it is of {path}.")
+    require(path.endswith(type(fresh.model).__name__), f"prompts.safetensors says that it is of {path}.")
     table = json.loads((whole.folder / "summary.json").read_text(encoding="utf-8"))["accuracy"]
     expected = table["last round (2)" if check_phases(fresh.model) else "zero-shot CLIP"]
     require(
         expected == scores,
-        f"{name}: loaded from prompts.safetensors it must be as accurate as after training, {expected}, but it is "
-        f"{scores}. Save all that forward depends on, or make it of the options; draw constants by a seed among them.",
+        f"loaded from prompts.safetensors it must be as accurate as after training, {expected}, but it is {scores}. "
+        "Save all that forward depends on, or make it of the options; draw constants by a seed among them.",
     )
 
 
-def it_describes_itself_in_json(contract: MethodContract) -> None:
+def it_describes_itself_in_json(whole: WholeRun) -> None:
     """The description, by which runs are compared, holds the classes and the CLIP."""
-    name = contract.name
-    model = contract.whole.run.model
+    model = whole.run.model
     try:
         described = json.loads(json.dumps(model.describe()))
     except (TypeError, ValueError) as error:
-        raise ContractError(f"{name}: describe() must give what JSON can hold; {error}.") from error
+        raise ContractError(f"describe() must give what JSON can hold; {error}.") from error
     takes_classes = "class_names" in constructor_arguments(type(model))
-    names = contract.whole.run.datamodule.class_names
-    recorded = f"{name} must call super().__init__(...), which records its options."
-    require(not takes_classes or described.get("class_names") == names, f"{recorded} class_names is not among them.")
+    names = whole.run.datamodule.class_names
+    has_classes = not takes_classes or described.get("class_names") == names
+    require(has_classes, "call super().__init__(...), which records its options. class_names is not among them.")
     clip = described.get("clip")
     is_named = isinstance(clip, dict) and clip.get("name") == model.clip.spec.name
-    require(is_named, f"{name} must record its CLIP: give it to set_backbone. describe() has clip: {clip}.")
+    require(is_named, f"record its CLIP: give it to set_backbone. describe() has clip: {clip}.")
 
 
-METHOD_CHECKS: tuple[Callable[[MethodContract], None], ...] = (
+METHOD_CHECKS: tuple[Callable[[WholeRun], None], ...] = (
     trains_its_tensors_and_nothing_of_clip,
     a_resumed_run_equals_an_unbroken_one,
     order_of_clients_and_global_generator_do_not_matter,

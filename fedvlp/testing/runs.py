@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any, cast
 
 import numpy as np
@@ -85,11 +83,6 @@ def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
     return run_tensors(federation.run_state)
 
 
-def tensors_of(run: FederationCLI) -> dict[str, Tensor]:
-    """Returns copies of the method's tensors."""
-    return {name: value.clone() for name, value in run.model.state_dict().items()}
-
-
 class Sent(FederationCallback):
     """Keeps what each client uploads, by round, client and phase."""
 
@@ -103,18 +96,22 @@ class Sent(FederationCallback):
 
 @dataclass(frozen=True)
 class WholeRun:
-    """An unbroken run of all clients.
+    """An unbroken run of all clients, which checks look at and compare others with.
 
     Attributes:
+        build: from more arguments of the command line to another run of the method, not yet trained; runs share what
+            is computed of images.
         run: module, data and federation, after training.
         before: the method's tensors before.
         fingerprint: of its CLIP before.
         cost: the communication that was computed before.
         tensors: of the run's state at its end.
-        sent: what its clients uploaded.
+        sent: what its clients uploaded, by round, client and phase.
         folder: its run folder.
+        name: the method's, for messages.
     """
 
+    build: Callable[..., FederationCLI]
     run: FederationCLI
     before: dict[str, Tensor]
     fingerprint: str
@@ -122,38 +119,17 @@ class WholeRun:
     tensors: dict[str, Tensor]
     sent: dict[tuple[int, int, str], State]
     folder: Path
+    name: str
 
 
-class MethodContract:
-    """The runs of one method that checks look at.
-
-    Args:
-        build: From more arguments of the command line to a run of the method, not yet trained; runs share what is
-            computed of images.
-        folder: For what checks write.
-    """
-
-    def __init__(self, build: Callable[..., FederationCLI], folder: Path) -> None:
-        self.build = build
-        self.folder = folder
-
-    @property
-    def name(self) -> str:
-        """The method's, for messages."""
-        return type(self.whole.run.model).__name__
-
-    @cached_property
-    def whole(self) -> WholeRun:
-        """A run of two rounds, made when it is first looked at."""
-        run = self.build("--trainer.name=whole")
-        sent = Sent()
-        before = tensors_of(run)
-        fingerprint = run.model.clip.fingerprint()
-        cost = communication_cost(run.model, run.datamodule.clients)
-        federation_of(run).add_callback(sent)
-        tensors = fit(run)
-        return WholeRun(run, before, fingerprint, cost, tensors, sent.states, Path(federation_of(run).log_dir))
-
-    def new_folder(self) -> Path:
-        """Makes and returns an empty folder."""
-        return Path(mkdtemp(dir=self.folder))
+def whole_run(build: Callable[..., FederationCLI]) -> WholeRun:
+    """Trains a method for two rounds; ``build`` is as of :class:`WholeRun`."""
+    run = build("--trainer.name=whole")
+    sent = Sent()
+    before = {name: value.clone() for name, value in run.model.state_dict().items()}
+    fingerprint = run.model.clip.fingerprint()
+    cost = communication_cost(run.model, run.datamodule.clients)
+    federation_of(run).add_callback(sent)
+    tensors = fit(run)
+    folder = Path(federation_of(run).log_dir)
+    return WholeRun(build, run, before, fingerprint, cost, tensors, sent.states, folder, type(run.model).__name__)

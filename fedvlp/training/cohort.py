@@ -14,7 +14,7 @@ from fedvlp.core.state import Client, State
 from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.seeding import derive_seed, derive_seeds
+from fedvlp.utils.seeding import derive_seed
 
 # They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same.
 DROPOUT = 1
@@ -97,7 +97,7 @@ class Attack:
             raise UserError(f"Expected at most {len(clients)} hostile clients, as there are no more; got {count}.")
         ids = sorted(client.id for client in clients)
         # Each has a draw of its own, so that with more hostile clients those of fewer are among them.
-        drawn = dict(zip(ids, derive_seeds((HOSTILE, self.seed), ids), strict=True))
+        drawn = {client: derive_seed(HOSTILE, self.seed, client) for client in ids}
         return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:

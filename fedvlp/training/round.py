@@ -27,7 +27,7 @@ from fedvlp.training.engine import Engine
 from fedvlp.training.options import Clients, Server
 from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.seeding import derive_seed, derive_seeds
+from fedvlp.utils.seeding import derive_seed
 
 DROPPED_OUT = "dropped out"
 KEEPS_NOT_FINITE = "keeps NaN or infinity"
@@ -92,12 +92,11 @@ def make_task(
     """What each client of the cohort is asked to do in a phase."""
     number = state.server.round
     # Of the whole cohort, so that a seed does not depend on who was left out before.
-    ids = [client.id for client in cohort]
-    seeds = derive_seeds((run.here.seed, number, setup.index), ids)
+    seeds = {client.id: derive_seed(run.here.seed, number, setup.index, client.id) for client in cohort}
     return PhaseTask(
         setup=setup,
         state=state,
-        seeds=dict(zip(ids, seeds, strict=True)),
+        seeds=seeds,
         rounds=run.rounds,
         # Asked for late, since sites say only as they join how many images they have.
         all_clients=lambda: run.here.data.clients,

@@ -1,4 +1,4 @@
-"""Digests of options and of source code, by which cached results are found again."""
+"""What options a class takes and an object has, and digests of options and of source code."""
 
 from __future__ import annotations
 
@@ -31,6 +31,32 @@ def to_jsonable(value: Any) -> Any:
         return [to_jsonable(item) for item in value]
     # What JSON has no form for is compared by its repr, which states the options of most classes.
     return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+
+
+def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
+    """Returns all arguments that a class takes by name, those of its bases included where it passes them on.
+
+    >>> class Base:
+    ...     def __init__(self, depth=1): ...
+    >>> class Method(Base):
+    ...     def __init__(self, share=0.1, **options): ...
+    >>> list(constructor_arguments(Method))
+    ['share', 'depth']
+    """
+    arguments: dict[str, inspect.Parameter] = {}
+    # A constructor with `**options` also takes what the next one in the order of classes takes.
+    for base in kind.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        passes_on = False
+        for each in list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]:
+            if each.kind is each.VAR_KEYWORD:
+                passes_on = True
+            elif each.kind is not each.VAR_POSITIONAL:
+                arguments.setdefault(each.name, each)
+        if not passes_on:
+            break
+    return arguments
 
 
 def class_and_options(value: Any) -> dict[str, Any]:

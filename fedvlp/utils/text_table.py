@@ -33,13 +33,7 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
 
 
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_cell` for cells that are not.
-
-    Args:
-        head: titles of the columns.
-        alignment: for each column ``---``, ``:---`` or ``---:``.
-        rows: the cells.
-    """
+    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_cell` for cells that are not."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))
 
 

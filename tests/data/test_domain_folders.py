@@ -46,13 +46,6 @@ def test_names_with_spaces_and_accents_are_the_same_in_any_unicode_form(folders,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
-@pytest.mark.parametrize("folder", ["art/cat", "art"])
-def test_folders_whose_names_are_no_utf8_are_refused(folders, tree, folder):
-    os.rename(tree / folder, os.fsencode(tree / folder) + b"\xe4")
-    refused(folders(tree), r"in UTF-8; '(cat|art)\\udce4' is none. Rename")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
 def test_images_whose_names_are_no_utf8_are_read(folders, tree):
     os.rename(tree / "art" / "cat" / "0.png", os.fsencode(tree / "art" / "cat") + b"/\xff.png")
     folders(tree).prepare_data()
@@ -107,7 +100,7 @@ def test_root_that_is_no_folder_or_empty(folders, tmp_path):
 def test_root_one_level_too_high(folders, tree):
     (tree.parent / "up").mkdir()
     tree.rename(tree.parent / "up" / "set")
-    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down, at .*up/set")
+    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +109,9 @@ def test_root_one_level_too_high(folders, tree):
         (
             ["art/cat/0.png", "photo/cat/0.png"],
             "art",
-            r"found root/cat/0\.png.*a domain beside 'photo': .* one level up",
+            r"found root/cat/0\.png.* one level up",
         ),
-        (["cat/1.png", "dog/1.png"], ".", r"one level of folders is missing\. Put the class folders into one"),
+        (["cat/1.png", "dog/1.png"], ".", r"a level of folders is missing.* put the class folders into one"),
         (["1.png"], ".", r"found images directly in "),
     ],
     ids=["too low", "no domains", "no folders"],
@@ -132,7 +125,7 @@ def test_images_too_near_to_the_root(folders, tmp_path, save, images, root, mess
 def test_one_domain(folders, tree):
     shutil.rmtree(tree / "art")
     shutil.rmtree(tree / "photo")
-    refused(folders(tree), r"at least two domains.*found one, 'sketch'.*Add a folder for each other domain")
+    refused(folders(tree), r"at least two domains.*found one, .sketch.*add a folder for each other domain")
     assert folders(tree, allow_single_domain=True, held_out=None).source_domains == ["sketch"]
 
 

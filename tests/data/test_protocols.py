@@ -112,11 +112,8 @@ def test_what_is_computed_alike_for_both_halves_is_computed_once(transform):
 
     once, first = count("same")
     twice, second = count("other")
-    tests = sum(len(named) for role, named in by_role(data("base_to_new")).items() if role == "test_new")
-    everything = sum(len(images) for images in data().images.values())
-    assert once == everything
-    assert once < twice <= once + everything
-    assert tests  # whose constants are other ones
+    # Training images of new classes are of no use to either half, and no image is of both.
+    assert once == twice < sum(len(images) for images in data().images.values())
     for one, other in zip(first, second, strict=True):
         for (inputs, labels), (others, other_labels) in zip(one, other, strict=True):
             assert torch.equal(inputs["features"], others["features"])

@@ -155,7 +155,7 @@ def arguments_of(package: str) -> set[str]:
 def test_options_of_classes_are_there(start, package):
     known = arguments_of(package) | {"help"}
     if start == "--data.":
-        from fedvlp.sites import SitesData
+        from fedvlp.sites.data import SitesData
 
         known |= {*inspect.signature(SitesData).parameters, "classes", "domains"}
     for span, page in spans(start).items():

@@ -12,7 +12,7 @@ from docs.privacy import is_centralised
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import configs_folder
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import ROOT, Document
 

@@ -78,7 +78,6 @@ OTHER_LAYOUTS: dict[str, tuple[str, Write, str]] = {
     "EuroSAT torchvision": ("EuroSAT", without_split("EuroSAT", "eurosat"), ""),
     "UCF101 CoOp without split": ("UCF101", listed("UCF101", "ucf101", ACTIONS, action), "list 1 train/test"),
     "CIFAR10 torchvision": ("CIFAR10", cifar("CIFAR10"), "train/test"),
-    "CIFAR10 archive": ("CIFAR10", cifar("CIFAR10", packed=True), "train/test"),
     "CIFAR100 torchvision": ("CIFAR100", cifar("CIFAR100"), "train/test"),
     "TinyImageNet its authors": ("TinyImageNet", tiny_imagenet(is_sorted=False), "train/val"),
     "TinyImageNet sorted": ("TinyImageNet", tiny_imagenet(is_sorted=True), "train/val"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.description import DESCRIPTIONS
 
 FEW = {
     "PACS": ("dog", "giraffe", "person"),

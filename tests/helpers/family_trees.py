@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.description import PixelBatches
+from fedvlp.data.catalog.description import Description, PixelBatches
 from tests.helpers.benchmark_trees import write_images
 from tests.helpers.single_domain_trees import BY_NAME, IMAGES, Write
 
 
-def cifar(name: str, packed: bool = False) -> Write:
-    """Returns a function that writes CIFAR as torchvision leaves it, or as the archive that it comes in."""
+def cifar(name: str) -> Write:
+    """Returns a function that writes CIFAR as torchvision leaves it."""
 
     def write(root: Path) -> Path:
         part, contents = small_batches(name)
         (root / part.folder).mkdir()
         for file, content in contents.items():
             (root / part.folder / file).write_bytes(content)
-        if packed:
-            with tarfile.open(root / part.archive, "w:gz") as archive:
-                archive.add(root / part.folder, part.folder)
-            for file in contents:
-                (root / part.folder / file).unlink()
-            (root / part.folder).rmdir()
         return root
 
     return write

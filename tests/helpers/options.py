@@ -9,7 +9,7 @@ from typing import Any
 from fedvlp.results import Record
 from fedvlp.runs.checkpoint import differences
 from fedvlp.runs.run_folder import comparable
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 
 
 def options_of(kind: type) -> list[str]:

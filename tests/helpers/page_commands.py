@@ -40,7 +40,7 @@ PARSED_ALONE = {
 }
 """Parts of commands that are parsed and not run, and why."""
 
-NETWORK = ("download", "push", "hf://", "--wandb")
+NETWORK = ("download", "push", "hf://")
 """Parts of commands that call a hub or a service."""
 
 

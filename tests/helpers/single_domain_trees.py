@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.io
 
-from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.description import DESCRIPTIONS
 from tests.helpers.benchmark_trees import write_images
 
 IMAGES = 5

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from fedvlp.sites import Site, SiteError, serve
-from fedvlp.sites.server import build_parts
+from fedvlp.sites.server import build_parts, serve
+from fedvlp.sites.wire import SiteError
+from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.images import CLASSES
 from tests.helpers.trainer_options import nested

@@ -10,18 +10,17 @@ from functools import partial
 import pytest
 
 from fedvlp.testing.method import METHOD_CHECKS
-from fedvlp.testing.runs import MethodContract
+from fedvlp.testing.runs import WholeRun, whole_run
 from tests.helpers.configs import METHODS
 from tests.helpers.runs import make_run
 
 
 @pytest.fixture(scope="module", params=METHODS)
-def contract(request, image_root, tmp_path_factory) -> MethodContract:
-    """The runs of a config. Tests are ordered by it, so that its whole run is made once."""
-    folder = tmp_path_factory.mktemp(request.param)
-    return MethodContract(partial(make_run, image_root, folder, request.param), folder)
+def whole(request, image_root, tmp_path_factory) -> WholeRun:
+    """The run of a config. Tests are ordered by it, so that it is made once."""
+    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), request.param))
 
 
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
-def test_every_method(check, contract):
-    check(contract)
+def test_every_method(check, whole):
+    check(whole)

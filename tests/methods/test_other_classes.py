@@ -9,8 +9,8 @@ import yaml
 import fedvlp
 from fedvlp.core.module import FederatedModule
 from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments
 from tests.helpers.assertions import assert_equal
 from tests.helpers.configs import METHODS
 

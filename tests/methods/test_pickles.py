@@ -11,7 +11,7 @@ import torch
 
 import fedvlp.methods
 from fedvlp import CLIP, Classifier, PromptFL
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.assertions import assert_equal
 
 KNOWN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint"], "num_clients": 2}

@@ -92,5 +92,5 @@ def test_differences_are_named_by_their_place_and_sorted():
 
 def test_long_and_invisible_values_are_shown_so_that_a_line_can_hold_them():
     (line,) = differences({"a": "x" * 300}, {"a": "\x1b"})
-    assert line == "a: was '" + "x" * 199 + "..., is '\\x1b'"
+    assert line == "a: was '" + "x" * 199 + ", is '\\x1b'"
     assert differences({"a": "x" * 198}, {}) == ["a: was '" + "x" * 198 + "', is None"]

@@ -10,7 +10,7 @@ from fedvlp import methods
 from fedvlp.clip import load_clip
 from fedvlp.runs.checkpoint import differences
 from fedvlp.runs.run_folder import comparable, describe_model
-from fedvlp.utils.signatures import constructor_arguments
+from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.images import CLASSES, DOMAINS
 
 METHODS = [getattr(methods, name) for name in sorted(set(methods.__all__) - {"PromptLearner"})]

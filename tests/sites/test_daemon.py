@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house import House
-from fedvlp.sites import send_request
-from fedvlp.sites.daemon import SOCKET, answer, site_status, start_site, stop_site, warm_folder
+from fedvlp.sites.daemon import SOCKET, answer, send_request, site_status, start_site, stop_site, warm_folder
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES
@@ -150,6 +149,6 @@ def test_a_site_needs_neither_figures_nor_trackers():
 
 
 def test_who_asks_imports_no_pytorch():
-    code = "import sys, fedvlp.sites; fedvlp.sites.send_request; print({'torch', 'lightning'} & sys.modules.keys())"
+    code = "import sys, fedvlp.sites.daemon; print({'torch', 'lightning'} & sys.modules.keys())"
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "set()"

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedvlp.runs.events import read_events
-from fedvlp.sites import Site, SiteError
-from fedvlp.sites.wire import Message, read_reply, read_request
+from fedvlp.sites.wire import Message, SiteError, read_reply, read_request
+from fedvlp.sites.worker import Site
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import (
     InProcess,

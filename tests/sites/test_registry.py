@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedvlp.sites import Site
 from fedvlp.sites.data import SitesData
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, read_reply
+from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES, DOMAINS, draw
 from tests.helpers.sites import InProcess, in_process, make_site, make_sites

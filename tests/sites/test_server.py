@@ -5,8 +5,7 @@ import json
 import pytest
 import yaml
 
-from fedvlp.sites import serve
-from fedvlp.sites.server import build_parts, read_sites_file
+from fedvlp.sites.server import build_parts, read_sites_file, serve
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import InProcess, in_process, make_sites, method_config, run_of, sites_config, write_config
@@ -20,7 +19,7 @@ def refused(path, tmp_path, capsys):
 def test_data_must_list_the_sites(tmp_path, image_root, capsys):
     config = method_config("promptfl")
     path = write_config(tmp_path / "c.yaml", config, "fedvlp.DomainFolders", root=str(image_root), cache_dir=None)
-    assert "Expected data of fedvlp.sites.SitesData" in refused(path, tmp_path, capsys)
+    assert "Expected data of fedvlp.sites.data.SitesData" in refused(path, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(

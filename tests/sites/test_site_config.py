@@ -21,14 +21,14 @@ def test_paths_are_relative_to_the_home(tmp_path):
     [
         ("", "Expected options"),
         ("[name]", "Expected options"),
-        ("name: a", "needs root"),
-        ("root: a\nname: 7", "needs name"),
-        ("name: a\nroot: b\nidle_minute: 3", "unknown option 'idle_minute'.*idle_minutes"),
-        ("name: a\nroot: b\nidle_minutes: 0", "idle_minutes: 0"),
+        ("name: a", "required: site.root"),
+        ("root: a\nname: 7", "site.name.*Got value: 7"),
+        ("name: a\nroot: b\nidle_minute: 3", "option 'idle_minute'"),
+        ("name: a\nroot: b\nidle_minutes: 0", "site.idle_minutes"),
         ("name: a/b\nroot: b", "without slashes"),
         ("name: ' '\nroot: b", "without slashes"),
         ("name: a\nroot: b\nnum_workers: -1", "num_workers"),
-        ("name: a\nroot: b\non_bad_image: ignore", "on_bad_image to be error or skip"),
+        ("name: a\nroot: b\non_bad_image: ignore", "site.on_bad_image.*error.*skip"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, text, message):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedvlp.sites import Site
 from fedvlp.sites.wire import Message, read_reply, read_request
+from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
 from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, serve, sites_config
 

@@ -161,7 +161,7 @@ BROKEN_STRATEGIES = {
     "download draws": (broadcasting(lambda server: {"bias": torch.rand(4)}), "broadcast must give the same"),
     "download changes": (
         broadcasting(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
-        "must not change the server",
+        "broadcast must change nothing",
     ),
     "thawed": (ThawedStrategy(), "ThawedStrategy must be a frozen dataclass"),
 }

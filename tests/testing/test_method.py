@@ -18,7 +18,7 @@ from fedvlp import PromptFL
 from fedvlp.testing import ContractError, check_method
 from fedvlp.testing import method as checks
 from fedvlp.testing.contract import difference
-from fedvlp.testing.runs import MethodContract
+from fedvlp.testing.runs import whole_run
 from tests.helpers.runs import make_run
 from tests.helpers.shapes import unchecked
 
@@ -31,116 +31,100 @@ def stand_ins():
 
 
 @pytest.fixture(scope="module")
-def contract(image_root, tmp_path_factory):
-    """The runs of PromptFL."""
-    folder = tmp_path_factory.mktemp("promptfl")
-    return MethodContract(partial(make_run, image_root, folder, "promptfl"), folder)
+def whole(image_root, tmp_path_factory):
+    """A run of PromptFL."""
+    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl"))
 
 
-@pytest.fixture
-def changed(contract):
-    """Returns a function that replaces what is known of the whole run."""
-
-    def change(**facts):
-        other = MethodContract(contract.build, contract.folder)
-        other.__dict__["whole"] = replace(contract.whole, **facts)
-        return other
-
-    return change
-
-
-def model_with(contract, **attributes):
+def model_with(whole, **attributes):
     """Returns the run with a model that gives other values for some attributes."""
-    model = contract.whole.run.model
+    model = whole.run.model
     kind = type("PromptFL", (), {"__getattr__": lambda self, name: getattr(model, name), **attributes})
-    return SimpleNamespace(model=kind(), datamodule=contract.whole.run.datamodule, trainer=contract.whole.run.trainer)
+    return SimpleNamespace(model=kind(), datamodule=whole.run.datamodule, trainer=whole.run.trainer)
 
 
 def shifted(tensors):
     return {name: value + 0.25 for name, value in tensors.items()}
 
 
-def test_what_is_trained_is_told(contract, changed):
+def test_what_is_trained_is_told(whole):
     check = checks.trains_its_tensors_and_nothing_of_clip
-    whole = contract.whole
     after = {name.split("/")[-1]: value for name, value in whole.tensors.items()}
     cases = {
         "changes CLIP, which must stay frozen": {"fingerprint": "another"},
         "it did not move": {"before": after},
         "its run keeps": {"tensors": {}},
         "neither server nor client has": {"tensors": {"shared/odd": torch.ones(1)}},
-        r"saves tensors of CLIP \(\['clip.odd'\]\)": {
-            "run": model_with(contract, state_dict=lambda self: ["clip.odd"])
-        },
+        r"saves tensors of CLIP \(\['clip.odd'\]\)": {"run": model_with(whole, state_dict=lambda self: ["clip.odd"])},
     }
     for message, facts in cases.items():
         with pytest.raises(ContractError, match=message):
-            check(changed(**facts))
+            check(replace(whole, **facts))
 
 
 @pytest.mark.parametrize(
     "check", [checks.a_resumed_run_equals_an_unbroken_one, checks.order_of_clients_and_global_generator_do_not_matter]
 )
-def test_runs_that_differ_are_told(contract, changed, check):
+def test_runs_that_differ_are_told(whole, check):
     with pytest.raises(ContractError, match=r"but .* differs by up to 0\.25\. Keep all that training changes"):
-        check(changed(tensors=shifted(contract.whole.tensors)))
+        check(replace(whole, tensors=shifted(whole.tensors)))
 
 
-def test_what_is_sent_is_told(contract, changed):
+def test_what_is_sent_is_told(whole):
     check = checks.only_what_a_phase_uploads_is_sent
-    sent = contract.whole.sent
+    sent = whole.sent
     odd = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
     name = next(iter(next(iter(sent.values()))))
     cases = {
         "0 uploads came": {"sent": {}},
         r"\['odd'\] is sent, which its upload": {"sent": odd},
         r"is to be sent; \[\] was": {"sent": {where: {} for where in sent}},
-        "though it is personal": {"run": model_with(contract, personal=(name,))},
+        "though it is personal": {"run": model_with(whole, personal=(name,))},
     }
     for message, facts in cases.items():
         with pytest.raises(ContractError, match=message):
-            check(changed(**facts))
+            check(replace(whole, **facts))
 
 
-def test_what_is_counted_is_told(contract, changed):
+def test_what_is_counted_is_told(whole):
     check = checks.communication_is_what_was_sent_and_what_cost_says
-    sent = contract.whole.sent
+    sent = whole.sent
     more = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
     with pytest.raises(ContractError, match=r"says upload_parameters 1024 a round, and round 1 had 1025 in what was"):
-        check(changed(sent=more))
-    (first, *_) = contract.whole.run.trainer.run_state.history
+        check(replace(whole, sent=more))
+    (first, *_) = whole.run.trainer.run_state.history
     history = [{**first, "download_bytes": 3}]
     trainer = SimpleNamespace(run_state=SimpleNamespace(history=history))
-    run = SimpleNamespace(model=contract.whole.run.model, datamodule=contract.whole.run.datamodule, trainer=trainer)
+    run = SimpleNamespace(model=whole.run.model, datamodule=whole.run.datamodule, trainer=trainer)
     with pytest.raises(ContractError, match="says download_bytes 4096 a round, and round 1 had 3"):
-        check(changed(run=run))
+        check(replace(whole, run=run))
     history[:] = [first]
     with pytest.raises(ContractError, match=r"bytes in all; \d+ were sent"):
-        check(changed(run=run))
+        check(replace(whole, run=run))
 
 
-def test_what_is_prepared_is_told(contract, changed):
+def test_what_is_prepared_is_told(whole):
     check = checks.precomputed_tensors_give_the_same_as_images
-    model = contract.whole.run.model
+    model = whole.run.model
     cases = {
         "same bits for images and for what precompute": lambda self, images: shifted(model.precompute(images)),
         "has a gradient": lambda self, images: {**model.precompute(images), "odd": torch.ones(5, requires_grad=True)},
         "of 3 images for 5": lambda self, images: {**model.precompute(images), "odd": torch.ones(3)},
     }
     for message, prepare in cases.items():
-        run = model_with(contract, precompute=prepare, __call__=lambda self, inputs: model(inputs))
+        run = model_with(whole, precompute=prepare, __call__=lambda self, inputs: model(inputs))
         with pytest.raises(ContractError, match=message):
-            check(changed(run=run))
+            check(replace(whole, run=run))
 
 
-def test_a_description_is_told(contract, changed):
+def test_a_description_is_told(whole):
     check = checks.it_describes_itself_in_json
-    described = contract.whole.run.model.describe()
+    described = whole.run.model.describe()
     cases = {"what JSON can hold": {**described, "odd": {3}}, "give it to set_backbone": {**described, "clip": None}}
     for message, value in cases.items():
-        run = model_with(contract, describe=lambda self, value=value: value)
+        run = model_with(whole, describe=lambda self, value=value: value)
         with pytest.raises(ContractError, match=message):
-            check(changed(run=run))
+            check(replace(whole, run=run))
 
 
 class Forgetful(PromptFL):

@@ -14,8 +14,8 @@ from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.core.state import Client
 from fedvlp.federation import Federation
 from fedvlp.training.options import GROUPS, REPLACEMENTS, check_clients
+from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.signatures import constructor_arguments
 from tests.helpers.toy_federation import Linear, Points, federation
 
 OURS = constructor_arguments(Federation)

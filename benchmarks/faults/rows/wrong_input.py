@@ -117,8 +117,4 @@ def _other_bytes(bench: Bench) -> None:
     if bench.expect_success(bench.fit(f"--data.root={root}"), "images whose names are not UTF-8"):
         predicted = bench.command("predict", f"--ckpt_path={bench.run()}", f"--images={root}")
         bench.expect_success(predicted, "predict for images whose names are not UTF-8")
-    for domain in root.iterdir():
-        os.rename(domain / CLASSES[1], os.path.join(os.fsencode(domain), b"squ\xe4re"))
-    finished = bench.fit(f"--data.root={root}")
-    bench.expect_refusal(finished, "UTF-8", what="a class whose name is not UTF-8")
-    bench.note(f"names of images that are not UTF-8 are read; of a class: {quote(finished.error, 80)}")
+    bench.note("names of images that are not UTF-8 are read")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
-from fedvlp.data.catalog import Description
+from fedvlp.data.catalog.description import Description
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import in_threads, unreadable
 

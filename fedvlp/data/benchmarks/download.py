@@ -5,7 +5,6 @@ A copy on the Hugging Face hub is parquet files; the bytes of each image are wri
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -20,8 +19,7 @@ from tqdm import tqdm
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
-from fedvlp.data.catalog import DESCRIPTIONS, Description
-from fedvlp.data.catalog.description import HubSource, TorchvisionSource
+from fedvlp.data.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError
@@ -57,8 +55,6 @@ def download(description: Description, root: Path, say: Say) -> None:
         UserError: if it can't be downloaded, or not to that folder, or is not what was published.
     """
     source = source_of(description)
-    if root.name in ("", ".."):
-        raise UserError(f"Expected the name of a folder to make for {description.name}; got {str(root)!r}.")
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
         raise UserError('Downloading data sets needs huggingface_hub and pyarrow. Run: pip install "fedvlp[download]"')
     with locked(root):
@@ -167,51 +163,44 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
 
 
 def _from_hub(description: Description, source: HubSource, root: Path, staging: Path, say: Say) -> None:
-    """Downloads the files of a data set's copy on the hub one by one, and writes the images of each."""
+    """Downloads the files of a data set's copy on the hub, and writes the images in them."""
     from huggingface_hub import HfApi
 
     hub = HfApi()
     page = f"{hub.endpoint}/datasets/{source.repository}"
-    with _hub_explained(page, source.revision):
+    with _explained(page):
         info = hub.dataset_info(source.repository, revision=source.revision, files_metadata=True)
     revision = info.sha or source.revision or "main"
     parquets = []
     for file in sorted(info.siblings or [], key=lambda file: file.rfilename):
-        if PurePosixPath(file.rfilename).parent.name == source.folder and file.rfilename.endswith(".parquet"):
+        if PurePosixPath(file.rfilename).parent == PurePosixPath("data") and file.rfilename.endswith(".parquet"):
             parquets.append(file)
     if not parquets:
         raise UserError(
-            f"Expected {source.folder}/*.parquet in {page} at {revision}; there is none. The copy was changed: get the "
+            f"Expected data/*.parquet in {page} at {revision}; there is none. The copy was changed: get the "
             "data set from its publisher."
         )
     licence = info.card_data.get("license") if info.card_data else None
     say(f"{description.name} from {page} at {revision}")
     say(f"terms: {source.terms}; the copy's card says: {licence or 'nothing'}")
+    size = sum(file.size or 0 for file in parquets)
+    # The hub's files lie beside the images that are taken out of them.
+    needed = 2 * size + DISK_BLOCK * (description.images or 0)
+    _announce(root, f"files: {len(parquets)}, {size_in_words(size)}", needed, say)
     # What an interrupted download left is of use if it is of the same commit.
     folder = staging / revision
     if not folder.exists():
         shutil.rmtree(staging, ignore_errors=True)
     images = folder / "images"
-    written = folder / "written"
-    missing = [file for file in parquets if not (written / PurePosixPath(file.rfilename).name).exists()]
-    whole = sum(file.size or 0 for file in parquets)
-    left = sum(file.size or 0 for file in missing)
-    blocks = round(DISK_BLOCK * (description.images or 0) * left / max(1, whole))
-    # One of the hub's files at a time lies beside the images.
-    needed = left + blocks + max((file.size or 0 for file in missing), default=0)
-    _announce(root, f"files: {len(parquets)}, {size_in_words(whole)}", needed, say)
-    written.mkdir(parents=True, exist_ok=True)
-    for file in missing:
-        with _hub_explained(page, revision):
-            downloaded = hub.hf_hub_download(
-                source.repository, file.rfilename, repo_type="dataset", revision=revision, local_dir=folder / "files"
+    names = [file.rfilename for file in parquets]
+    # A file that is there already, or a part of it, is not downloaded again.
+    for name in names:
+        with _explained(page):
+            hub.hf_hub_download(
+                source.repository, name, repo_type="dataset", revision=revision, local_dir=folder / "files"
             )
-        parquet = Path(downloaded)
-        _check_digest(parquet, file.lfs.sha256 if file.lfs else None)
-        write_images(parquet, images, source, description)
-        # An empty file says that all images of one of the hub's files are there.
-        (written / parquet.name).touch()
-        parquet.unlink()
+    for name in names:
+        write_images(folder / "files" / name, images, source, description)
     if source.has_official_split:
         _write_lists(images, read_manifest(images, description).files, description)
     facts = {"repository": source.repository, "revision": revision, "terms": source.terms}
@@ -220,44 +209,17 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
 
 
 @contextmanager
-def _hub_explained(page: str, revision: str | None) -> Iterator[None]:
-    """Turns what the hub's client raises into a message that says what to do."""
-    from huggingface_hub import errors
-
-    # The first that fits counts: a gated repository is a kind of one that is not found.
-    reasons: list[tuple[type[Exception], str]] = [
-        (errors.GatedRepoError, "is gated. Accept its terms on that page, then set HF_TOKEN to a token of yours."),
-        (errors.RepositoryNotFoundError, "does not exist, or not for you. If you were given access, set HF_TOKEN."),
-        (errors.RevisionNotFoundError, f"has no revision {revision} any more. Get the data set from its publisher."),
-        (errors.OfflineModeIsEnabled, "is not asked, since HF_HUB_OFFLINE is set. Unset it, or use another machine."),
-    ]
+def _explained(page: str) -> Iterator[None]:
+    """Adds what to do to what the hub's client says of gates, tokens, offline mode and the network."""
     try:
         yield
     except Exception as error:  # the client raises those of whichever HTTP library it is made with
-        # What kept the client from asking at all is hidden behind its not having the file.
-        cause = error.__cause__ if isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__ else error
-        for kind, message in reasons:
-            if isinstance(cause, kind):
-                raise UserError(f"{page} {message}") from error
-        reason = " ".join(str(cause).split()) or type(cause).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{page} could not be downloaded ({reason}). Check network and disk, or name a mirror in HF_ENDPOINT. If "
-            "it asks for a login, set HF_TOKEN. The same command resumes where it stopped."
+            "it asks for access, accept the terms on that page and set HF_TOKEN. The same command resumes where it "
+            "stopped."
         ) from error
-
-
-def _check_digest(path: Path, announced: str | None) -> None:
-    """Removes a file that is not what the hub announced, and raises UserError; the client compares sizes alone."""
-    digest = hashlib.sha256()
-    with path.open("rb") as content:
-        while block := content.read(2**20):
-            digest.update(block)
-    if announced not in (None, digest.hexdigest()):
-        path.unlink()
-        raise UserError(
-            f"Expected {path.name} with the SHA-256 {announced}; what came has {digest.hexdigest()}. It was removed. "
-            "Call the same command again; if it stays so, something between here and the hub changes files."
-        )
 
 
 def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
@@ -268,7 +230,7 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
     """
     from pyarrow.parquet import ParquetFile
 
-    columns = [source.image_column, source.domain_column, source.label_column]
+    columns = ["image", source.domain_column, "label"]
     with (
         # A file read ahead would be in memory as a whole.
         ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file,
@@ -285,7 +247,7 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
             images, domains, labels = (batch.column(column).to_pylist() for column in columns)
             for image, domain, label in zip(images, domains, labels, strict=True):
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
-                class_name = names.get(source.label_column, {}).get(label, str(label))
+                class_name = names.get("label", {}).get(label, str(label))
                 place = _place(domain_name, class_name, description, path)
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name

@@ -10,22 +10,21 @@ import json
 import os
 import pickle
 import re
-import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedvlp.data.catalog import Description, SplitName
 from fedvlp.data.catalog.description import (
     ClassFolders,
+    Description,
     ImageLists,
     Layout,
     LayoutPart,
     PixelBatches,
     SplitFile,
+    SplitName,
     TorchvisionFolder,
 )
 from fedvlp.data.domain_folders import ImageFile
@@ -87,7 +86,7 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
         case ImageLists():
             return all((folder / file).is_file() for file in part.files)
         case PixelBatches():
-            return (folder / part.folder).is_dir() or (folder / part.archive).is_file()
+            return (folder / part.folder).is_dir()
 
 
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
@@ -236,7 +235,9 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
     """Returns the images that a class of torchvision finds; raises UserError if it finds files damaged or missing."""
     import torchvision.datasets
 
-    root = _torchvision_root(folder, part, description)
+    # torchvision is given the root, and itself adds the names of the folder.
+    names = PurePosixPath(part.folder).parts
+    root = Path(os.path.abspath(folder)).parents[len(names) - 1]
     (domain,) = description.domains
     source = f"torchvision's {part.class_name} in {folder}"
     files: list[ImageFile] = []
@@ -257,23 +258,10 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
     return _checked(files, folder, source)
 
 
-def _torchvision_root(folder: Path, part: TorchvisionFolder, description: Description) -> Path:
-    """Returns the folder that torchvision calls the root; raises UserError if it expects another name in it."""
-    absolute = Path(os.path.abspath(folder))
-    names = PurePosixPath(part.folder).parts
-    if absolute.parts[-len(names) :] != names:
-        raise UserError(
-            f"torchvision reads {description.name} in a folder {part.folder} only; it is in {absolute}. Rename that "
-            "folder, or put CoOp's split file into it, if there is one."
-        )
-    return absolute.parents[len(names) - 1]
-
-
 def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[ImageFile]:
-    """Returns the images of CIFAR's files, in their folder or in the archive that they came in."""
+    """Returns the images of CIFAR's files."""
     (domain,) = description.domains
-    contents = _batch_contents(folder, part)
-    batches = {name: _unpickled(name, contents.get(name), part, folder) for name in part.md5}
+    batches = {name: _unpickled(folder / part.folder / name, part.md5[name]) for name in part.md5}
     classes = [_class_of(name, description, part.names) for name in batches[part.names][part.names_key]]
     files: list[ImageFile] = []
     for file, role in part.files.items():
@@ -286,34 +274,16 @@ def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -
     return files
 
 
-def _batch_contents(folder: Path, part: PixelBatches) -> dict[str, bytes]:
-    """Returns the bytes of each file, by its name."""
-    unpacked = folder / part.folder
-    if unpacked.is_dir():
-        return {name: (unpacked / name).read_bytes() for name in part.md5 if (unpacked / name).is_file()}
-    # An archive is decompressed from its beginning, so all files are read in one pass.
-    contents = {}
-    archive_path = folder / part.archive
-    try:
-        with tarfile.open(archive_path, "r:gz") as archive:
-            for member in archive:
-                if file := archive.extractfile(member):
-                    contents[PurePosixPath(member.name).name] = file.read()
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
-        raise UserError(f"The archive {archive_path} can't be read ({error}). It is damaged: get it again.") from error
-    return contents
-
-
-def _unpickled(name: str, content: bytes | None, part: PixelBatches, folder: Path) -> dict[str, Any]:
+def _unpickled(path: Path, published: str) -> dict[str, Any]:
     """Returns what a pickle holds that has the published MD5; raises UserError, before it is read, for any other."""
-    path = folder / part.folder / name
-    if content is None:
-        raise UserError(f"Expected the file {path}; it is missing. Extract the archive {part.archive} again.")
+    if not path.is_file():
+        raise UserError(f"Expected the file {path}; it is missing. Extract its archive again.")
+    content = path.read_bytes()
     digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
     # A pickle may run any code, so none is loaded but those that the publisher made.
-    if digest != part.md5[name]:
+    if digest != published:
         raise UserError(
-            f"Expected {path} with the published MD5 {part.md5[name]}; it has {digest}. It is damaged or was changed: "
+            f"Expected {path} with the published MD5 {published}; it has {digest}. It is damaged or was changed: "
             "get it again."
         )
     batch: dict[str, Any] = pickle.loads(content, encoding="latin1")  # it is of Python 2

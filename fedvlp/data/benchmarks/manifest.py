@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedvlp.data.benchmarks.layouts import DEPTH, find_layout, nearest_first, read_layout, some
-from fedvlp.data.catalog import Description
-from fedvlp.data.catalog.description import Layout
+from fedvlp.data.catalog.description import Description, Layout
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.data.splits import Role
@@ -48,7 +47,6 @@ class Manifest:
         files: the images of each domain, sorted; each with its official role, where there is a split.
         split: the parts of the official split, such as "train/crossval"; empty without one.
         left_out: images that are on disk but do not count, by the reason.
-        may_have_duplicates: whether nothing on disk says which of its known duplicates to leave out.
         layout: the one in which it was read; None for folders domain/class/image.
     """
 
@@ -56,16 +54,12 @@ class Manifest:
     files: Mapping[str, list[ImageFile]]
     split: str = ""
     left_out: Mapping[str, list[str]] = field(default_factory=dict)
-    may_have_duplicates: bool = False
     layout: Layout | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What was left out, one line for each reason, and what should have been."""
-        notes = [f"left out {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.left_out.items()]
-        if self.may_have_duplicates:
-            notes.append("neither lists nor a list of duplicates are there, so images of the uncleaned version may be")
-        return notes
+        """What was left out, one line for each reason."""
+        return [f"left out {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.left_out.items()]
 
     def role_counts(self, domain: str) -> Counter[Role | None]:
         """Returns how many images of a domain have each official role."""
@@ -104,19 +98,6 @@ def is_on_disk(root: Path, description: Description) -> bool:
     if not description.is_tree or not root.is_dir():
         return False
     return any(len(_domains_in(folder, description)) == len(description.domains) for folder in nearest_first(root))
-
-
-def splits_looked_for(root: Path, folder: Path, description: Description) -> str:
-    """Returns what an official split is known by, and where it was looked for; nothing if there is none to be had."""
-    layouts = [layout for layout in description.layouts if layout.title]
-    if layouts:
-        return "; ".join(f"{layout.pattern} ({layout.title})" for layout in layouts) + f" below {root}"
-    names: list[str] = []
-    for style in description.lists:
-        names += [f"<domain>_{ending}.txt" for ending, role in style.items() if role]
-    names += [f"<domain>/{name}" for name, role in description.split_folders.items() if role]
-    places = dict.fromkeys(map(str, _list_places(root, folder, description)))
-    return f"{', '.join(names)} in {', '.join(places)}" if names else ""
 
 
 def _in_layout(folder: Path, layout: Layout, description: Description) -> Manifest:
@@ -178,8 +159,7 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
             left_out["images that are in no list"].append(image.name)
         else:
             files[image.domain].append(image)
-    is_unclean = bool(description.duplicates_list) and not (duplicates or lists.names)
-    return Manifest(folder, files, lists.title, dict(left_out), is_unclean)
+    return Manifest(folder, files, lists.title, dict(left_out))
 
 
 def _find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedvlp.data.benchmarks.download import obtain, read_source
 from fedvlp.data.benchmarks.layouts import some
-from fedvlp.data.benchmarks.manifest import Manifest, read_manifest, splits_looked_for
-from fedvlp.data.catalog import DATA_SETS, ClassNameStyle, Description, prompt_names
+from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
+from fedvlp.data.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
@@ -38,6 +38,12 @@ class Benchmark(DomainFolders):
     """
 
     description: ClassVar[Description]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Takes the description that has the name of the class."""
+        super().__init_subclass__(**options)
+        if cls.__name__ in DATA_SETS:
+            cls.description = DATA_SETS[cls.__name__]
 
     def __init__(
         self,
@@ -135,17 +141,18 @@ class Benchmark(DomainFolders):
 
     def _report_missing_split(self) -> None:
         """Raises if the official split was asked for; warns if without it no image tests."""
-        looked_for = splits_looked_for(self.root, self._manifest.folder, self.description)
+        folder = self._manifest.folder
         if self.split is not None:
-            why = f"looked for {looked_for}" if looked_for else f"{self.name} has none"
-            raise UserError(f"There is no official split: {why}. Add it, or draw a split with data.split=stratified.")
+            raise UserError(
+                f"There is no official split of {self.name} in {folder}; published is: "
+                f"{self.description.official_parts or 'none'}. Add its files, or draw one with data.split=stratified."
+            )
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
             log.warning(
-                "%s is in %s without a split, so no image tests. Set data.test_fraction, or add a split; looked for %s",
+                "%s in %s has no split, so no image tests. Set data.test_fraction, or add a split.",
                 self.name,
-                self._manifest.folder,
-                looked_for,
+                folder,
             )
 
     def _positions(self, domain: str) -> dict[Role, Indices]:
@@ -164,19 +171,13 @@ class Benchmark(DomainFolders):
 class PACS(Benchmark):
     """PACS: 9,991 images of 7 classes as photos, art paintings, cartoons and sketches."""
 
-    description = DATA_SETS["PACS"]
-
 
 class OfficeHome(Benchmark):
     """OfficeHome: 15,588 images of 65 objects of offices and homes; it has no official split."""
 
-    description = DATA_SETS["OfficeHome"]
-
 
 class VLCS(Benchmark):
     """VLCS: 10,729 images of 5 classes, photos of four older data sets."""
-
-    description = DATA_SETS["VLCS"]
 
 
 class DomainNet(Benchmark):
@@ -185,25 +186,17 @@ class DomainNet(Benchmark):
     Under the official split only the test list of a held-out domain tests.
     """
 
-    description = DATA_SETS["DomainNet"]
-
 
 class TerraIncognita(Benchmark):
     """TerraIncognita: 24,330 images of 10 classes by camera traps at 4 places; it has no official split."""
-
-    description = DATA_SETS["TerraIncognita"]
 
 
 class DomainNet10(Benchmark):
     """The 10 classes of DomainNet that FedBN chose; another benchmark than DomainNet."""
 
-    description = DATA_SETS["DomainNet10"]
-
 
 class DomainNet126(Benchmark):
     """Mini-DomainNet: 126 classes and 4 domains of DomainNet; another benchmark than DomainNet."""
-
-    description = DATA_SETS["DomainNet126"]
 
 
 class FedISIC2019(Benchmark):
@@ -212,25 +205,17 @@ class FedISIC2019(Benchmark):
     Under the official split each centre has test images of its own.
     """
 
-    description = DATA_SETS["FedISIC2019"]
-
 
 class Camelyon17(Benchmark):
     """Camelyon17-WILDS: 455,954 patches of lymph nodes of 5 hospitals, with tumor and without."""
-
-    description = DATA_SETS["Camelyon17"]
 
 
 class Office31(Benchmark):
     """Office31: 4,110 images of 31 objects of offices, by shop, camera and webcam; it has no official split."""
 
-    description = DATA_SETS["Office31"]
-
 
 class ImageCLEFDA(Benchmark):
     """ImageCLEF-DA: 50 images of each of 12 objects from Bing, Caltech256, ImageNet and Pascal VOC; it has no split."""
-
-    description = DATA_SETS["ImageCLEFDA"]
 
 
 class ImageNet(Benchmark):
@@ -239,8 +224,6 @@ class ImageNet(Benchmark):
     ImageNet's validation images test. The variants are held out: all that are there, or those that ``held_out`` names.
     Accuracy on ImageNet-A and -R, which have 200 classes, is over all classes of the run.
     """
-
-    description = DATA_SETS["ImageNet"]
 
     @property
     def held_out_domains(self) -> list[str]:
@@ -266,76 +249,50 @@ class ImageNet(Benchmark):
 class Caltech101(Benchmark):
     """Caltech101: 8,242 images of 100 kinds of object, as CoOp counts them."""
 
-    description = DATA_SETS["Caltech101"]
-
 
 class OxfordPets(Benchmark):
     """Oxford-IIIT Pets: 7,349 images of 37 breeds of cat and dog."""
-
-    description = DATA_SETS["OxfordPets"]
 
 
 class StanfordCars(Benchmark):
     """Stanford Cars: 16,185 images of 196 models of car."""
 
-    description = DATA_SETS["StanfordCars"]
-
 
 class Flowers102(Benchmark):
     """Oxford Flowers: 8,189 images of 102 kinds of flower."""
-
-    description = DATA_SETS["Flowers102"]
 
 
 class Food101(Benchmark):
     """Food-101: 101,000 images of 101 dishes."""
 
-    description = DATA_SETS["Food101"]
-
 
 class FGVCAircraft(Benchmark):
     """FGVC-Aircraft: 10,000 images of 100 variants of aircraft."""
-
-    description = DATA_SETS["FGVCAircraft"]
 
 
 class SUN397(Benchmark):
     """SUN397: 108,754 images of 397 kinds of scene, of which CoOp's split takes 39,700."""
 
-    description = DATA_SETS["SUN397"]
-
 
 class DTD(Benchmark):
     """Describable Textures: 5,640 images of 47 textures."""
-
-    description = DATA_SETS["DTD"]
 
 
 class EuroSAT(Benchmark):
     """EuroSAT: 27,000 satellite images of 10 kinds of land, in RGB."""
 
-    description = DATA_SETS["EuroSAT"]
-
 
 class UCF101(Benchmark):
     """UCF101: the middle frames of 13,320 videos of 101 actions."""
-
-    description = DATA_SETS["UCF101"]
 
 
 class CIFAR10(Benchmark):
     """CIFAR-10: 60,000 images of 32 x 32 pixels of 10 classes."""
 
-    description = DATA_SETS["CIFAR10"]
-
 
 class CIFAR100(Benchmark):
     """CIFAR-100: 60,000 images of 32 x 32 pixels of 100 classes."""
 
-    description = DATA_SETS["CIFAR100"]
-
 
 class TinyImageNet(Benchmark):
     """TinyImageNet: 110,000 images of 64 x 64 pixels of 200 classes; its validation images test."""
-
-    description = DATA_SETS["TinyImageNet"]

@@ -101,11 +101,10 @@ class ImageLists:
 
 @dataclass(frozen=True)
 class PixelBatches:
-    """CIFAR's files of pixels and labels, as torchvision leaves them, or the archive that they came in.
+    """CIFAR's files of pixels and labels, as torchvision leaves them.
 
     Attributes:
-        folder: the folder of the files, also in the archive.
-        archive: name of the archive.
+        folder: the folder of the files.
         files: the role of each file.
         labels: what the file calls the labels.
         names: the file with the names of the classes, in the order of the labels.
@@ -114,7 +113,6 @@ class PixelBatches:
     """
 
     folder: str
-    archive: str
     files: Mapping[str, SplitName]
     labels: str
     names: str
@@ -156,7 +154,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A copy of a data set on the Hugging Face hub: parquet files of rows with an image, its domain and its label.
+    """A copy of a data set on the Hugging Face hub: ``data/*.parquet`` of rows with an image, its domain and its label.
 
     Attributes:
         repository: the data set's repository, ``owner/name``.
@@ -173,10 +171,6 @@ class HubSource:
     revision: str | None = None
     domain_column: str = "domain"
     has_official_split: bool = False
-
-    label_column = "label"
-    image_column = "image"
-    folder = "data"
 
 
 @dataclass(frozen=True)

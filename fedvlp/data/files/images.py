@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-import threading
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -26,8 +25,8 @@ from fedvlp.utils.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-MOST_ASPECT = 200
-"""By how much the longer side of a picture may exceed the shorter one."""
+# Odd but readable files are no news to whoever trains on them.
+warnings.filterwarnings("ignore", module=r"PIL\b")
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -39,17 +38,6 @@ def is_hidden(name: str) -> bool:
 def composed(name: str) -> str:
     """Returns a name in composed Unicode, since file systems keep accents in different forms."""
     return unicodedata.normalize("NFC", name)
-
-
-def check_utf8(names: Iterable[str]) -> None:
-    """Checks names of domains and classes, which configs hold; raises UserError if one is no UTF-8."""
-    for name in names:
-        try:
-            name.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"Expected names of domains and classes in UTF-8; {name!r} is none. Rename that folder."
-            ) from error
 
 
 def folders_in(folder: Path) -> list[str]:
@@ -111,31 +99,11 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def _decode(path: str | os.PathLike[str]) -> Image.Image:
+def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
+    """Reads one image file as 8-bit RGB."""
     with Image.open(path) as image:
-        width, height = image.size
-        # Once its shorter side is resized, such an image would take all memory, and show a model next to nothing.
-        if max(width, height) > MOST_ASPECT * min(width, height):
-            raise ValueError(f"it has {width} x {height} pixels, one side more than {MOST_ASPECT} times the other")
         image.load()
         return to_rgb(image)
-
-
-def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as RGB, without the warnings that PIL gives about odd but readable files."""
-    # Whoever starts threads makes PIL quiet around them.
-    if threading.current_thread() is not threading.main_thread():
-        return _decode(path)
-    with pillow_is_quiet():
-        return _decode(path)
-
-
-@contextmanager
-def pillow_is_quiet() -> Iterator[None]:
-    """Hides PIL's warnings; the filter is the process's own, so it is set around threads and not inside them."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\b")
-        yield
 
 
 def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
@@ -147,13 +115,13 @@ def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "chec
 def in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], description: str, workers: int = 0
 ) -> list[Result]:
-    """Returns what a function makes of each item, in threads, with a bar and without the warnings that PIL gives.
+    """Returns what a function makes of each item, in threads and with a bar.
 
     Threads are a few more than there are cores, but at most 32, unless a number of workers is given.
     """
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
-    with pillow_is_quiet(), bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
+    with bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
         for start in range(0, len(items), 256):  # whoever stops it waits for a few of them only
             for result in pool.map(function, items[start : start + 256]):
                 results.append(result)
@@ -166,7 +134,7 @@ def _reason(path: str | os.PathLike[str]) -> str | None:
     try:
         if not Path(path).stat().st_size:
             return "the file is empty"
-        _decode(path)
+        read_rgb(path)
     except Exception as error:  # PIL's decoders raise nearly every type on damaged files
         if isinstance(error, UnidentifiedImageError):
             return "it is not an image that Pillow knows"
@@ -192,15 +160,12 @@ class Images(Protocol):
 
     def __len__(self) -> int:
         """Counts the images."""
-        ...
 
     def __getitem__(self, index: int) -> Image.Image:
         """Returns one image in 8-bit RGB."""
-        ...
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Returns a hash that changes when one of these images, or their order, does."""
-        ...
 
 
 class FolderImages:
@@ -221,7 +186,6 @@ class FolderImages:
         _check_lengths(len(self.paths), self.names, self.labels)
 
     def __len__(self) -> int:
-        """Counts the images."""
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
@@ -284,7 +248,6 @@ class ArrayImages:
         _check_lengths(len(arrays), self.names, self.labels)
 
     def __len__(self) -> int:
-        """Counts the images."""
         return len(self.arrays)
 
     def __getitem__(self, index: int) -> Image.Image:
@@ -349,7 +312,6 @@ class ImageFiles:
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        """Counts the batches."""
         return -(-len(self.paths) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[list[Path], Float[Tensor, "B 3 V V"]]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
 from fedvlp.data.files.images import ArrayImages, Images
 from fedvlp.data.module import FederatedDataModule
@@ -50,12 +49,12 @@ class StyledShapes(FederatedDataModule):
         if self.cache_dir is None:
             return _draw(self.drawing_seed)
         # A later version draws other images, so it must not read these.
-        name = f"version-{drawings.STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.npz"
+        name = f"version-{drawings.STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.safetensors"
         path = self.cache_dir / "styled_shapes" / name
         arrays = _read(path)
         if arrays is None:
             arrays = _draw(self.drawing_seed)
-            write_cache_file(path, lambda temporary: _write(temporary, arrays))
+            write_cache_file(path, lambda temporary: save_file(arrays, temporary))
         return arrays
 
 
@@ -73,14 +72,7 @@ def _read(path: Path) -> Arrays | None:
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
         log.warning("The cached drawings %s can't be read (%s); drawing them again.", path, error)
         return None
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    # Through an open file: NumPy would put .npz behind a name that has another ending.
-    with path.open("wb") as file:
-        np.savez(file, **arrays)

@@ -17,11 +17,7 @@ from fedvlp.utils.errors import UserError
 
 
 def make_server_app(config: Path) -> ServerApp:
-    """Makes the ServerApp of an app that ``fedvlp deploy init`` wrote.
-
-    Args:
-        config: the app's config, as of ``fedvlp fit``.
-    """
+    """Makes the ServerApp of an app that ``fedvlp deploy init`` wrote, from the path of the app's config."""
     app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]

@@ -6,10 +6,9 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -179,14 +178,8 @@ def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
     return loaded
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of exported files.
-
-    Attributes:
-        write: writes a graph with a description into a file.
-        load: makes what runs the file.
-    """
+class Format(NamedTuple):
+    """How a format writes a graph with a description into a file, and makes what runs the file."""
 
     write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
     load: Callable[[Path], Callable[[Tensor], Tensor]]

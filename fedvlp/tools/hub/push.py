@@ -15,7 +15,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.commands.trained_config import ALLOW_HELP
-from fedvlp.data.catalog import DESCRIPTIONS
+from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record
@@ -116,15 +116,7 @@ def write_folder(
     The model is loaded for it, so what is written can be loaded. What stays with clients is not written, and of the
     paths of this machine their last part alone.
 
-    Args:
-        run: as of :func:`push_to_hub`.
-        folder: new or empty.
-        repository: where it will be, ``user/name``, for the card.
-        license: as of :func:`push_to_hub`.
-        allow: as of :func:`push_to_hub`.
-
-    Returns:
-        The files.
+    The arguments are those of :func:`push_to_hub`; the folder is new or empty. Returns the files.
 
     Raises:
         UserError: if it is no finished run, its method has no one model for everybody, or the folder is not empty.

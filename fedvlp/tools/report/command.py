@@ -1,4 +1,4 @@
-"""The commands ``fedvlp report`` and ``fedvlp leaderboard``: pages of finished runs and of entries, and W&B reports."""
+"""The commands ``fedvlp report`` and ``fedvlp leaderboard``: pages of finished runs and of entries."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ import sys
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from fedvlp.results import Record, find_records
-from fedvlp.results.grouping import measure_of
-from fedvlp.results.printing import finding
-from fedvlp.results.record import SWEEP_FILE, sweep_name
-from fedvlp.results.tables import UNTRAINED, ranking, tables
+from fedvlp.results.record import SWEEP_FILE
+from fedvlp.results.tables import UNTRAINED, tables
+from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes
 
 NUM_IMAGES = 6
 """How many images are predicted and explained."""
-WIDTH = 24
-HEIGHT = 8
-"""Of a grid of panels on Weights & Biases and of each panel, in the service's units."""
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -45,11 +40,6 @@ def run_report(arguments: Sequence[str]) -> int:
         "there, which needs the run's images.",
     )
     parser.add_argument(
-        "--wandb",
-        metavar="ENTITY/PROJECT",
-        help="Lay out a report on Weights & Biases as well, of runs that were logged there. Needs the extra wandb.",
-    )
-    parser.add_argument(
         "--oracle",
         action="store_true",
         help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
@@ -62,15 +52,8 @@ def run_report(arguments: Sequence[str]) -> int:
         problems += sweep_problems(path)
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
-    # Made before anything else, so that what can't be made costs no explanations.
-    layout = wandb_report(records, options.wandb, options.title) if options.wandb else None
     if options.explain:
         problems += explain_best(records)
-    if layout is not None:
-        try:
-            sys.stdout.write(f"{layout.save().url}\n")
-        except Exception as error:  # whatever the service raises must not cost the page
-            problems.append(f"The report on Weights & Biases could not be made: {error}")
     from fedvlp.tools.report.page import report_page
 
     page = report_page(records, problems, options.title, date.today(), options.oracle)
@@ -152,76 +135,3 @@ def explain_best(records: Sequence[Record]) -> list[str]:
             except UserError as error:
                 problems.append(f"{run} has no explanations: {error}")
     return problems
-
-
-def wandb_report(records: Sequence[Record], path: str, heading: str) -> Any:
-    """Lays out a report on Weights & Biases, which is not yet sent: its method ``save`` sends it.
-
-    Each table of ``fedvlp compare`` is a section: its finding in a sentence, bars of each held-out domain's accuracy
-    after the last round with deviations over seeds, curves over rounds, accuracy beside what a client sends, and what
-    the configs of two runs differ by. Runs are found on the service by their group, as their logger put them there.
-
-    Args:
-        records: finished runs, which were logged with ``--config loggers/wandb``.
-        path: the project in which the runs are, as ``entity/project``.
-        heading: the report's title.
-
-    Raises:
-        UserError: if the project's name has no entity, or wandb-workspaces is not installed.
-    """
-    entity, _, project = path.partition("/")
-    if not entity or not project:
-        raise UserError(f"--wandb names a project as ENTITY/PROJECT, such as my-team/fedvlp, not {path!r}.")
-    try:
-        from wandb_workspaces import expr
-        from wandb_workspaces.reports import v2 as blocks
-    except ImportError as error:
-        message = 'A report on Weights & Biases needs wandb-workspaces. Run: pip install "fedvlp[wandb]"'
-        raise UserError(message) from error
-    content: list[Any] = []
-    for table in tables(records):
-        runs = table.records
-        run_sets = []
-        for group in dict.fromkeys(
-            sweep_name(run.folder) or f"{run.method}, {run.data.get('name', '')}" for run in runs
-        ):
-            # Runs that were stopped have no `ended`; those of a method are under one line.
-            ended = expr.And(expr.Metric("Group") == group, expr.Summary("ended") == True)  # noqa: E712 (a filter)
-            run_set = blocks.Runset(
-                entity=entity, project=project, name=group, filters=ended, groupby=["config.method"]
-            )
-            run_sets.append(run_set)
-        content.append(blocks.H2(text=f"{table.about['data']}, {table.about['protocol']}"))
-        content.append(blocks.P(text=finding(table)))
-        content.append(blocks.PanelGrid(runsets=run_sets, panels=_panels(blocks, runs)))
-    return blocks.Report(entity=entity, project=project, title=heading, blocks=content, width="fluid")
-
-
-def _panels(blocks: Any, records: Sequence[Record]) -> list[Any]:
-    """The panels of a section: bars in full width, and pairs of others below."""
-    of_method = {"groupby": blocks.Config("method"), "groupby_aggfunc": "mean", "groupby_rangefunc": "stddev"}
-    role = measure_of(records[0]).role
-    measured: set[str] = set()
-    for record in records:
-        measured |= {name for name in record.last if name.partition("/")[0] == role}
-    bars = blocks.BarPlot(
-        title="accuracy after the last round (%)",
-        metrics=[blocks.SummaryMetric(f"last/{name}") for name in sorted(measured)],
-        layout=blocks.Layout(x=0, y=0, w=WIDTH, h=HEIGHT),
-        **of_method,
-    )
-    curves = [
-        blocks.LinePlot(title=title, x="Step", y=[name], title_x="round", title_y="accuracy (%)", **of_method)
-        for title, name in (("measured domains", role), ("source validation", "validation"))
-    ]
-    sent = blocks.ScatterPlot(
-        title="accuracy and what a client sends in a round",
-        x=blocks.SummaryMetric("communication/upload_parameters"),
-        y=blocks.SummaryMetric(f"last/{role}"),
-        log_x=True,
-    )
-    pairs = [*curves, sent, blocks.RunComparer(diff_only="split")]
-    for index, panel in enumerate(pairs):
-        row, column = divmod(index, 2)
-        panel.layout = blocks.Layout(x=column * WIDTH // 2, y=(row + 1) * HEIGHT, w=WIDTH // 2, h=HEIGHT)
-    return [bars, *pairs]

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from fedvlp.core.roles import role_title
 from fedvlp.results.figures import (
+    HATCHES,
     MAX_SERIES,
     Picture,
-    SeriesStyle,
     add_legend,
     escape_text,
-    logarithmic,
     new_axes,
     series_style,
 )
@@ -73,11 +72,9 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
 
 
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Mean accuracy over rounds: on what tests above, on source validation below.
+    """Mean accuracy over rounds, on what tests above and on source validation below, of at most ``MAX_SERIES`` rows.
 
-    Args:
-        table: the runs.
-        rows: at most ``MAX_SERIES`` rows; the first ones that figures can show if not given.
+    Without rows it is of the first ones that figures can show.
     """
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
@@ -107,9 +104,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
     """Mean accuracy against the parameters that a client sends and receives in a round, one line a method.
 
-    Args:
-        table: the runs.
-        methods: names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
+    ``methods`` are names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
     """
     figure, (axes,) = new_axes(
         [f"{role_title(table.role)} (%)"], "parameters sent and received by a client in a round", methods
@@ -124,7 +119,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
                 points.append((sent["upload_parameters"][1] + sent["download_parameters"][1], cell))
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
-    logarithmic(axes)
+    _make_logarithmic(axes)
     _draw_zero_shot(axes, table)
     add_legend(figure, axes)
     return Picture(
@@ -137,26 +132,20 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
 
 
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
-    """Each domain's accuracy and what rows are ranked by, a bar for each method, from zero.
-
-    Args:
-        table: the runs.
-        rows: at most ``MAX_SERIES`` rows.
-    """
+    """Each domain's accuracy and what rows are ranked by, a bar for each of at most ``MAX_SERIES`` rows, from zero."""
     columns = [*table.columns, AVERAGE]
     figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], "", _labels(rows))
     # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
     width = min(0.8 / len(rows), 0.25)
     for place, row in enumerate(rows):
-        style = series_style(place)
         cells = [(index, cell) for index, column in enumerate(columns) if (cell := table.cell(row, column))]
         axes.bar(
             [index + (place + 0.5 - len(rows) / 2) * width for index, _ in cells],
             [cell.mean for _, cell in cells],
             width,
             yerr=[cell.std for _, cell in cells],
-            color=style.colour,
-            hatch=style.hatch,
+            color=series_style(place)["color"],
+            hatch=HATCHES[place],
             edgecolor="white",
             linewidth=0.5,
             error_kw={"elinewidth": 1.0, "capsize": 1.5},
@@ -225,7 +214,7 @@ def option_curve(table: Table, study: OptionStudy) -> Picture:
     # Values such as 1, 4 and 16 are even steps on a logarithmic axis alone.
     smallest = min(study.rows)
     if smallest > 0 and max(study.rows) / smallest >= 10:
-        logarithmic(axes)
+        _make_logarithmic(axes)
     add_legend(figure, axes)
     return Picture(
         figure,
@@ -251,14 +240,12 @@ def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], ti
         yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
 
 
-def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: SeriesStyle) -> None:
+def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: Mapping[str, Any]) -> None:
     """Draws means over rounds with a band of one standard deviation."""
     axes.plot(
         curve.index,
         curve["mean"],
-        color=style.colour,
-        linestyle=style.line,
-        marker=style.marker,
+        **style,
         markersize=3.5,
         linewidth=1.3,
         markevery=max(1, len(curve) // 10),
@@ -267,12 +254,12 @@ def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: SeriesStyle) 
     # A single seed has no deviation, and pandas gives NaN for it.
     deviation = curve["std"].fillna(0.0)
     axes.fill_between(
-        curve.index, curve["mean"] - deviation, curve["mean"] + deviation, color=style.colour, alpha=0.15, linewidth=0
+        curve.index, curve["mean"] - deviation, curve["mean"] + deviation, color=style["color"], alpha=0.15, linewidth=0
     )
 
 
 def _draw_points(
-    axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: SeriesStyle, is_bold: bool = False
+    axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: Mapping[str, Any], is_bold: bool = False
 ) -> None:
     """Draws means with their deviations, joined if no two have the same place."""
     if not points:
@@ -282,15 +269,21 @@ def _draw_points(
         places,
         [cell.mean for _, cell in points],
         [cell.std for _, cell in points],
-        color=style.colour,
-        linestyle=style.line if len(set(places)) == len(places) else "none",
-        marker=style.marker,
+        **(style if len(set(places)) == len(places) else {**style, "linestyle": "none"}),
         markersize=4,
         linewidth=2.4 if is_bold else 1.3,
         elinewidth=1.0,
         capsize=2,
         label=escape_text(label),
     )
+
+
+def _make_logarithmic(axes: Axes) -> None:
+    """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_zero_shot(axes: Axes, table: Table) -> None:

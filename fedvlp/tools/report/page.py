@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.grouping import by_settings, describe_differences, measure_of, row_labels
+from fedvlp.results.grouping import describe_differences, measure_of, row_labels
 from fedvlp.results.printing import (
     TextTable,
     describe_group,
-    finding,
     format_cell,
     format_range,
     table_text,
@@ -40,12 +39,11 @@ from fedvlp.results.tables import (
     Row,
     Table,
     costs,
-    ranked,
-    ranking,
     tables,
     with_intervals,
 )
 from fedvlp.tools.report.figures import compared_rows, pictures_of
+from fedvlp.tools.report.ranking import finding, ranked, ranking
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -59,23 +57,15 @@ TITLES = {
     "auroc": "AUROC",
     "fpr_at_95": "FPR at 95 %",
 }
-MAX_PICTURE_BYTES = 3_000_000
-"""How large the pictures of single runs may be together; the others are named."""
-
 FOLDER = Path(__file__).parent
 
 
 def report_page(
     records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
 ) -> str:
-    """The page of a comparison.
+    """The page of a comparison, which also names the problems, a line each.
 
-    Args:
-        records: the runs.
-        problems: what could not be read, a line each.
-        heading: the page's title.
-        day: the page's date.
-        oracle: whether tables have a row of the round that is best on the images compared, marked as not allowed.
+    With ``oracle`` its tables have a row of the round that is best on the images compared, marked as not allowed.
     """
     compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
     explanations, missing = _explanations(records)
@@ -97,14 +87,7 @@ def report_page(
 
 
 def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: date) -> str:
-    """The page that ranks entries.
-
-    Args:
-        records: the entries.
-        root: folder of all entries, below which they are named.
-        heading: the page's title.
-        day: the page's date.
-    """
+    """The page that ranks entries, which are named by their folders below ``root``."""
     boards = []
     compared = tables(records, [LAST])
     for table in compared:
@@ -115,7 +98,7 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
                 "title": table_title(table.about),
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
-                "entries": [(row[0], _entries(table.runs[row[0]], root)) for row in rows if row[1] != UNTRAINED],
+                "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
             }
         )
@@ -166,30 +149,20 @@ def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, 
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The pictures in runs' folders, as many as the page can carry, and what is wrong with them."""
+    """The pictures in runs' folders, and what is wrong with them."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
-    total_bytes = 0
     for record in records:
         pictures, missing = _saved_pictures(record.folder / "explanations")
         problems += missing
-        shown = []
-        for picture in pictures:
-            # The page holds its pictures itself, a third larger as text.
-            size = picture["path"].stat().st_size
-            if total_bytes + size > MAX_PICTURE_BYTES:
-                problems.append(f"{picture['path']} is left out, to keep this page small.")
-                continue
-            total_bytes += size
-            shown.append((picture, picture["path"].read_bytes()))
-        if shown:
+        if pictures:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
-            sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": shown})
+            sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": pictures})
     return sections, problems
 
 
 def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The pictures of a run with path, title, caption and alt, and what is wrong with the list of them."""
+    """The pictures of a run with title, caption, alt and content, and what is wrong with the list of them."""
     listed = folder / "captions.json"
     if not listed.is_file():
         return [], []
@@ -198,12 +171,12 @@ def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     try:
         for entry in json.loads(listed.read_text(encoding="utf-8")):
             # The name alone: a list of pictures must not lead out of its own folder.
+            path = folder / Path(entry["file"]).name
             picture = {name: entry[name] for name in ("title", "caption", "alt")}
-            picture["path"] = folder / Path(entry["file"]).name
-            if picture["path"].is_file():
-                pictures.append(picture)
+            if path.is_file():
+                pictures.append({**picture, "content": path.read_bytes()})
             else:
-                problems.append(f"{picture['path']} is missing. Make the explanations again.")
+                problems.append(f"{path} is missing. Make the explanations again.")
     except (ValueError, KeyError, TypeError) as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
     return pictures, problems
@@ -232,8 +205,11 @@ def _about(table: Table) -> list[tuple[str, str]]:
 def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The runs by method and settings, each with its config as YAML."""
     labels = row_labels(records)
+    by_settings: dict[str, list[Record]] = {}
+    for record in records:
+        by_settings.setdefault(record.settings, []).append(record)
     groups = []
-    for settings, members in by_settings(records).items():
+    for settings, members in by_settings.items():
         configs = []
         for record in members:
             text = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else ""
@@ -254,11 +230,7 @@ def comparison(table: Table) -> TextTable:
 
 
 def beside_accuracy(table: Table) -> TextTable | None:
-    """What is measured beside accuracy, of last rounds and zero-shot CLIP; None if no run has measured more.
-
-    Args:
-        table: with intervals.
-    """
+    """What is measured beside accuracy, of last rounds and zero-shot CLIP; None if no run has measured more."""
     rows = []
     for row in compared_rows(table):
         cell = table.cell(row, AVERAGE)
@@ -296,7 +268,8 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
     # A seed without some held-out domain would have the mean of other domains than the rest.
     choices = len({record.held_out for record in table.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
-    outside = {str(record.data["out_of_distribution"]["name"]) for record in table.runs[row[0]] if _has_outside(record)}
+    described = [record.data.get("out_of_distribution") for record in table.runs[row[0]]]
+    outside = {str(each["name"]) for each in described if each}
     scores = {}
     for name in (*SCORES, *WORST, *DETECTION):
         if len(seeds) and bool(seeds[name].notna().all()):
@@ -308,20 +281,19 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
     return scores
 
 
-def _has_outside(record: Record) -> bool:
-    return isinstance(record.data.get("out_of_distribution"), Mapping)
-
-
 def classes(table: Table) -> TextTable | None:
     """The accuracy of each class, the hardest for the best method first; None without predictions."""
     counts: dict[str, pd.DataFrame] = {}
+    shares: dict[str, pd.Series] = {}
     for row in ranking(table).index:
         pairs = _pairs(table, row)
         if pairs is not None:
+            is_right = pairs["true"] == pairs["predicted"]
             counts[row[0]] = pd.crosstab(pairs["true"], pairs["predicted"])
+            shares[row[0]] = 100 * is_right.groupby(pairs["true"]).mean()
     if not counts:
         return None
-    accuracies = pd.DataFrame({method: _class_accuracies(of_method) for method, of_method in counts.items()})
+    accuracies = pd.DataFrame(shares)
     best = next(iter(counts))
     names = [str(name) for name in table.records[0].data.get("classes", [])]
     images = _images_of_classes(table)
@@ -357,12 +329,6 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
                 pd.DataFrame({"true": true.flatten().numpy(), "predicted": split.predicted.flatten().numpy()})
             )
     return pd.concat(frames)
-
-
-def _class_accuracies(counts: pd.DataFrame) -> pd.Series:
-    """The share of each true class's images that are classified rightly, in percent."""
-    right = pd.Series({label: counts.at[label, label] if label in counts else 0 for label in counts.index})
-    return 100 * right / counts.sum(axis=1)
 
 
 def _mistake(row: pd.Series, label: int, names: Sequence[str]) -> str:
@@ -424,8 +390,8 @@ def ranking_table(table: Table) -> TextTable:
     for place, row in enumerate(ranking(table).index, start=1):
         runs = table.runs[row[0]]
         accuracies = {title: format_cell(table.cell(row, title)) for title in table.columns}
-        sent = {} if row[1] == UNTRAINED else costs(runs)
         is_trained = row[1] != UNTRAINED
+        sent = costs(runs) if is_trained else {}
         rows.append(
             {
                 "method": f"{place}. {row[0]}",

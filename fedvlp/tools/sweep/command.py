@@ -227,10 +227,7 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
 def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
     """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
 
-    Args:
-        plan: the sweep.
-        config: the method's.
-        domains_by_data: the domains of data sets that were looked up before, by their options; gets those of this one.
+    Data sets that were looked up are in ``domains_by_data``, by their options.
 
     Raises:
         UserError: if the data set has no such domain or can't be found, or the protocol holds none out.

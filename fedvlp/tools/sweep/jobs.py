@@ -85,10 +85,6 @@ class Job:
 class SweepProgress:
     """The states of a sweep's runs: a printed line for each run that ends, and all of them in ``sweep.json``.
 
-    Args:
-        folder: the sweep's.
-        jobs: all of the sweep.
-
     Attributes:
         entries: what the file says of each run, by its name; also of runs of earlier calls with other arguments.
     """

@@ -7,7 +7,7 @@ import pytest
 
 from fedvlp.data.benchmarks.comparison import compare, differences, duplicates
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.catalog import DATA_SETS
+from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.data.domain_folders import scan
 from tests.helpers.benchmark_layouts import AS_COOP
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture

@@ -15,7 +15,6 @@ from PIL import Image
 from fedvlp.core.metrics import Predictions
 from fedvlp.results import find_records
 from fedvlp.results.predictions import write_predictions
-from fedvlp.tools.report import page
 from fedvlp.tools.report.page import report_page
 from tests.helpers.predictions import draw
 from tests.helpers.report_runs import write_run
@@ -215,14 +214,3 @@ def test_broken_explanations_are_named_and_the_rest_is_shown(tmp_path, no_figure
     read = Reader(page_of(tmp_path))
     assert f"{run / 'explanations' / 'captions.json'} can't be read" in read.text
     assert read.all("table")
-
-
-def test_page_stays_small(tmp_path, no_figures, monkeypatch):
-    run = write_run(tmp_path, [50.0, 51.0])
-    entries = [{"file": f"{i}.png", "title": "Map", "caption": "", "alt": f"map {i}"} for i in range(3)]
-    explain(run, entries)
-    size = (run / "explanations" / "0.png").stat().st_size
-    monkeypatch.setattr(page, "MAX_PICTURE_BYTES", 2 * size)
-    read = Reader(page_of(tmp_path))
-    assert [a["alt"] for a in read.all("img") if a["alt"].startswith("map")] == ["map 0", "map 1"]
-    assert "2.png is left out, to keep this page small." in read.text

@@ -1,0 +1,88 @@
+"""Which method is best: the order of a table's rows, and its result in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from fedvlp.results.printing import format_cell
+from fedvlp.results.tables import AVERAGE, BEST, BOTH, CELL, LAST, UNTRAINED, Cell, Table
+
+
+def ranking(table: Table) -> pd.DataFrame:
+    """Returns the average cells of last rounds and zero-shot CLIP, the highest first.
+
+    Rows that lack a domain have no average, so they are not ranked.
+    """
+    averages = table.cells[table.cells.index.get_level_values("column") == AVERAGE].droplevel("column")
+    compared = averages[averages.index.get_level_values("round").isin([LAST, BOTH, UNTRAINED])]
+    return compared.sort_values("mean", ascending=False, kind="stable")
+
+
+def ranked(table: Table) -> Table:
+    """Returns the table with the highest average first, and rows without an average at the end.
+
+    A method's last round and its best on source validation become one row where they are equal.
+    """
+    cells = table.cells.reset_index()
+    # A method is placed by its first row, which is its last round where that is shown.
+    first_rows = cells.drop_duplicates("method")[["method", "round"]]
+    averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
+    methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
+    cells = cells.iloc[cells["method"].map(methods.get_loc).argsort(kind="stable")]
+    values = cells.set_index(["round", "method", "column"])[["mean", "std", "n"]]
+    last, best = (values[values.index.get_level_values("round") == name].droplevel("round") for name in (LAST, BEST))
+    last, best = last.align(best)
+    equal = (last.eq(best) | (last.isna() & best.isna())).all(axis=1).groupby("method").all()
+    is_equal = cells["method"].isin(equal[equal].index)
+    rounds = cells["round"].mask(is_equal & (cells["round"] == LAST), BOTH)
+    return replace(table, cells=cells.assign(round=rounds)[~(is_equal & (rounds == BEST))].set_index(CELL))
+
+
+def finding(table: Table) -> str:
+    """Returns which method has the highest average after the last round, and how far it is from the others.
+
+    A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
+    """
+    cells = {row: cell for row in ranking(table).index if (cell := table.cell(row, AVERAGE)) is not None}
+    if not cells:
+        return "No method was measured on every domain, so none is called the best."
+    best, *others = cells
+    trained = [row for row in cells if row[1] != UNTRAINED]
+    score = _score(cells[best], table, is_trained=best[1] != UNTRAINED)
+    if not trained:
+        return f"{best[0]} has {score}; no method that trains was measured on every domain."
+    remark = "" if cells[trained[0]].n > 1 else "; one seed does not show how much of this is chance"
+    if best[1] == UNTRAINED:
+        points = cells[best].mean - cells[trained[0]].mean
+        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[trained[0]])}"
+        return (
+            f"No trained method is above {best[0]}, which has {score}: the best of them, {trained[0][0]}, is "
+            f"{behind}{remark}."
+        )
+    # The method is compared with the next one, and with zero-shot CLIP.
+    zero_shot = [row for row in others[1:] if row[1] == UNTRAINED]
+    leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *zero_shot[:1])]
+    compared = f": {' and '.join(leads)}" if leads else ", and no other method was measured on every domain"
+    return f"{best[0]} has the highest result, {score}{compared}{remark}."
+
+
+def _score(cell: Cell, table: Table, is_trained: bool) -> str:
+    part = "" if table.is_whole else f" ({len(table.columns)} of {table.num_columns})"
+    score = f"{format_cell(cell)} % {table.measure.score}{part}"
+    seeds = "one seed" if cell.n == 1 else f"{cell.n} seeds"
+    return f"{score} over {seeds}" if is_trained else score
+
+
+def _lead(best: Cell, name: str, other: Cell) -> str:
+    points = f"{best.mean - other.mean:.1f}"
+    return f"level with {name}" if points == "0.0" else f"{points} points above {name}{_doubt(best, other)}"
+
+
+def _doubt(best: Cell, other: Cell) -> str:
+    """Returns a remark where a lead may be chance."""
+    deviations = [cell.std for cell in (best, other) if cell.n > 1]
+    if deviations and best.mean - other.mean <= sum(deviations):
+        return " (within the deviations over seeds, so not shown to differ)"
+    return ""
