@@ -21,7 +21,7 @@ from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, InRange, NonNegativeInt, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_ranges
 
 # Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow.
 GRADIENT_SCALE = 1024.0
@@ -117,7 +117,7 @@ class CosineDecay(Schedule):
 
 
 @dataclass(frozen=True)
-class LocalTraining(InRange):
+class LocalTraining:
     """How every client trains in one phase of a round.
 
     Args:
@@ -140,7 +140,7 @@ class LocalTraining(InRange):
 
     def __post_init__(self) -> None:
         """Checks the ranges, and refuses both kinds of length at once."""
-        super().__post_init__()
+        check_ranges(self)
         # One epoch is the default, so it can't be told from an epoch that was asked for.
         if self.steps is not None and self.epochs != 1:
             raise UserError(

@@ -18,13 +18,13 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.task import OnClientFailure
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, InRange, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_ranges
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Server(InRange):
+class Server:
     """What the server does with the clients' updates.
 
     Args:
@@ -40,9 +40,13 @@ class Server(InRange):
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
 
 @dataclass(frozen=True)
-class Clients(InRange):
+class Clients:
     """Which clients take part in a round, what becomes of those that fail, and where they keep what is theirs.
 
     Args:
@@ -66,9 +70,13 @@ class Clients(InRange):
     attack: Attack | None = None
     personal_on_disk: bool = False
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
 
 @dataclass(frozen=True)
-class Runtime(InRange):
+class Runtime:
     """What the program uses of the machine, and what it writes; changes results by rounding at most.
 
     Args:
@@ -83,6 +91,10 @@ class Runtime(InRange):
     compile: bool = False
     default_callbacks: bool = True
     collective_timeout: PositiveFloat = 1800
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
 
 
 class ConfiguredRun(RunView):

@@ -64,17 +64,18 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
         raise UserError(f"Expected a finite {name}, got {value}.")
 
 
-class InRange:
-    """A dataclass whose numbers are checked against their types when it is made.
+def check_ranges(options: object) -> None:
+    """Checks all numbers of a dataclass against their types; a caller in Python has had none of them checked.
 
-    The command line has checked what is typed there; a caller in Python has not.
+    Args:
+        options: the dataclass.
+
+    Raises:
+        UserError: if a number is out of its range.
     """
-
-    def __post_init__(self) -> None:
-        """Raises UserError if a number is out of its range."""
-        for name, hint in get_type_hints(type(self)).items():
-            # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
-            for part in (hint, *get_args(hint)):
-                is_number = isinstance(part, type) and issubclass(part, (int, float))
-                if is_number and part not in (bool, int, float):
-                    check_range(f"{type(self).__name__}.{name}", getattr(self, name), part)
+    for name, hint in get_type_hints(type(options)).items():
+        # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
+        for part in (hint, *get_args(hint)):
+            is_number = isinstance(part, type) and issubclass(part, (int, float))
+            if is_number and part not in (bool, int, float):
+                check_range(f"{type(options).__name__}.{name}", getattr(options, name), part)

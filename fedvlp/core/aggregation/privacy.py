@@ -26,7 +26,7 @@ from torch import Tensor
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
 from fedvlp.core.state import State, check_alike
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import InRange, NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, check_ranges
 from fedvlp.utils.seeding import derive_seed
 
 # Draws so many independent standard normal numbers in float64, others at each call.
@@ -105,7 +105,7 @@ def noised_upload(noise: ClientNoise, upload: State, before: State, client_seed:
 
 
 @dataclass(frozen=True)
-class DPFedAvg(InRange, Aggregator):
+class DPFedAvg(Aggregator):
     """Clips each client's update, sums them, adds Gaussian noise, and divides by a fixed number of clients.
 
     before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
@@ -155,7 +155,7 @@ class DPFedAvg(InRange, Aggregator):
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
-        super().__post_init__()
+        check_ranges(self)
         if self.noise_at == "client" and self.quantile is not None:
             raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
         # Else it is known only in a round, and checked when the aggregator is bound to one.

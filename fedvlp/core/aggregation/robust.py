@@ -20,7 +20,7 @@ from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMe
 from fedvlp.core.aggregation.privacy import clip_to_norm, norm_of, update_of
 from fedvlp.core.state import State, check_alike, weighted_mean
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, InRange, NonNegativeInt, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import ClosedFraction, NonNegativeInt, PositiveFloat, PositiveInt, check_ranges
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _trimmed_mean(states: Sequence[State], left_out: int) -> State:
 
 
 @dataclass(frozen=True)
-class Krum(InRange, Aggregator):
+class Krum(Aggregator):
     """The one upload whose nearest others are nearest (Blanchard et al. 2017, Section 4); weights do not count.
 
     Args:
@@ -98,6 +98,10 @@ class Krum(InRange, Aggregator):
 
     byzantine: NonNegativeInt
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
     @property
     def min_clients(self) -> int:
         """Clients 2 f + 3."""
@@ -109,7 +113,7 @@ class Krum(InRange, Aggregator):
 
 
 @dataclass(frozen=True)
-class MultiKrum(InRange, Aggregator):
+class MultiKrum(Aggregator):
     """Mean of the m uploads whose nearest others are nearest, each counted once (Blanchard et al. 2017, Section 4).
 
     An upload's score is the sum of its squared distances to the n - f - 2 nearest others, over all tensors that are
@@ -126,6 +130,10 @@ class MultiKrum(InRange, Aggregator):
 
     byzantine: NonNegativeInt
     selected: PositiveInt
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
 
     @property
     def min_clients(self) -> int:
@@ -158,7 +166,7 @@ def _squared_distances(values: Float[Tensor, "K numbers"]) -> Float[Tensor, "K K
 
 
 @dataclass(frozen=True)
-class NormClipping(InRange, OuterAggregator):
+class NormClipping(OuterAggregator):
     """Shortens updates that are longer than a limit, then lets another aggregator combine them.
 
     A client's update d is the difference of its upload from what it started from, over all tensors that are combined
@@ -176,6 +184,10 @@ class NormClipping(InRange, OuterAggregator):
 
     max_norm: PositiveFloat
     inner: Aggregator = field(default_factory=WeightedMean)
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
@@ -197,7 +209,7 @@ def clipped(state: State, before: State, max_norm: float) -> State:
 
 
 @dataclass(frozen=True)
-class FedGMA(InRange, Aggregator):
+class FedGMA(Aggregator):
     """The mean update, in which numbers that clients move to and fro are held back (Tenison et al. 2023, Algorithm 1).
 
     A = |mean_k sign(Delta_k)| with each client counted once, the mask m is 1 where A >= tau and A elsewhere, and
@@ -214,6 +226,10 @@ class FedGMA(InRange, Aggregator):
 
     agreement: ClosedFraction = 0.4
     learning_rate: PositiveFloat = 1.0
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
         """The masked step from ``before``."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
 from fedvlp.core.state import State, add_prefix, strip_prefix
-from fedvlp.utils.ranges import FractionBelowOne, InRange, PositiveFloat
+from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat, check_ranges
 
 
 class ServerOptimizer(OuterAggregator):
@@ -63,7 +63,7 @@ class ServerOptimizer(OuterAggregator):
 
 
 @dataclass(frozen=True)
-class ServerMomentum(InRange, ServerOptimizer):
+class ServerMomentum(ServerOptimizer):
     """Gradient descent with momentum on the server: v <- beta v + Delta, x <- x + eta v (Hsu et al. 2019, FedAvgM).
 
     With a learning rate of 1 and no momentum it is the inner aggregator itself.
@@ -84,6 +84,10 @@ class ServerMomentum(InRange, ServerOptimizer):
     momentum: FractionBelowOne = 0.9
     inner: Aggregator = field(default_factory=WeightedMean)
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta v, and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
@@ -91,7 +95,7 @@ class ServerMomentum(InRange, ServerOptimizer):
 
 
 @dataclass(frozen=True)
-class FedAdam(InRange, ServerOptimizer):
+class FedAdam(ServerOptimizer):
     """Adam on the server (Reddi et al. 2021, Algorithm 2), without correction of the moments' start, as in the paper.
 
     m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, x <- x + eta m / (sqrt(v) + tau), from
@@ -114,6 +118,10 @@ class FedAdam(InRange, ServerOptimizer):
     beta2: FractionBelowOne = 0.99
     tau: PositiveFloat = 1e-3
     inner: Aggregator = field(default_factory=WeightedMean)
+
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta m / (sqrt(v) + tau), and m and v."""
