@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from fedvlp.results import find_records
-from fedvlp.results.printing import format_tables, table_text
 from fedvlp.results.rounds import format_accuracies
-from fedvlp.results.tables import LAST, Table, tables
+from fedvlp.tools.compare.printing import format_tables, table_text
+from fedvlp.tools.compare.tables import LAST, Table, tables
 from fedvlp.tools.report.figures import accuracy_over_rounds
 
 DOCS = Path(__file__).resolve().parent

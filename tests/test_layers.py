@@ -25,7 +25,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     | {"training", "utils"},
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
     "sites": {"commands", "core", "data", "federation", "methods", "runs", "training", "utils"},
-    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "ops", "pretrained", "results"}
+    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "pretrained", "results"}
     | {"runs", "training", "utils"},
 }
 ANYWHERE = {"version"}

@@ -17,7 +17,7 @@ import torch
 from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
-from fedvlp.commands.cost import costs
+from fedvlp.tools.cost import costs
 from fedvlp.utils.config_files import config_names
 
 README = Path(__file__).with_name("README.md")

@@ -15,9 +15,9 @@ from experiments.options import Choice, parse
 from experiments.oracle.run import METHODS, runs_of, study_parser
 from experiments.runs import SeededRuns
 from experiments.tables import complete, describe, markdown, write_block
-from fedvlp.results.printing import format_cell, format_gap
 from fedvlp.results.rounds import best_round
-from fedvlp.results.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
+from fedvlp.tools.compare.printing import format_cell, format_gap
+from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
 
 README = Path(__file__).with_name("README.md")
 ROUNDS = (LAST, BEST, ORACLE)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.data.catalog.description import DESCRIPTIONS, Description
-from fedvlp.results.papers import PrintedTable, dataset_key, main_tables
+from fedvlp.tools.compare.papers import PrintedTable, dataset_key, main_tables
 from fedvlp.tools.sweep.command import parse_methods
 from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 

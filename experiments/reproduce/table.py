@@ -14,8 +14,8 @@ from typing import Any
 from experiments.reproduce.cost import RATE, Cost, costs, is_pooled
 from experiments.reproduce.recipe import HERE, PRINTED, Recipe, all_recipes
 from experiments.tables import markdown, write_block
-from fedvlp.results.papers import BACKBONES, PrintedTable, paper_name, papers, plain_name
-from fedvlp.results.tables import AVERAGE
+from fedvlp.tools.compare.papers import BACKBONES, PrintedTable, paper_name, papers, plain_name
+from fedvlp.tools.compare.tables import AVERAGE
 
 
 def overview(recipes: Sequence[Recipe]) -> str:

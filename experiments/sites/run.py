@@ -22,7 +22,7 @@ from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
 from fedvlp.commands.cli import ended_by_sigterm
-from fedvlp.commands.cost import costs
+from fedvlp.tools.cost import costs
 from fedvlp.utils.text_table import text_table
 
 

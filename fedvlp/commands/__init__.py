@@ -1,1 +1,1 @@
-"""The command line: one file for each command, and what they share. May import everything; only testing imports it."""
+"""The entry point, its table of commands, and the commands of Lightning's command line. Tools have their own."""

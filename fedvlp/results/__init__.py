@@ -1,4 +1,4 @@
-"""Finished runs, read from their folders, and tables of them. Imports core and utils; knows no HTML."""
+"""Finished runs, read from their folders: records, rounds, predictions, figures. Imports core and utils alone."""
 
 from fedvlp.results.record import Record, find_records, load_record, load_runs
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
@@ -20,6 +24,18 @@ def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
     """
     head, *body = align_columns(rows, text_columns)
     return "\n".join(line.rstrip() for line in (head, "-" * len(head), *body))
+
+
+def frame_table(frame: pd.DataFrame, text_columns: int = 1) -> str:
+    """Returns a frame of strings as aligned columns below their titles; arguments as of :func:`text_table`."""
+    return text_table([list(frame), *frame.to_numpy().tolist()], text_columns)
+
+
+def frame_markdown(frame: pd.DataFrame, text_columns: int = 1) -> str:
+    """Returns a frame of strings as a Markdown table; arguments as of :func:`text_table`."""
+    alignment = ["---"] * text_columns + ["---:"] * (frame.shape[1] - text_columns)
+    rows = [list(map(markdown_cell, row)) for row in frame.to_numpy().tolist()]
+    return markdown_table(list(map(markdown_cell, frame)), alignment, rows)
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:

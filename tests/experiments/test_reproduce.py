@@ -11,7 +11,7 @@ from experiments.reproduce.cost import Tower, costs, work_of
 from experiments.reproduce.recipe import FOLDER, HERE, PRINTED, all_recipes
 from fedvlp import PromptFL
 from fedvlp.commands.cli import main
-from fedvlp.results.papers import main_tables, plain_name
+from fedvlp.tools.compare.papers import main_tables, plain_name
 from tests.helpers.counting import counted
 
 SETTINGS = {  # optimizer, learning rate, batch, rounds

@@ -8,10 +8,10 @@ import yaml
 
 import fedvlp
 from fedvlp.results import find_records, load_record
-from fedvlp.results.grouping import row_labels
 from fedvlp.results.record import COLUMNS, runs_frame
-from fedvlp.results.tables import LAST as LAST_ROUND
-from fedvlp.results.tables import tables
+from fedvlp.tools.compare.grouping import row_labels
+from fedvlp.tools.compare.tables import LAST as LAST_ROUND
+from fedvlp.tools.compare.tables import tables
 from fedvlp.utils.errors import UserError
 from tests.helpers.records import COMMUNICATION, make_record
 from tests.helpers.report_runs import DOMAINS as MADE

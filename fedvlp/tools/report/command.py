@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.record import SWEEP_FILE
-from fedvlp.results.tables import UNTRAINED, tables
+from fedvlp.tools.compare.tables import UNTRAINED, tables
 from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes

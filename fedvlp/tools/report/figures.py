@@ -22,9 +22,9 @@ from fedvlp.results.figures import (
     new_axes,
     series_style,
 )
-from fedvlp.results.grouping import settings_of
 from fedvlp.results.record import ZERO_SHOT_ROW
-from fedvlp.results.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.tools.compare.grouping import settings_of
+from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
 
 MIN_VALUES = 3
 """How many values an option must have for a curve."""

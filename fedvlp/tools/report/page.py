@@ -19,8 +19,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
-from fedvlp.results.grouping import describe_differences, measure_of, row_labels
-from fedvlp.results.printing import (
+from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
+from fedvlp.tools.compare.printing import (
     TextTable,
     describe_group,
     format_cell,
@@ -28,8 +29,7 @@ from fedvlp.results.printing import (
     table_text,
     table_title,
 )
-from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
-from fedvlp.results.tables import (
+from fedvlp.tools.compare.tables import (
     AVERAGE,
     BEST,
     LAST,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedvlp.results.printing import format_cell
-from fedvlp.results.tables import AVERAGE, BEST, BOTH, CELL, LAST, UNTRAINED, Cell, Table
+from fedvlp.tools.compare.printing import format_cell
+from fedvlp.tools.compare.tables import AVERAGE, BEST, BOTH, CELL, LAST, UNTRAINED, Cell, Table
 
 
 def ranking(table: Table) -> pd.DataFrame:

@@ -15,12 +15,12 @@ import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 
-from fedvlp.commands.compare import run_compare
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
 from fedvlp.data.protocols import PROTOCOLS
 from fedvlp.results.record import SWEEP_FILE
+from fedvlp.tools.compare.command import run_compare
 from fedvlp.tools.sweep.jobs import SlurmArray, SweepProgress, run_jobs
 from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 from fedvlp.utils.config_files import with_config_paths

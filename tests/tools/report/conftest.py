@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from fedvlp.results import find_records
-from fedvlp.results.tables import tables
+from fedvlp.tools.compare.tables import tables
 from fedvlp.tools.report.page import report_page
 from tests.helpers.report_runs import write_run
 

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex
 
 from fedvlp.results import find_records
 from fedvlp.results.figures import MAX_SERIES
-from fedvlp.results.tables import tables
+from fedvlp.tools.compare.tables import tables
 from fedvlp.tools.report.figures import (
     accuracy_over_communication,
     accuracy_over_rounds,

@@ -3,7 +3,7 @@
 import pytest
 
 from fedvlp.results import find_records
-from fedvlp.results.tables import tables
+from fedvlp.tools.compare.tables import tables
 from fedvlp.tools.report.ranking import finding, ranked
 from tests.helpers.report_runs import write_run
 

@@ -1,8 +1,7 @@
-"""Tables as text, Markdown, LaTeX and CSV: of results and of what methods send."""
+"""Tables of results as text, Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
-import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.results.record import Record
-from fedvlp.results.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
-from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text, text_table
+from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
 TableFormat = Literal["table", "markdown", "latex"]
-CostFormat = Literal["table", "markdown", "csv", "json"]
 PAGE_WIDTH = 100  # characters
 PACKAGES = ("fedvlp", "torch")
 TITLE_KEYS = ("data", "protocol", "backbone")
@@ -35,26 +33,6 @@ ORACLE_LEGEND = (
 INTERVAL_LEGEND = (
     "[low, high]: 95 % interval of a bootstrap over images, which are drawn with the predictions of all seeds; it "
     "shows how far the mean depends on these images, as the deviation shows how far it depends on the seeds"
-)
-COST_TITLES = {
-    "method": "method",
-    "config": "config",
-    "phase": "phase",
-    "upload_parameters": "up",
-    "upload_bytes": "up bytes",
-    "download_parameters": "down",
-    "download_bytes": "down bytes",
-    "once_parameters": "once",
-    "once_bytes": "once bytes",
-    "clients": "clients",
-    "rounds": "rounds",
-    "total_parameters": "total",
-    "total_bytes": "total bytes",
-}
-COST_CAPTION = (
-    "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ",
-    "once: what the server sends to each client before the first round only",
-    "total: of the clients of each round and of all rounds, both ways, with what is sent once",
 )
 
 
@@ -84,7 +62,7 @@ def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
 
 
 def _text(table: TextTable) -> str:
-    body = _body(table, "table")
+    body = frame_table(table.frame, table.text_columns)
     # Remarks are as wide as the table, or as a page where the table is narrower.
     width = max(PAGE_WIDTH, len(body.partition("\n")[0]))
     lines = [textwrap.fill(line, width, subsequent_indent="   ") for line in table.lines]
@@ -96,16 +74,7 @@ def _markdown(table: TextTable) -> str:
     title = f"**{markdown_text(table.title)}**"
     lines = "  \n".join(map(markdown_text, table.lines))
     notes = "\n".join(f"* {markdown_text(note)}" for note in table.notes)
-    return "\n\n".join(filter(None, [title, lines, _body(table, "markdown"), notes]))
-
-
-def _body(table: TextTable, form: Literal["table", "markdown"]) -> str:
-    """Returns the cells alone."""
-    head, rows = list(table.frame), table.frame.to_numpy().tolist()
-    if form == "table":
-        return text_table([head, *rows], table.text_columns)
-    alignment = ["---"] * table.text_columns + ["---:"] * (len(head) - table.text_columns)
-    return markdown_table(list(map(markdown_cell, head)), alignment, [list(map(markdown_cell, row)) for row in rows])
+    return "\n\n".join(filter(None, [title, lines, frame_markdown(table.frame, table.text_columns), notes]))
 
 
 def _latex(table: TextTable) -> str:
@@ -262,30 +231,3 @@ def _describe_measure(table: Table) -> str:
         f"{start}; average and {SPREAD} "
         f"(population standard deviation) over {over} for each seed that has all of these columns"
     )
-
-
-def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
-    """Returns what methods send: rows with the keys of ``COST_TITLES``; JSON has their other keys as well.
-
-    Methods of one phase have one row; the others have one a phase and one for all of them.
-
-    >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
-    >>> print(format_costs([row], "csv").splitlines()[1])
-    A,,all,0,4000,0,0,0,0,0,0,0,0
-    """
-    if form == "json":
-        return json.dumps(list(rows), indent=2, ensure_ascii=False)
-    frame = pd.DataFrame(list(rows), columns=list(COST_TITLES))
-    if form == "csv":
-        return str(frame.to_csv(index=False)).rstrip("\n")
-    cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
-    body = _body(TextTable("", (), cells, text_columns=3), form)
-    if form == "markdown":
-        return body
-    shared = {row["method"]: row.get("shares_of_images", ()) for row in rows}
-    notes = [
-        f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
-        for method, names in shared.items()
-        if names
-    ]
-    return "\n".join([body, "", *COST_CAPTION, *notes])

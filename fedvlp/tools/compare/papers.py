@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from fedvlp.results.grouping import method_name
-from fedvlp.results.printing import TextTable, format_cell
 from fedvlp.results.record import ZERO_SHOT_ROW, Record
-from fedvlp.results.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
+from fedvlp.tools.compare.grouping import method_name
+from fedvlp.tools.compare.printing import TextTable, format_cell
+from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
 from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")

@@ -10,8 +10,8 @@ import torch
 
 from fedvlp.core.metrics import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
-from fedvlp.results.printing import table_text, tidy
-from fedvlp.results.tables import tables, with_intervals
+from fedvlp.tools.compare.printing import table_text, tidy
+from fedvlp.tools.compare.tables import tables, with_intervals
 from tests.helpers.predictions import chosen, draw
 from tests.helpers.records import make_record
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedvlp.results
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.results.papers import (
+from fedvlp.tools.compare.papers import (
     BACKBONES,
     DATASETS,
     FOLDER,
@@ -23,7 +23,7 @@ from fedvlp.results.papers import (
     printed_tables,
     tidy_printed,
 )
-from fedvlp.results.tables import tables
+from fedvlp.tools.compare.tables import tables
 from fedvlp.utils.errors import UserError
 from tests.helpers.records import make_record
 

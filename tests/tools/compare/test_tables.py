@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedvlp.core.roles import COMPUTED, ROLES
-from fedvlp.results.printing import format_tables, table_text, tidy
 from fedvlp.results.rounds import ORDER, accuracy_columns, column_title, format_accuracies
-from fedvlp.results.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, tables
+from fedvlp.tools.compare.printing import format_tables, table_text, tidy
+from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, tables
 from fedvlp.tools.report.ranking import finding, ranked, ranking
 from tests.helpers.records import DATA, make_record
 

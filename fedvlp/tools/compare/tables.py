@@ -12,9 +12,9 @@ import pandas as pd
 import torch
 
 from fedvlp.core.metrics import Predictions, Samples, interval, resample, stack
-from fedvlp.results.grouping import Measure, describe_records, group_records, measure_of, row_labels
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
+from fedvlp.tools.compare.grouping import Measure, describe_records, group_records, measure_of, row_labels
 
 ZERO_SHOT = "ZeroShotCLIP"
 AVERAGE = "average"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pandas as pd
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -15,11 +17,32 @@ from fedvlp.clip.loading import shapes_only
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
-from fedvlp.results.printing import CostFormat, format_costs
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
 from fedvlp.utils.errors import unwrapped_errors
+from fedvlp.utils.text_table import frame_markdown, frame_table
 
+CostFormat = Literal["table", "markdown", "csv", "json"]
+COST_TITLES = {
+    "method": "method",
+    "config": "config",
+    "phase": "phase",
+    "upload_parameters": "up",
+    "upload_bytes": "up bytes",
+    "download_parameters": "down",
+    "download_bytes": "down bytes",
+    "once_parameters": "once",
+    "once_bytes": "once bytes",
+    "clients": "clients",
+    "rounds": "rounds",
+    "total_parameters": "total",
+    "total_bytes": "total bytes",
+}
+COST_CAPTION = (
+    "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ",
+    "once: what the server sends to each client before the first round only",
+    "total: of the clients of each round and of all rounds, both ways, with what is sent once",
+)
 PARSER = {"prog": "fedvlp cost", "description": "Print what methods send, without training."}
 
 
@@ -74,6 +97,32 @@ def costs(arguments: Sequence[str]) -> tuple[list[dict[str, Any]], CostFormat]:
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
         form = command.config.format
     return rows, form
+
+
+def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
+    """Returns what methods send: rows with the keys of ``COST_TITLES``; JSON has their other keys as well.
+
+    Methods of one phase have one row; the others have one a phase and one for all of them.
+
+    >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
+    >>> print(format_costs([row], "csv").splitlines()[1])
+    A,,all,0,4000,0,0,0,0,0,0,0,0
+    """
+    if form == "json":
+        return json.dumps(list(rows), indent=2, ensure_ascii=False)
+    frame = pd.DataFrame(list(rows), columns=list(COST_TITLES))
+    if form == "csv":
+        return str(frame.to_csv(index=False)).rstrip("\n")
+    cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
+    if form == "markdown":
+        return frame_markdown(cells, text_columns=3)
+    shared = {row["method"]: row.get("shares_of_images", ()) for row in rows}
+    notes = [
+        f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
+        for method, names in shared.items()
+        if names
+    ]
+    return "\n".join([frame_table(cells, text_columns=3), "", *COST_CAPTION, *notes])
 
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from fedvlp.results import find_records
-from fedvlp.results.grouping import describe_differences
-from fedvlp.results.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
-from fedvlp.results.printing import format_tables, table_text, tidy
-from fedvlp.results.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
+from fedvlp.tools.compare.grouping import describe_differences
+from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
+from fedvlp.tools.compare.printing import format_tables, table_text, tidy
+from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 

@@ -5,7 +5,7 @@ import re
 import pandas as pd
 import pytest
 
-from fedvlp.results.printing import TextTable, format_tables
+from fedvlp.tools.compare.printing import TextTable, format_tables
 
 TABLE = TextTable(
     title="A & B",

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from fedvlp.core.roles import CENTRALISED
-from fedvlp.results.grouping import describe_differences, describe_records, group_records
 from fedvlp.results.record import TABLE_KEYS
+from fedvlp.tools.compare.grouping import describe_differences, describe_records, group_records
 from tests.helpers.records import DATA, make_record
 
 OTHER = {

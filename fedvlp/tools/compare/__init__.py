@@ -1,0 +1,1 @@
+"""Tables of finished runs, beside the numbers that papers print."""
