@@ -171,16 +171,22 @@ def _printed(cell: NotebookNode) -> str:
 
 
 def different_words(one: str, other: str) -> list[str]:
-    """Returns in which words two texts differ; not digests, nor numbers with decimals that are near to each other.
+    """Returns in which words two strings differ; not seconds, digests, nor numbers with decimals that are near.
 
     >>> different_words("photo 61.1 of 72", "photo 59.7 of 71")
     ["'71' in place of '72'"]
     """
-    first = re.sub(r"-{3,}", "---", one).split()
-    second = re.sub(r"-{3,}", "---", other).split()
+    first = _words(one)
+    second = _words(other)
     if len(first) != len(second):
         return [f"{len(second)} words in place of {len(first)}"]
     return [f"{new!r} in place of {old!r}" for old, new in zip(first, second, strict=True) if not _are_near(old, new)]
+
+
+def _words(printed: str) -> list[str]:
+    # How long a run took ends its line; a rule below a title is as wide as the table.
+    without_seconds = re.sub(r"\d+ s$", "s", printed, flags=re.MULTILINE)
+    return re.sub(r"-{3,}", "---", without_seconds).split()
 
 
 def _are_near(one: str, other: str) -> bool:

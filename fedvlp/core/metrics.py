@@ -245,7 +245,10 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
     for _ in range(0, RESAMPLES, AT_ONCE):
         draws = generator.multinomial(total, counts / total, size=AT_ONCE)
         parts.append(_resampled_scores(draws @ by_label, draws @ by_prediction, draws @ right))
-    return {score: np.concatenate([part[score] for part in parts]) for score in parts[0]}
+    joined = {}
+    for score in parts[0]:
+        joined[score] = np.concatenate([part[score] for part in parts])
+    return joined
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:

@@ -167,7 +167,10 @@ class DomainFolders(FederatedDataModule):
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
     """Returns the names of the classes that each domain has images of."""
-    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
+    classes: dict[str, set[str]] = {}
+    for domain, files in domains.items():
+        classes[domain] = {file.class_name for file in files}
+    return classes
 
 
 def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:

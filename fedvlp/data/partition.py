@@ -189,7 +189,10 @@ class Shards(Partitioner):
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
-        return _ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
+        parts = []
+        for of_client in owners:
+            parts.append(np.concatenate([shards[shard] for shard in of_client]))
+        return _ascending(parts)
 
     @property
     def description(self) -> str:

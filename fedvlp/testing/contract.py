@@ -111,7 +111,9 @@ def masked(uploads: Sequence[State], weights: Sequence[float]) -> list[State]:
     """Returns uploads of the same weighted sum, but for rounding: each pair adds and subtracts a mask."""
     # Masks of a pair cancel in the weighted sum, and hide each upload from every other statistic.
     generator = torch.Generator().manual_seed(5)
-    hidden = [{name: value.double() for name, value in state.items()} for state in uploads]
+    hidden: list[State] = []
+    for state in uploads:
+        hidden.append({name: value.double() for name, value in state.items()})
     for one, other in itertools.combinations(range(len(uploads)), 2):
         for name, value in uploads[one].items():
             mask = MASK * torch.randn(value.shape, generator=generator, dtype=torch.float64)

@@ -162,7 +162,10 @@ class OuterAggregator(Aggregator):
 def stacked(states: Sequence[State]) -> dict[str, Tensor]:
     """The uploads in float32, [clients, ...] by name; raises ValueError if names or shapes differ."""
     check_alike(states)
-    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
+    stacks: dict[str, Tensor] = {}
+    for name in states[0]:
+        stacks[name] = torch.stack([state[name].float() for state in states])
+    return stacks
 
 
 def cast_like(state: State, model: State) -> State:

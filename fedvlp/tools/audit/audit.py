@@ -142,7 +142,9 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
     # By `fmean`, whose sum is exact, so that the order of images does not matter.
     means: dict[str, dict[str, float]] = {}
     for source, scores in by_source.items():
-        means[source] = {measure: fmean(score[measure] for score in scores) for measure in MEASURES}
+        means[source] = {}
+        for measure in MEASURES:
+            means[source][measure] = fmean(score[measure] for score in scores)
     picture = inversion_picture(run, inversion)
     facts = {
         "options": asdict(options),
@@ -185,7 +187,9 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
         "same start. "
         "Closed form: by linear equations, where the full gradient is of one image of a ViT."
     )
-    alt_texts = [", ".join(title.replace("\n", " ") for title, _ in row) for row in rows]
+    alt_texts = []
+    for row in rows:
+        alt_texts.append(", ".join(title.replace("\n", " ") for title, _ in row))
     return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
 
 

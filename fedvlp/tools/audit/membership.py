@@ -91,7 +91,10 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
             strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
     # Members of clients that share a model are one stratum a domain.
-    joined = [Stratum(np.concatenate([each.members for each in same]), same[0].others) for same in by_model.values()]
+    joined = []
+    for same in by_model.values():
+        members = np.concatenate([each.members for each in same])
+        joined.append(Stratum(members, same[0].others))
     return {
         "others": role,
         "model": "each client's own" if run.module.personal else "the server's",

@@ -157,7 +157,10 @@ def _observe(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Observed:
 
 def _joined(parts: Sequence[Observed]) -> Observed:
     """Returns the observations of several batches or domains as one."""
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    joined: Observed = {}
+    for name in parts[0]:
+        joined[name] = torch.cat([part[name] for part in parts])
+    return joined
 
 
 def _row(module: TRIP, domain: str, mode: str, observed: Observed) -> dict[str, Value]:
