@@ -175,8 +175,8 @@ def answer(
     """
     answered = 0
     server.settimeout(idle_seconds)
+    report("idle", answered)
     while True:
-        report("idle", answered)
         try:
             accepted, _ = server.accept()
         except TimeoutError:
@@ -187,8 +187,11 @@ def answer(
                 if connection.poll(SECONDS_TO_SEND):
                     request = connection.recv_bytes(MAX_BYTES)
                     report("busy", answered)
-                    connection.send_bytes(handle(request))
+                    reply = handle(request)
                     answered += 1
+                    # Before the reply is sent: who has it must not read that the process is busy.
+                    report("idle", answered)
+                    connection.send_bytes(reply)
             except (OSError, EOFError) as error:
                 # The caller has died or only looked; the site lives on.
                 log.debug("The caller is gone: %s", error)
