@@ -88,7 +88,9 @@ def test_weights_are_listed_once_as_those_of_the_model(clip):
 
 
 def test_fingerprint_of_the_bundled_clip():
-    assert load_clip("fedvlp-tiny").fingerprint() == "49d06a950cacb3d7"
+    # `torch.randn`, which makes the embeddings of words that were never trained, rounds otherwise without AVX2.
+    has_avx2 = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    assert load_clip("fedvlp-tiny").fingerprint() == ("49d06a950cacb3d7" if has_avx2 else "61ea846ef4365d0d")
 
 
 def test_fingerprint_tells_weights_config_and_transform_apart(make_clip, configs):
