@@ -137,7 +137,7 @@ def test_ours_and_the_difference_stand_below_the_method():
     place = [row[0].partition(" [")[0] for row in rows].index("PromptFL")
     printed, own, difference = rows[place : place + 3]
     assert printed[2:] == ["96.41", "98.43", "99.62", "91.21", "96.41"]
-    assert own[0] == "  ours: PromptFL, last"
+    assert own[0] == "  ours: promptfl, last"
     assert own[2:] == ["97.50 ± 0.71", "98.50 ± 0.71", "99.50 ± 0.71", "90.50 ± 0.71", "96.50 ± 0.71"]
     assert difference[2:] == ["+1.09", "+0.07", "-0.12", "-0.71", "+0.09"]
     assert "split (ours stratified" in text.lines[2]
