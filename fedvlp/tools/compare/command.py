@@ -40,7 +40,7 @@ def run_compare(arguments: Sequence[str]) -> int:
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
         compared = [with_intervals(table) for table in compared]
-    parts = _parts(compared, options.papers, options.data)
+    parts = _parts(compared, options.papers)
     if not parts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
@@ -76,28 +76,22 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PAPER",
         help=f"put printed numbers beside ours, of all papers or of some: {', '.join(papers())}",
     )
-    parser.add_argument("--data", metavar="NAME", help="with --papers: print tables of this data set without runs, too")
     parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="the columns of our tables, beside the method")
     parser.add_argument("--caption", metavar="TEXT", help="title of our tables, and caption of those in LaTeX")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write into a file instead")
     return parser
 
 
-def _parts(compared: Sequence[Table], wanted: Sequence[str] | None, data: str | None) -> list[Part]:
+def _parts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[Part]:
     """Returns what is printed, in order: each of our tables with the papers' after it, then papers' tables alone."""
     if wanted is None:
-        if data is not None:
-            raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
         return [(table, None) for table in compared]
     # First of all, so that a wrong name of a paper is an error whatever the runs are.
-    papers_tables = main_tables(wanted, data)
+    alone = main_tables(wanted)
     parts: list[Part] = []
     for table in compared:
         parts += [(table, None), *((table, printed) for printed in matching_tables(table, wanted))]
-    if compared and data is None:
-        return parts
-    shown = [printed for _, printed in parts]
-    return parts + [(None, printed) for printed in papers_tables if printed not in shown]
+    return parts or [(None, printed) for printed in alone]
 
 
 def _format(parts: Sequence[Part], options: argparse.Namespace) -> str:

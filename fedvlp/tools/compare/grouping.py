@@ -124,14 +124,12 @@ def describe_records(records: Sequence[Record]) -> dict[str, str]:
     if "targets" in data:
         about["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
     held_out = f", {len(record.held_out)} held out" if record.held_out else ""
-    split = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
-    for role in ("validation", "test"):
-        # None where the official split has such images, so that none are drawn.
-        if data.get(f"{role}_fraction"):
-            split += f", {role} {100 * data[f'{role}_fraction']:g} %"
+    # A share is None where the official split has such images, so that none are drawn.
+    shares = {role: data.get(f"{role}_fraction") for role in ("validation", "test")}
+    drawn = [f"{role} {100 * share:g} %" for role, share in shares.items() if share]
     return about | {
         "protocol": f"{data.get('kind')}{held_out}",
-        "split": split,
+        "split": ", ".join([f"{data.get('split_rule')}, seed {data.get('split_seed')}", *drawn]),
         "clients": str(data.get("partition")),
         "shots": "all images" if data.get("shots") is None else f"{data['shots']}-shot",
         "backbone": backbone,
@@ -178,9 +176,10 @@ def config_name(record: Record) -> str:
     pairs = set(chain.from_iterable(options.items() for options in choices.values()))
 
     def distance(name: str) -> int:
-        wrong = sum(done.get(option) != value for option, value in choices[name].items())
+        wrong = [option for option, value in choices[name].items() if done.get(option) != value]
         # An option that a config leaves out has none of the values that others give it.
-        return wrong + sum(done.get(option) == value for option, value in pairs if option not in choices[name])
+        left_out = [option for option, value in pairs if option not in choices[name] and done.get(option) == value]
+        return len(wrong) + len(left_out)
 
     return min(choices, key=distance, default=record.method)
 

@@ -180,18 +180,15 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
 
     Args:
         wanted: the papers; all if empty.
-        dataset: a data set's name, however it is written; all if not given.
+        dataset: a key of ``DATASETS``; all if not given.
 
     Raises:
-        UserError: if there is no such paper, or no paper prints numbers of the data set.
+        UserError: if there is no such paper.
     """
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
-    key = None if dataset is None else dataset_key(dataset)
-    if dataset is not None and key is None:
-        raise UserError(f"No paper prints numbers of {dataset!r}; there are {', '.join(DATASETS)}.")
     main = [table for table in printed_tables() if table.is_main and table.paper in (wanted or papers())]
-    return [table for table in main if key in (None, table.dataset)]
+    return [table for table in main if dataset in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:

@@ -19,7 +19,6 @@ TableFormat = Literal["table", "markdown", "latex"]
 PAGE_WIDTH = 100  # characters
 PACKAGES = ("fedvlp", "torch")
 RANKS = {1: "textbf", 2: "underline"}
-"""How LaTeX sets the best and the second of a column."""
 TITLE_KEYS = ("data", "protocol", "backbone")
 COST_COLUMNS = ("up", "down", "bytes", "seconds")
 LATEX = str.maketrans(
@@ -200,9 +199,7 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
         records = table.runs[method]
         if name == UNTRAINED:
             continue
-        # The most of the runs, since a client's bandwidth must do for it.
-        most = {column: largest for column, (_, largest) in costs(records).items()}
-        for column, value in {**most, "seconds": _mean_seconds(records)}.items():
+        for column, value in {**costs(records), "seconds": _mean_seconds(records)}.items():
             counted.append({"method": method, "round": name, "n": len(records), "column": column, "mean": value})
     cells = pd.concat([cells, pd.DataFrame(counted)], ignore_index=True) if counted else cells
     versions = {method: versions_of(records) for method, records in table.runs.items()}
@@ -253,15 +250,6 @@ def format_gap(gap: Cell | None) -> str:
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 
-def format_range(least: int, most: int) -> str:
-    """Returns a count, or the least and the most of several.
-
-    >>> format_range(1000, 1000), format_range(1001, 1005)
-    ('1,000', '1,001-1,005')
-    """
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
-
-
 def _accuracy(table: Table, row: Row, column: str) -> str:
     cell = table.cell(row, column)
     # Cells of fewer seeds than the others would be read as if they were of all.
@@ -273,12 +261,11 @@ def _accuracy(table: Table, row: Row, column: str) -> str:
 
 def _costs(records: Sequence[Record], is_trained: bool) -> list[str]:
     counts = costs(records) if is_trained else {}
-    seconds = f"{_mean_seconds(records):.0f}" if is_trained else "-"
-    if not counts:
-        return ["-", "-", "-", seconds]
-    least, most = (counts["upload_bytes"][end] + counts["download_bytes"][end] for end in (0, 1))
-    sent = [counts["upload_parameters"], counts["download_parameters"], (least, most)]
-    return [*(format_range(*ends) for ends in sent), seconds]
+    sent = ["-", "-", "-"]
+    if counts:
+        num_bytes = counts["upload_bytes"] + counts["download_bytes"]
+        sent = [f"{count:,}" for count in (counts["upload_parameters"], counts["download_parameters"], num_bytes)]
+    return [*sent, f"{_mean_seconds(records):.0f}" if is_trained else "-"]
 
 
 def _mean_seconds(records: Sequence[Record]) -> float:

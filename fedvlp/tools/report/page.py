@@ -162,7 +162,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
     """Data, protocol, splits and backbone of a table's runs, by name."""
     records = table.records
     data = records[0].data
-    saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
     for record in records:
         held_out = " and ".join(record.held_out)
@@ -173,7 +172,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),
         ("runs", f"{len(records)}, {sum(record.seconds for record in records):,.0f} s of rounds"),
-        ("feature cache", f"saved {saved_seconds:,.0f} s" if saved_seconds else ""),
         ("class names", ", ".join(data.get("classes", []))),
     ]
 
