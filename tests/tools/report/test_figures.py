@@ -56,7 +56,7 @@ def test_accuracy_over_rounds(table):
     assert list(lines(right)["PromptFL"].get_ydata()) == [51, 50]
     assert (drawn["zero-shot CLIP"].get_linestyle(), list(drawn["zero-shot CLIP"].get_ydata())) == (":", [40, 40])
     assert drawn["PromptFL"].get_marker() != drawn["TRIP"].get_marker()
-    band = above.collections[-1].get_paths()[0].vertices
+    band = left.collections[-1].get_paths()[0].vertices
     at_the_end = band[band[:, 0] == 2, 1]
     assert (at_the_end.min(), at_the_end.max()) == pytest.approx((58 - np.sqrt(2), 58 + np.sqrt(2)))
 
