@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.record import SWEEP_FILE
+from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.tables import UNTRAINED, tables
 from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
@@ -46,7 +47,7 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
+    check_replaceable(options.output, files_of_runs(options.runs))
     records, problems = find_records(options.runs)
     notes: list[str] = []
     for path in options.runs:
@@ -81,7 +82,7 @@ def run_leaderboard(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("leaderboard.html"), help="The file to write.")
     parser.add_argument("--title", default="fedvlp leaderboard", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
+    check_replaceable(options.output, files_of_runs([options.entries]))
     records, problems = find_records([options.entries])
     if not records:
         raise UserError(f"There is no entry in {options.entries}. {' '.join(problems)}")
