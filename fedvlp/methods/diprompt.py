@@ -73,6 +73,7 @@ class DiPrompT(PromptLearner):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rounds: NonNegativeInt = 100,
         prompt_length: PositiveInt = 16,
         domain_weight: NonNegativeFloat = 1.0,

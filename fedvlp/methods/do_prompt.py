@@ -58,6 +58,7 @@ class DoPrompt(ImageTowerLearner):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 4,
         domain_weight: NonNegativeFloat = 1.0,
         prompt_rate: PositiveFloat = 200.0,

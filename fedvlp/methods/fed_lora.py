@@ -53,6 +53,7 @@ class FedLoRA(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rank: NonNegativeInt = 2,
         alpha: PositiveFloat = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.01),

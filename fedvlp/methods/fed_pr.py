@@ -59,6 +59,7 @@ class FedPR(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         depth: PositiveInt | None = None,
         prompt_length: PositiveInt = 8,
         templates: Templates = 1,

@@ -181,11 +181,7 @@ class ImageTowerLearner(FederatedModule):
 
 def after_stage(stage: int, change: Between) -> list[Between]:
     """Returns `between` where the output of one stage alone is changed, counted from 1."""
-    return [_unchanged] * (stage - 1) + [change]
-
-
-def _unchanged(features: Tensor) -> Tensor:
-    return features
+    return [nn.Identity()] * (stage - 1) + [change]
 
 
 class NormalizedLinear(nn.Module):

@@ -63,6 +63,7 @@ class PFedPG(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         trains_head: bool = True,
         templates: Templates = 1,
         prompt_length: PositiveInt = 10,
@@ -101,10 +102,6 @@ class PFedPG(PromptLearner):
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
 
-    def own_prompt(self) -> Tensor:
-        """Returns the client's prompt, or the server's for a client that never took part."""
-        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-
     def upload_state(self) -> State:
         """Returns the client's prompt, by the name of the one that it downloaded."""
         return {"prompt": self.local_prompt}
@@ -114,7 +111,9 @@ class PFedPG(PromptLearner):
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
-        features = self.prompted.visual.encode(images, self.own_prompt()[None])
+        # A client that never took part has no prompt of its own, and takes the server's.
+        own = torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
+        features = self.prompted.visual.encode(images, own[None])
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:

@@ -54,6 +54,7 @@ class SWAD(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         start_patience: PositiveInt = 3,
         end_patience: PositiveInt = 6,
         tolerance: PositiveFloat = 1.3,

@@ -30,6 +30,10 @@ class ServerOptimizer(OuterAggregator):
 
     inner: Aggregator
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
     @property
     def is_linear(self) -> bool:
         """Whether the inner aggregator is: the server's own step needs no single upload."""
@@ -84,10 +88,6 @@ class ServerMomentum(ServerOptimizer):
     momentum: FractionBelowOne = 0.9
     inner: Aggregator = field(default_factory=WeightedMean)
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
-
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta v, and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
@@ -118,10 +118,6 @@ class FedAdam(ServerOptimizer):
     beta2: FractionBelowOne = 0.99
     tau: PositiveFloat = 1e-3
     inner: Aggregator = field(default_factory=WeightedMean)
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta m / (sqrt(v) + tau), and m and v."""

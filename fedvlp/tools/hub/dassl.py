@@ -106,7 +106,7 @@ def convert_dassl(
     if "proj.weight" in learned:
         # Dassl has the first block's prompt apart from those of the deeper ones.
         depth = 1 + sum(name.startswith("compound_prompts_text.") for name in learned)
-        method = fedvlp.FedMaPLe(list(class_names), backbone, length, depth, words)
+        method = fedvlp.FedMaPLe(list(class_names), backbone, prompt_length=length, depth=depth, init_words=words)
         state = _maple(learned, depth)
     else:
         method = fedvlp.PromptFL(list(class_names), backbone, prompt_length=length, class_position=class_position)
