@@ -21,7 +21,7 @@ from markupsafe import Markup
 from fedvlp.core.roles import role_title
 from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
-from fedvlp.tools.compare.printing import TextTable, format_cell, table_text, table_title
+from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.ranking import finding, ranked, ranking
@@ -41,9 +41,12 @@ TITLES = {
 FOLDER = Path(__file__).parent
 
 
-def report_page(records: Sequence[Record], problems: Sequence[str], heading: str, day: date) -> str:
-    """The page of a comparison, which also names the problems, a line each."""
+def report_page(
+    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, notes: Sequence[str] = ()
+) -> str:
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading."""
     compared = tables(records)
+    titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
     return _render(
@@ -52,11 +55,12 @@ def report_page(records: Sequence[Record], problems: Sequence[str], heading: str
         day,
         num_runs=len(records),
         methods=methods,
-        sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
+        notes=notes,
+        sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.about), _about(table)) for table in compared],
+        data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -66,12 +70,12 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
     """The page that ranks entries, which are named by their folders below ``root``."""
     boards = []
     compared = tables(records, [LAST])
-    for table in compared:
+    for title, table in table_headings(compared):
         rows = list(ranking(table).index)
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.about),
+                "title": title,
                 "table": comparison(ranked(table)) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
@@ -100,17 +104,26 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
     return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
 
 
-def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
+def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
+    """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
+    names = ["data", "protocol", "clients", "shots", "split", "backbone"]
+    values = {name: [table.about.get(name, "").partition(", weights ")[0] for table in compared] for name in names}
+    shown = [column for name, column in values.items() if name in names[:2] or len(set(column)) > 1]
+    titles = [", ".join(filter(None, parts)) for parts in zip(*shown, strict=True)]
+    if len(titles) > 1:
+        titles = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
+    return list(zip(titles, compared, strict=True))
+
+
+def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
     by_class = classes(ordered)
     return {
-        "anchor": f"table-{number}",
-        # All that a table is of is said only where there are others.
-        "title": table_title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}",
+        "anchor": anchor,
+        "title": title,
         "finding": finding(table),
         "table": comparison(ordered),
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
