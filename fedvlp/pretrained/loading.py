@@ -108,7 +108,7 @@ def hub_problem(error: Exception) -> str:
 
 
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
-    """Returns the method that a file describes, untrained.
+    """Returns the method that a file describes, untrained; imports the module of its class, so that must be trusted.
 
     Args:
         path: the file, for messages.
@@ -116,22 +116,9 @@ def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | st
         clip: the frozen CLIP in place of the one that is described.
 
     Raises:
-        UserError: if the class is no method, or does not take the options.
+        UserError: if the class is no method or not installed, or does not take the options.
     """
-    kind = _method_class(path, model["class_path"])
-    options = dict(model["init_args"])
-    options["clip"] = CLIPSpec(**options["clip"]) if clip is None else clip
-    try:
-        return kind(**options)
-    except TypeError as error:
-        raise UserError(
-            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
-            "fedvlp that wrote it."
-        ) from error
-
-
-def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
-    """Returns the class of a method by its path; imports its module, so the path must be a trusted one."""
+    class_path = model["class_path"]
     module, _, name = class_path.rpartition(".")
     try:
         kind: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
@@ -139,4 +126,11 @@ def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
         raise UserError(f"{path} is of {class_path!r}, which is not installed here. Install it.") from error
     if not (isinstance(kind, type) and issubclass(kind, FederatedModule)):
         raise UserError(f"{path} names {class_path!r}, which is no method. Pass a file that a run wrote.")
-    return kind
+    try:
+        options = {**model["init_args"], "clip": clip or CLIPSpec(**model["init_args"]["clip"])}
+        return kind(**options)
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
+            "fedvlp that wrote it."
+        ) from error
