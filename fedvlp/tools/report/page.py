@@ -27,7 +27,6 @@ from fedvlp.tools.compare.printing import (
     format_cell,
     format_range,
     table_text,
-    table_title,
 )
 from fedvlp.tools.compare.tables import (
     AVERAGE,
@@ -61,13 +60,19 @@ FOLDER = Path(__file__).parent
 
 
 def report_page(
-    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
+    records: Sequence[Record],
+    problems: Sequence[str],
+    heading: str,
+    day: date,
+    oracle: bool = False,
+    notes: Sequence[str] = (),
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each.
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading.
 
     With ``oracle`` its tables have a row of the round that is best on the images compared, marked as not allowed.
     """
     compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
+    titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
     return _render(
@@ -76,11 +81,12 @@ def report_page(
         day,
         num_runs=len(records),
         methods=methods,
-        sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
+        notes=notes,
+        sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.about), _about(table)) for table in compared],
+        data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -90,12 +96,12 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
     """The page that ranks entries, which are named by their folders below ``root``."""
     boards = []
     compared = tables(records, [LAST])
-    for table in compared:
+    for title, table in table_headings(compared):
         rows = list(ranking(table).index)
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.about),
+                "title": title,
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
@@ -124,17 +130,26 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
     return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
 
 
-def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
+def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
+    """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
+    names = ["data", "protocol", "clients", "shots", "split", "backbone"]
+    values = {name: [table.about.get(name, "").partition(", weights ")[0] for table in compared] for name in names}
+    shown = [column for name, column in values.items() if name in names[:2] or len(set(column)) > 1]
+    titles = [", ".join(filter(None, parts)) for parts in zip(*shown, strict=True)]
+    if len(titles) > 1:
+        titles = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
+    return list(zip(titles, compared, strict=True))
+
+
+def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
     by_class = classes(ordered)
     return {
-        "anchor": f"table-{number}",
-        # All that a table is of is said only where there are others.
-        "title": table_title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}",
+        "anchor": anchor,
+        "title": title,
         "finding": finding(table),
         "table": comparison(ordered),
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
