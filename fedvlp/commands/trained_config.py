@@ -71,8 +71,7 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     del config["data"]  # the facts that predict needs stand for no images
     if given.data is None:
         if "data" not in of_run:
-            beside = f"there is no config beside {file} that names them"
-            raise UserError(f"{command} needs images, and {beside}. Pass --data or --config.")
+            raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")
         config["data"] = of_run["data"]
     return config
 

@@ -46,29 +46,15 @@ def from_pretrained(
         UserError: if there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
             keeps tensors on each client.
     """
-    path = trained_path(source)
+    if str(source).startswith(HUB_PREFIX):
+        path = download_prompts(str(source))
+    else:
+        path = run_of(Path(source)) / PROMPTS_FILE if Path(source).is_dir() else Path(source)
     model = read_model(path)
     check_classes(path, model, allow)
     method = make_method(path, model, clip)
     method.load_state(load_deployed_to_all(path, method))
     return Classifier(method)
-
-
-def trained_path(source: str | Path) -> Path:
-    """Returns the file of trained tensors that a path, or a name on the hub, means.
-
-    Raises:
-        UserError: if there is none.
-    """
-    if str(source).startswith(HUB_PREFIX):
-        return download_prompts(str(source))
-    where = Path(source)
-    path = run_of(where) / PROMPTS_FILE if where.is_dir() else where
-    if not path.is_file():
-        raise UserError(
-            f"No trained model at {where}. Pass a run's folder, a prompts.safetensors, or hf://user/name of a hub."
-        )
-    return path
 
 
 def download_prompts(source: str) -> Path:

@@ -12,14 +12,10 @@ from fedvlp.utils.errors import UserError, did_you_mean
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
-MAX_CHARACTERS = 1_000_000
-"""Of a config."""
-MAX_LENGTH = 10_000
-"""Of a string, list or object in a config or in the description of a method: that many class names."""
-MAX_DEPTH = 30
-"""Of lists and objects in each other; configs of runs have ten."""
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of the command line's parser."""
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of the command line's parser
+MAX_CHARACTERS = 1_000_000  # of a config
+MAX_LENGTH = 10_000  # of a string, a list or an object: that many class names
+MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
 
 
 def read_yaml(path: Path) -> Any:

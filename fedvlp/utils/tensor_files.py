@@ -19,8 +19,7 @@ Tensors = dict[str, torch.Tensor]
 
 METADATA_KEY = "fedvlp"
 """The entry of safetensors' own metadata, which are strings, that holds the header as JSON."""
-MAX_HEADER = 32 << 20
-"""Characters of the header: the options of a run, its history, and the names of its clients' files."""
+MAX_HEADER = 32 << 20  # characters: options of a run, its history, and names of clients' files
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("round", "clients", "optimizers", "history", "description", "files", "deploys_shared", "callbacks"),
     "prompts": ("clients", "model", "files"),
