@@ -272,7 +272,7 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
 
 def check_predicts(model: FederatedModule) -> None:
     """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
-    if model.personal and model.unseen != "shared":
+    if model.personal and model.held_out_evaluation != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )

@@ -19,7 +19,7 @@ from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record
-from fedvlp.results.rounds import accuracy_columns, column_title
+from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
@@ -223,7 +223,7 @@ def _accuracy(record: Record) -> str:
     for title, row in rows:
         cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
         body.append([markdown_cell(title), *cells])
-    head = ["in %", *(markdown_cell(column_title(name)) for name in columns)]
+    head = ["in %", *map(markdown_cell, column_titles(columns))]
     return markdown_table(head, ["---", *["---:"] * len(columns)], body)
 
 
