@@ -12,7 +12,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
@@ -67,10 +67,10 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
         return config
     # Pushed and converted methods have no config beside them.
     beside = run_of(file) / "config.yaml"
-    of_run = read_yaml(beside) if beside.is_file() else {}
-    trainer = of_run.get("trainer") or {}
-    if trainer.get("precision") is not None:
-        config["trainer"]["precision"] = trainer["precision"]
+    of_run = read_run_config(beside) if beside.is_file() else {}
+    precision = of_run.get("trainer", {}).get("precision")
+    if precision is not None:
+        config["trainer"]["precision"] = precision
     del config["data"]  # the facts that predict needs stand for no images
     if given.data is None:
         if not of_run:
@@ -141,9 +141,8 @@ def data_of_run(path: Path, instead: str, allow: Sequence[str]) -> dict[str, Any
     Raises:
         UserError: if there is none, or it names a class that is not allowed.
     """
-    content = read_yaml(path)
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
+    data: dict[str, Any] = read_run_config(path).get("data", {})
+    if not data:
         raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
     check_classes(path, data, allow)
     return data

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from fedvlp.utils.errors import UserError, did_you_mean
+from fedvlp.utils.files import check_inside
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
@@ -18,8 +19,33 @@ def read_yaml(path: Path) -> Any:
     """Reads the content of a YAML file; raises UserError if it can't be read, or is no YAML."""
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def read_run_config(path: Path, needs: Sequence[str] = ()) -> dict[str, Any]:
+    """Reads the config in a run's folder, which may be a stranger's.
+
+    Args:
+        path: the config.
+        needs: which of ``model`` and ``data`` must be in it.
+
+    Returns:
+        Its keys. ``trainer`` is a mapping, ``model`` and ``data`` name a class and its options, where they are there.
+
+    Raises:
+        UserError: if it is something else, or a link out of the folder.
+    """
+    check_inside(path, path.parent)
+    content = read_yaml(path)
+    if not isinstance(content, dict) or not isinstance(content.get("trainer", {}), dict):
+        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
+    for name in sorted({"model", "data"} & {*content, *needs}):
+        section = content.get(name)
+        is_class = isinstance(section, dict) and isinstance(section.get("class_path"), str)
+        if not is_class or not isinstance(section.get("init_args") or {}, dict):
+            raise UserError(f"{path} is no config of a run: expected {name} with class_path and init_args in it.")
+    return content
 
 
 def configs_folder() -> Path:

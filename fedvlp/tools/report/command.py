@@ -15,7 +15,7 @@ from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.tables import UNTRAINED, tables
 from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import check_replaceable, write_bytes
+from fedvlp.utils.files import DAMAGES, check_replaceable, checked_json, write_bytes
 
 NUM_IMAGES = 6
 """How many images are predicted and explained."""
@@ -48,7 +48,7 @@ def run_report(arguments: Sequence[str]) -> int:
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
-    records, problems = find_records(options.runs)
+    records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
     for path in options.runs:
         problems += sweep_problems(path)
     if not records:
@@ -101,13 +101,13 @@ def sweep_problems(folder: Path) -> list[str]:
     """Which runs of a sweep's folder are not done, a line for each state and error."""
     names: dict[str, list[str]] = {}
     try:
-        runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
+        runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
         for name, run in runs.items():
             if run["state"] != "done":
                 names.setdefault(": ".join(filter(None, (run["state"], run.get("error")))), []).append(name)
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+    except DAMAGES as reason:
         return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
     return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
 
