@@ -180,7 +180,7 @@ def test_what_is_odd_is_shown_beside_the_others(command, runs, tmp_path, capsys)
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", '{"runs": 3}', '{"runs": {"a": {"state": ["done"]}}}', '{"runs": {"a": 1e400}}', "[" * 10**5, f'["{LONG}"]'],
+    ["[]", '{"runs": 3}', '{"runs": {"a": ["done"]}}', '{"runs": {"a": 1e400}}', "[" * 10**5, f'["{LONG}"]'],
     ids=range(6),
 )
 def test_the_state_of_a_sweep_and_captions_that_can_not_be_read_are_a_line(runs, tmp_path, capsys, content):

@@ -22,7 +22,7 @@ NUM_IMAGES = 6
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, prints its path, and returns the exit code: 1 if a path or run is not in it, else 0.
+    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0.
 
     Raises:
         UserError: if no run has ended, or the page can't be written.
@@ -49,16 +49,20 @@ def run_report(arguments: Sequence[str]) -> int:
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
     records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
+    notes: list[str] = []
     for path in options.runs:
-        problems += sweep_problems(path)
+        failed, unfinished = unfinished_runs(path)
+        problems += failed
+        notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     if options.explain:
         problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, options.title, date.today(), options.oracle)
+    page = report_page(records, problems, options.title, date.today(), options.oracle, notes)
     _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
+    sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
@@ -97,19 +101,27 @@ def _write_page(target: Path, page: str, content: str) -> None:
     sys.stdout.write(f"{target}: {content}\n")
 
 
-def sweep_problems(folder: Path) -> list[str]:
-    """Which runs of a sweep's folder are not done, a line for each state and error."""
-    names: dict[str, list[str]] = {}
+def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
+    """Which runs of a sweep's folder failed, a line for each error; and one line that counts those still to be made.
+
+    A sweep of fewer seeds than before leaves such runs behind, which is no problem.
+    """
+    failed: dict[str, list[str]] = {}
+    num_waiting = 0
     try:
         runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
         for name, run in runs.items():
-            if run["state"] != "done":
-                names.setdefault(": ".join(filter(None, (run["state"], run.get("error")))), []).append(name)
+            if run["state"] == "failed":
+                failed.setdefault(str(run.get("error")), []).append(name)
+            elif run["state"] != "done":
+                num_waiting += 1
     except FileNotFoundError:
-        return []
+        return [], []
     except DAMAGES as reason:
-        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
-    return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
+        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
+    problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
+    waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
+    return problems, [waiting] if num_waiting else []
 
 
 def explain_best(records: Sequence[Record]) -> list[str]:
