@@ -17,7 +17,7 @@ Departures:
       image's class depends on what else is in its batch.
     * lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; there lambda is 0.01.
     * Only ViTs have patches in the joint space here; the released code rewrites the attention pool of ResNets for it.
-    * No augmentation, momentum or schedule, as with PromptFL.
+    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.prompted_image import project_image_tokens
@@ -57,12 +58,13 @@ class FedOTP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         mass: FractionAboveZero = 0.8,
         epsilon: PositiveFloat = 0.1,
         iterations: PositiveInt = 100,
         prompt_length: PositiveInt = 16,
         unseen: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.unseen = unseen

@@ -19,7 +19,7 @@ Departures:
     * The contrast is of a class's three features, and its mean over classes is taken, as in the released code.
     * Rank 8, mu 0.5 and tau 0.5 are the released script's; without it the code has rank 4 and mu 1. The script has
       two prompts as well, each with logits of its own, of which the second's are never right; here there is one.
-    * No augmentation or schedule, as with PromptFL.
+    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
@@ -56,12 +57,13 @@ class FedPGP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rank: PositiveInt = 8,
         contrast_weight: NonNegativeFloat = 0.5,
         temperature: PositiveFloat = 0.5,
         prompt_length: PositiveInt = 16,
         unseen: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.unseen = unseen

@@ -19,10 +19,12 @@ Departures:
       clients' own models instead. The paper measures domains that clients have.
     * The released code takes places in a list without the client itself for clients, so that from its own place on it
       gets the one before, at times itself. Here experts are the nearest.
+    * Clients of a round get the prompts of the rounds before. In the released code they train one after another, and
+      later ones get what earlier ones have just sent.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
     * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
-      augmentation, momentum or weight decay, as with PromptFL.
+      augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.clip.prompted_text import PromptFeatureCache
@@ -73,6 +76,7 @@ class PFedMoAP(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         num_experts: PositiveInt = 10,
         prompt_length: PositiveInt = 16,
         heads: PositiveInt = 8,
@@ -80,7 +84,7 @@ class PFedMoAP(PromptLearner):
         local_weight: NonNegativeFloat = 0.5,
         gating_lr: PositiveFloat = 0.01,
         unseen: Unseen = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.local_weight = local_weight
@@ -100,7 +104,7 @@ class PFedMoAP(PromptLearner):
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the own prompt to its slot, the gating stays."""
+        """Returns one phase: the own prompt goes to its slot, the gating is personal."""
         return (
             Phase(
                 "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
@@ -131,10 +135,6 @@ class PFedMoAP(PromptLearner):
         self.local_prompt.copy_(self.prompt)
         self.experts.copy_(self.nonlocal_prompts)
 
-    def own_prompt(self) -> Tensor:
-        """Returns the client's prompt, or the server's for a client that never took part."""
-        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-
     def upload_state(self) -> State:
         """Returns the client's prompt, which fills its slot on the server."""
         return {"prompts": self.local_prompt}
@@ -144,7 +144,8 @@ class PFedMoAP(PromptLearner):
         features = self.precomputed(inputs)["features"]
         if not self.uses_personal:
             return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-        texts = self.text(self.own_prompt())
+        # A client that never took part has no prompt of its own, and takes the server's.
+        texts = self.text(torch.where(self.local_prompt.any(), self.local_prompt, self.prompt))
         logits = cosine_logits(features, texts, self.clip.logit_scale)
         with torch.no_grad():
             others = self._features_of_experts("", self.text, self.experts)

@@ -15,7 +15,7 @@ Departures:
     * How many tokens d_n has is not said; L, as many as the prompt that its queries make. Nor is where the generator
       starts (:class:`.PromptGenerator` says why there), or how wide its attention is: as wide as tokens.
     * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
-      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it stays there.
+      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it is not trained.
     * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
       head; ``unseen: mean`` and ``each`` take the clients' own models.
     * A client is measured with P'_n, to which its head belongs.
@@ -63,6 +63,7 @@ class PFedPG(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         trains_head: bool = True,
         templates: Templates = 1,
         prompt_length: PositiveInt = 10,
@@ -84,7 +85,7 @@ class PFedPG(PromptLearner):
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the trained prompt goes up, the head stays."""
+        """Returns one phase: the trained prompt is uploaded, the head is personal."""
         return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:
@@ -101,10 +102,6 @@ class PFedPG(PromptLearner):
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
 
-    def own_prompt(self) -> Tensor:
-        """Returns the client's prompt, or the server's for a client that never took part."""
-        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-
     def upload_state(self) -> State:
         """Returns the client's prompt, by the name of the one that it downloaded."""
         return {"prompt": self.local_prompt}
@@ -114,7 +111,9 @@ class PFedPG(PromptLearner):
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
-        features = self.prompted.visual.encode(images, self.own_prompt()[None])
+        # A client that never took part has no prompt of its own, and takes the server's.
+        own = torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
+        features = self.prompted.visual.encode(images, own[None])
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:

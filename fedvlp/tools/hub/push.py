@@ -19,7 +19,7 @@ from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record
-from fedvlp.results.rounds import accuracy_columns, column_title
+from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
@@ -112,7 +112,7 @@ def write_folder(
 ) -> list[Path]:
     """Writes what is given to others of a finished run: what was learned, its card, config and summary.
 
-    The model is loaded for it, so what is written can be loaded. What stays with clients is not written, and of the
+    The model is loaded for it, so what is written can be loaded. Personal tensors are not written, and of the
     paths of this machine their last part alone.
 
     The arguments are those of :func:`push_to_hub`; the folder is new or empty. Returns the files.
@@ -223,7 +223,7 @@ def _accuracy(record: Record) -> str:
     for title, row in rows:
         cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
         body.append([markdown_text(title), *cells])
-    head = ["in %", *(markdown_text(column_title(name)) for name in columns)]
+    head = ["in %", *map(markdown_text, column_titles(columns))]
     return markdown_table(head, ["---", *["---:"] * len(columns)], body)
 
 
