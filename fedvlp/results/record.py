@@ -116,6 +116,8 @@ class Record:
         clip = init_args.get("clip", "")
         counts = summary.get("communication_per_client_and_round")
         training = {**summary["training"], "batch_size": summary.get("batch_size")}
+        add_ons = [{**rule, "class": str(rule["class"])} for rule in training.get("add_ons", [])]
+        training |= {"seed": int(training["seed"]), **({"add_ons": add_ons} if add_ons else {})}
         optimizer = summary.get("optimizer")
         accuracy: dict[str, dict[str, float]] = {}
         for title, row in summary["accuracy"].items():
@@ -134,7 +136,7 @@ class Record:
             clip=str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip),
             clip_fingerprint=str(model["clip_fingerprint"]),
             optimizer=None if optimizer is None else dict(optimizer),
-            training={**training, "seed": int(training["seed"])},
+            training=training,
             rounds=int(summary["rounds"]),
             data=_data(summary.get("data", {})),
             split=str(summary["split"]),
