@@ -144,7 +144,7 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
         UserError: if it is no config, or names a class that is not allowed.
     """
     content = read_run_config(path, needs=("model", "data"))
-    config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
+    config: dict[str, Any] = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     trainer = {name: value for name, value in content.get("trainer", {}).items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
