@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -23,6 +23,11 @@ from fedvlp.utils.files import is_locked, locked, remove_temporaries
 
 LOCKED = "run"
 """What is locked in place of a run folder."""
+FILES = (
+    *("summary.json", "config.yaml", "metrics.csv", "splits.json", "confusion.csv", "events.jsonl"),
+    *("sites.json", "sweep.json", "captions.json"),
+)
+"""What runs and sweeps consist of, beside safetensors files."""
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -72,6 +77,13 @@ def claimed(run: Path) -> Iterator[None]:
 def is_claimed(run: Path) -> bool:
     """Whether a process trains this run."""
     return is_locked(run / LOCKED)
+
+
+def files_of_runs(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yields some paths, and the files below them of which runs consist."""
+    for path in paths:
+        yield path
+        yield from (file for file in path.rglob("*") if file.name in FILES or file.suffix == ".safetensors")
 
 
 def describe_model(model: FederatedModule) -> dict[str, Any]:

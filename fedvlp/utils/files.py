@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -47,11 +47,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def check_replaceable(path: Path) -> None:
-    """Raises UserError if there is something at a path that is no file, such as a folder or a device."""
-    if path.exists() and not path.is_file():
+def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Checks that a file may be written in place of what is at a path.
+
+    Args:
+        path: of the file to write.
+        inputs: what the command reads; only looked at if there is something at the path.
+
+    Raises:
+        UserError: if that is no file, such as a folder or a device, or one of the inputs under whatever name.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():
         kind = "folder" if path.is_dir() else "device or pipe"
         raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
+    if any(file.exists() and path.samefile(file) for file in inputs):
+        raise UserError(f"Expected the name of a file to write; {path} is one that is read. Name another.")
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 
 from fedvlp.results import find_records
+from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
 from fedvlp.tools.compare.printing import format_tables, table_text, tidy
 from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_text
+from fedvlp.utils.files import check_replaceable, write_text
 
 ROUNDS = {"last": [LAST], "best": [BEST], "both": [LAST, BEST]}
 Part = tuple[Any, PrintedTable | None]
@@ -30,6 +31,8 @@ def run_compare(arguments: Sequence[str]) -> int:
         UserError: if there is nothing to print, or the file can't be written.
     """
     options = _parser().parse_args(arguments)
+    if options.output is not None:
+        check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
     records, problems = find_records(options.runs)
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:

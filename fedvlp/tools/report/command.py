@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedvlp.results import Record, find_records
 from fedvlp.results.record import SWEEP_FILE
+from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.tables import UNTRAINED, tables
 from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
@@ -21,7 +22,7 @@ NUM_IMAGES = 6
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, prints its path, and returns the exit code: 1 if a path or run is not in it, else 0.
+    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0.
 
     Raises:
         UserError: if no run has ended, or the page can't be written.
@@ -46,18 +47,22 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
+    check_replaceable(options.output, files_of_runs(options.runs))
     records, problems = find_records(options.runs)
+    notes: list[str] = []
     for path in options.runs:
-        problems += sweep_problems(path)
+        failed, unfinished = unfinished_runs(path)
+        problems += failed
+        notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     if options.explain:
         problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, options.title, date.today(), options.oracle)
+    page = report_page(records, problems, options.title, date.today(), options.oracle, notes)
     _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
+    sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
@@ -77,7 +82,7 @@ def run_leaderboard(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("leaderboard.html"), help="The file to write.")
     parser.add_argument("--title", default="fedvlp leaderboard", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
+    check_replaceable(options.output, files_of_runs([options.entries]))
     records, problems = find_records([options.entries])
     if not records:
         raise UserError(f"There is no entry in {options.entries}. {' '.join(problems)}")
@@ -96,19 +101,27 @@ def _write_page(target: Path, page: str, content: str) -> None:
     sys.stdout.write(f"{target}: {content}\n")
 
 
-def sweep_problems(folder: Path) -> list[str]:
-    """Which runs of a sweep's folder are not done, a line for each state and error."""
-    names: dict[str, list[str]] = {}
+def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
+    """Which runs of a sweep's folder failed, a line for each error; and one line that counts those still to be made.
+
+    A sweep of fewer seeds than before leaves such runs behind, which is no problem.
+    """
+    failed: dict[str, list[str]] = {}
+    num_waiting = 0
     try:
         runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
         for name, run in runs.items():
-            if run["state"] != "done":
-                names.setdefault(": ".join(filter(None, (run["state"], run.get("error")))), []).append(name)
+            if run["state"] == "failed":
+                failed.setdefault(str(run.get("error")), []).append(name)
+            elif run["state"] != "done":
+                num_waiting += 1
     except FileNotFoundError:
-        return []
+        return [], []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
-        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
-    return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
+        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
+    problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
+    waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
+    return problems, [waiting] if num_waiting else []
 
 
 def explain_best(records: Sequence[Record]) -> list[str]:

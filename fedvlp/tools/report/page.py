@@ -27,7 +27,6 @@ from fedvlp.tools.compare.printing import (
     format_cell,
     format_range,
     table_text,
-    table_title,
 )
 from fedvlp.tools.compare.tables import (
     AVERAGE,
@@ -61,13 +60,19 @@ FOLDER = Path(__file__).parent
 
 
 def report_page(
-    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
+    records: Sequence[Record],
+    problems: Sequence[str],
+    heading: str,
+    day: date,
+    oracle: bool = False,
+    notes: Sequence[str] = (),
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each.
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading.
 
     With ``oracle`` its tables have a row of the round that is best on the images compared, marked as not allowed.
     """
     compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
+    titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
     return _render(
@@ -76,11 +81,12 @@ def report_page(
         day,
         num_runs=len(records),
         methods=methods,
-        sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
+        notes=notes,
+        sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.about), _about(table)) for table in compared],
+        data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -90,12 +96,12 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
     """The page that ranks entries, which are named by their folders below ``root``."""
     boards = []
     compared = tables(records, [LAST])
-    for table in compared:
+    for title, table in table_headings(compared):
         rows = list(ranking(table).index)
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.about),
+                "title": title,
                 "table": ranking_table(table) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
@@ -124,17 +130,34 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
     return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
 
 
-def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
+def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
+    """Each table with its heading: data, protocol, and in what it differs from the others; digests are in the details.
+
+    Tables that differ in digests alone are numbered.
+    """
+    names = ["data", "protocol"]
+    for name in ("clients", "shots", "split", "backbone"):
+        if len({table.about.get(name) for table in compared}) > 1:
+            names.append(name)
+    titles = []
+    for table in compared:
+        values = [table.about.get(name, "") for name in names]
+        titles.append(", ".join(value.partition(", weights ")[0] for value in values if value))
+    return [
+        (title if titles.count(title) == 1 else f"{title} ({titles[:index].count(title) + 1})", table)
+        for index, (title, table) in enumerate(zip(titles, compared, strict=True))
+    ]
+
+
+def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
     by_class = classes(ordered)
     return {
-        "anchor": f"table-{number}",
-        # All that a table is of is said only where there are others.
-        "title": table_title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}",
+        "anchor": anchor,
+        "title": title,
         "finding": finding(table),
         "table": comparison(ordered),
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,

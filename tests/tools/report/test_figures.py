@@ -47,16 +47,16 @@ def titles(folder):
 
 def test_accuracy_over_rounds(table):
     picture = accuracy_over_rounds(table)
-    above, below = picture.figure.axes
-    assert (above.get_ylabel(), below.get_ylabel()) == ("held-out (%)", "source validation (%)")
-    drawn = lines(above)
+    left, right = picture.figure.axes
+    assert (left.get_ylabel(), right.get_ylabel()) == ("held-out (%)", "source validation (%)")
+    drawn = lines(left)
     assert set(drawn) == {"PromptFL", "TRIP", "zero-shot CLIP"}
     assert list(drawn["TRIP"].get_xdata()) == [1, 2]
     assert list(drawn["TRIP"].get_ydata()) == [55, 58]
-    assert list(lines(below)["PromptFL"].get_ydata()) == [51, 50]
+    assert list(lines(right)["PromptFL"].get_ydata()) == [51, 50]
     assert (drawn["zero-shot CLIP"].get_linestyle(), list(drawn["zero-shot CLIP"].get_ydata())) == (":", [40, 40])
     assert drawn["PromptFL"].get_marker() != drawn["TRIP"].get_marker()
-    band = above.collections[-1].get_paths()[0].vertices
+    band = left.collections[-1].get_paths()[0].vertices
     at_the_end = band[band[:, 0] == 2, 1]
     assert (at_the_end.min(), at_the_end.max()) == pytest.approx((58 - np.sqrt(2), 58 + np.sqrt(2)))
 
@@ -101,6 +101,12 @@ def test_domain_bars(table):
     assert len({bars.patches[0].get_hatch() for bars in drawn}) == 3
     first = sorted((bars[0].get_x(), bars[0].get_x() + bars[0].get_width()) for bars in drawn)
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
+
+
+def test_figures_are_equally_high(table):
+    heights = {picture.title: picture.figure.get_size_inches()[1] for picture in pictures_of(table)}
+    assert len(heights) == 3
+    assert max(heights.values()) - min(heights.values()) < 0.2  # a line of the legend
 
 
 def test_option_curve(tmp_path):

@@ -186,6 +186,19 @@ def test_missing_runs_come_first_and_other_data_are_apart(runs, no_figures):
     assert "must not be mixed" in read.text
 
 
+def test_headings_have_words_and_no_digests(tmp_path, no_figures):
+    for place, data in enumerate(({}, {"shots": 4}, {"shots": 4, "images": "0123"}, {"name": "Icons", "images": "45"})):
+        write_run(tmp_path / str(place), [50.0], data=data)
+    titles = re.findall("<h2>(.*?)</h2>", page_of(tmp_path))
+    protocol = "leave-domains-out, 1 held out"
+    assert titles[:-1] == [
+        f"Made, {protocol}, all images",
+        f"Made, {protocol}, 4-shot (1)",
+        f"Made, {protocol}, 4-shot (2)",
+        f"Icons, {protocol}, all images",
+    ]
+
+
 def test_rows_that_lack_domains_are_named(runs, no_figures):
     write_run(runs, [99.0], "photo", 0, "PLAN", {})
     assert "Not in the figures, as no seed has every domain: PLAN." in Reader(page_of(runs)).text
