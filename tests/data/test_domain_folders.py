@@ -185,7 +185,7 @@ def test_spellings_of_two_domains_are_no_missing_classes(folders, tree):
     assert folders(tree, merge_spellings=True).class_names == ["cat", "dog"]
 
 
-@pytest.mark.parametrize("partition", [[], ["--data.partition.alpha=null", "--data.partition.num_clients=3"]])
+@pytest.mark.parametrize("partition", [[], ["--data.partition.alpha=0.5", "--data.partition.num_clients=3"]])
 def test_twenty_images_in_class_folders_from_fit_to_a_table(tmp_path, save, capsys, partition):
     for label, name in enumerate(("cat", "dog", "owl", "red fox")):
         for i in range(5):
@@ -197,7 +197,7 @@ def test_twenty_images_in_class_folders_from_fit_to_a_table(tmp_path, save, caps
     capsys.readouterr()
     assert main(["compare", str(tmp_path / "runs")]) == 0
     table = " ".join(capsys.readouterr().out.split())
-    clients = "3 clients, IID within domains" if partition else "5 clients, Dirichlet 0.5 within domains"
+    clients = "3 clients, Dirichlet 0.5 within domains" if partition else "5 clients, IID within domains"
     assert table.startswith("ClassFolders pets, all domains seen")
     assert "; classes: 4, names " in table
     assert f"; split: stratified, seed 0, validation 20 %, test 20 %; clients: {clients}" in table
