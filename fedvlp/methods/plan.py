@@ -76,6 +76,7 @@ class PLAN(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 8,
         depth: PositiveInt | None = None,
         kl_weight: NonNegativeFloat = 1.0,
