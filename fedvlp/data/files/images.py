@@ -158,7 +158,7 @@ def _reason(path: str | os.PathLike[str]) -> str | None:
             return f"it is a link to {os.readlink(path)}, which is not there"
         if not Path(path).stat().st_size:
             return "the file is empty"
-        if max(high for _, high in read_rgb(path).getextrema()) < 16:
+        if np.asarray(read_rgb(path)).max() < 16:
             return NEARLY_BLACK
     except Exception as error:  # PIL's decoders raise nearly every type on damaged files
         if isinstance(error, UnidentifiedImageError):
