@@ -87,7 +87,7 @@ class ImageTowerLearner(FederatedModule):
         """Lets clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
-        self.shares_of_images = ("statistics.clients",)
+        self.image_statistics = ("statistics.clients",)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""

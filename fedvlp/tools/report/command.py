@@ -40,11 +40,6 @@ def run_report(arguments: Sequence[str]) -> int:
         help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
         "there, which needs the run's images.",
     )
-    parser.add_argument(
-        "--oracle",
-        action="store_true",
-        help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
-    )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
@@ -60,7 +55,7 @@ def run_report(arguments: Sequence[str]) -> int:
         problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, options.title, date.today(), options.oracle, notes)
+    page = report_page(records, problems, options.title, date.today(), notes)
     _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
     sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
