@@ -9,16 +9,11 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from fedvlp.results import Record, find_records
+from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.runs.run_folder import files_of_runs
-from fedvlp.tools.compare.tables import UNTRAINED, tables
-from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import check_replaceable, write_bytes
-
-NUM_IMAGES = 6
-"""How many images are predicted and explained."""
+from fedvlp.utils.files import DAMAGES, check_replaceable, checked_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -34,16 +29,10 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
-        "there, which needs the run's images.",
-    )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
-    records, problems = find_records(options.runs)
+    records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
     notes: list[str] = []
     for path in options.runs:
         failed, unfinished = unfinished_runs(path)
@@ -51,8 +40,6 @@ def run_report(arguments: Sequence[str]) -> int:
         notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
-    if options.explain:
-        problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
     page = report_page(records, problems, options.title, date.today(), notes)
@@ -104,7 +91,7 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
     failed: dict[str, list[str]] = {}
     num_waiting = 0
     try:
-        runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
+        runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
         for name, run in runs.items():
             if run["state"] == "failed":
                 failed.setdefault(str(run.get("error")), []).append(name)
@@ -112,34 +99,8 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
                 num_waiting += 1
     except FileNotFoundError:
         return [], []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+    except DAMAGES as reason:
         return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
     problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
     waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
     return problems, [waiting] if num_waiting else []
-
-
-def explain_best(records: Sequence[Record]) -> list[str]:
-    """Makes predictions and explanations of the first run of each table's best method, in the run's folder.
-
-    A run that has explanations is left unchanged.
-
-    Returns:
-        A line for each run that could not be explained.
-    """
-    problems: list[str] = []
-    for table in tables(records):
-        trained = [method for method, name in ranking(table).index if name != UNTRAINED]
-        for method in trained[:1]:
-            run = table.runs[method][0].folder
-            if (run / "explanations" / "captions.json").is_file():
-                continue
-            # Imported here: it takes a while, and most reports do without.
-            from fedvlp.tools.explain.command import explanation_lines
-
-            sys.stderr.write(f"fedvlp report: explaining {run}\n")
-            try:
-                explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
-            except UserError as error:
-                problems.append(f"{run} has no explanations: {error}")
-    return problems
