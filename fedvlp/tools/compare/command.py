@@ -16,7 +16,7 @@ from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
 from fedvlp.tools.compare.printing import TextTable, format_tables, table_text, tidy
-from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
+from fedvlp.tools.compare.tables import AVERAGE, BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
 
@@ -117,7 +117,8 @@ def _own_text(table: Table, options: argparse.Namespace) -> TextTable:
         # LaTeX keeps what a table is of, as a comment.
         title = text.title if options.format == "latex" else options.caption
         text = replace(text, title=title, caption=options.caption)
-    titles = options.columns or list(text.frame)[1:]
+    # The average has another title where it is over some of the domains.
+    titles = [table.average_title if title == AVERAGE else title for title in options.columns or list(text.frame)[1:]]
     if wrong := set(titles) - set(text.frame):
         raise UserError(f"Expected --columns of {', '.join(text.frame)}; got {', '.join(sorted(wrong))}.")
     return replace(text, frame=text.frame[["method", *titles]], text_columns=1 + (titles[0] == "round"))
