@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import pytest
 import torch
@@ -104,6 +105,20 @@ def test_a_file_that_computes_something_else_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setitem(FORMATS, "torch_export", kind._replace(write=lambda program, text, path: path.touch()))
     with unchecked(), pytest.raises(UserError, match="more than 1e-04"):
         export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, monkeypatch):
+    """ONNX's second file, for which NumPy raises an error without a number."""
+    pytest.importorskip("onnx")
+    monkeypatch.setattr("fedvlp.tools.export.graph.LARGEST_FILE", 0)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with unchecked(), pytest.raises(UserError, match=r"model\.onnx was not written: .*Check the disk"):
+            export_method(made("zero_shot"), "onnx", tmp_path / "model.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
 
 
