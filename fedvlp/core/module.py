@@ -201,7 +201,7 @@ class FederatedModule(L.LightningModule):
         return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
-        """What stays on the client."""
+        """The personal tensors."""
         kept = (*self.personal, *self.train_only_personal)
         return detached(select(self.communicable_state(), kept)) if kept else {}
 
@@ -295,7 +295,7 @@ class FederatedModule(L.LightningModule):
         return logits
 
     def representation(self, inputs: Inputs) -> Float[Tensor, "B n"]:
-        """What stands for images where two states of the method are compared, as MOON does.
+        """What represents images where two states of the method are compared, as MOON does.
 
         By default these are the local logits less their mean over classes, on which probabilities do not depend.
         """

@@ -43,7 +43,7 @@ class FedLoRA(PromptLearner):
     """Learns low-rank updates of CLIP's attention, shared by all clients.
 
     Args:
-        rank: r of each update; with 0 it stays zero-shot CLIP.
+        rank: r of each update; with 0 it is zero-shot CLIP.
         alpha: What updates are multiplied by, divided by the rank.
     """
 

@@ -32,14 +32,14 @@ Head = Literal["text", "linear"]
 
 
 class ImageTowerLearner(FederatedModule):
-    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP stays frozen.
+    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
     inside the tower by its argument ``between``. A ResNet's batch normalisation keeps CLIP's own running statistics.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in is not changed.
         head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
             (``linear``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].

@@ -104,7 +104,7 @@ class PFedMoAP(PromptLearner):
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the own prompt to its slot, the gating stays."""
+        """Returns one phase: the own prompt goes to its slot, the gating is personal."""
         return (
             Phase(
                 "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)

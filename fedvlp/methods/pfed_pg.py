@@ -15,7 +15,7 @@ Departures:
     * How many tokens d_n has is not said; L, as many as the prompt that its queries make. Nor is where the generator
       starts (:class:`.PromptGenerator` says why there), or how wide its attention is: as wide as tokens.
     * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
-      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it stays there.
+      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it is not trained.
     * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
       head; ``unseen: mean`` and ``each`` take the clients' own models.
     * A client is measured with P'_n, to which its head belongs.
@@ -85,7 +85,7 @@ class PFedPG(PromptLearner):
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the trained prompt goes up, the head stays."""
+        """Returns one phase: the trained prompt is uploaded, the head is personal."""
         return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:

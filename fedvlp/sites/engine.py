@@ -83,7 +83,7 @@ class SitesEngine:
             "noise": None if noise is None else asdict(noise),
             "client": client.id,
             "domain": client.domain,
-            # Names alone: what stays on a client is at its site, and a resumed run names the files of its checkpoint.
+            # Names alone: personal tensors are at the site, and a resumed run names the files of its checkpoint.
             "personal": files_of(task.state.personal).get(client.id, ""),
             "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
         }

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
 
-    If the block raises, ``path`` stays unchanged and the temporary file is removed. Several processes may write the
+    If the block raises, ``path`` is unchanged and the temporary file is removed. Several processes may write the
     same file, in a folder that exists: the last one wins, and each reader sees one whole file.
 
     Raises:

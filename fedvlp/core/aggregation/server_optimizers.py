@@ -103,8 +103,8 @@ class FedAdam(ServerOptimizer):
 
     Args:
         learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
-        beta1: Share of the mean update that stays, in [0, 1).
-        beta2: Share of the mean squared update that stays, in [0, 1).
+        beta1: Decay of the mean update, in [0, 1).
+        beta2: Decay of the mean squared update, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
@@ -141,7 +141,7 @@ class FedYogi(FedAdam):
 
     Args:
         learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
-        beta1: Share of the mean update that stays, in [0, 1).
+        beta1: Decay of the mean update, in [0, 1).
         beta2: 1 minus the rate at which the second moment follows, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.

@@ -28,7 +28,7 @@ from fedvlp.utils.errors import UserError
 MAPLE_WORDS = "a photo of a"
 """What MaPLe's first prompt starts from, of which those words stay that it has no vectors for."""
 FIXED = ("token_prefix", "token_suffix")
-"""Embeddings of what stands before and behind a prompt; Dassl leaves them out when it loads a file, too."""
+"""Embeddings of what precedes and follows a prompt; Dassl leaves them out when it loads a file, too."""
 
 
 def run_convert(arguments: Sequence[str]) -> int:

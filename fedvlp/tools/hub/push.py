@@ -113,7 +113,7 @@ def write_folder(
 ) -> list[Path]:
     """Writes what is given to others of a finished run: what was learned, its card, config and summary.
 
-    The model is loaded for it, so what is written can be loaded. What stays with clients is not written, and of the
+    The model is loaded for it, so what is written can be loaded. Personal tensors are not written, and of the
     paths of this machine their last part alone.
 
     The arguments are those of :func:`push_to_hub`; the folder is new or empty. Returns the files.

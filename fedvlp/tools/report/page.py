@@ -131,22 +131,14 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
 
 
 def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
-    """Each table with its heading: data, protocol, and in what it differs from the others; digests are in the details.
-
-    Tables that differ in digests alone are numbered.
-    """
-    names = ["data", "protocol"]
-    for name in ("clients", "shots", "split", "backbone"):
-        if len({table.about.get(name) for table in compared}) > 1:
-            names.append(name)
-    titles = []
-    for table in compared:
-        values = [table.about.get(name, "") for name in names]
-        titles.append(", ".join(value.partition(", weights ")[0] for value in values if value))
-    return [
-        (title if titles.count(title) == 1 else f"{title} ({titles[:index].count(title) + 1})", table)
-        for index, (title, table) in enumerate(zip(titles, compared, strict=True))
-    ]
+    """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
+    names = ["data", "protocol", "clients", "shots", "split", "backbone"]
+    values = {name: [table.about.get(name, "").partition(", weights ")[0] for table in compared] for name in names}
+    shown = [column for name, column in values.items() if name in names[:2] or len(set(column)) > 1]
+    titles = [", ".join(filter(None, parts)) for parts in zip(*shown, strict=True)]
+    if len(titles) > 1:
+        titles = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
+    return list(zip(titles, compared, strict=True))
 
 
 def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:

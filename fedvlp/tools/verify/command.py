@@ -147,7 +147,7 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     trainer = {name: value for name, value in content["trainer"].items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
-    # Nothing is written: the entry is someone else's, and its folder stays unchanged.
+    # Nothing is written: the entry is someone else's, and its folder must not change.
     config["trainer"] = trainer | {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
     if isinstance(content["data"].get("init_args"), dict):
         for name in NOT_OF_OTHERS:

@@ -192,10 +192,10 @@ def test_headings_have_words_and_no_digests(tmp_path, no_figures):
     titles = re.findall("<h2>(.*?)</h2>", page_of(tmp_path))
     protocol = "leave-domains-out, 1 held out"
     assert titles[:-1] == [
-        f"Made, {protocol}, all images",
-        f"Made, {protocol}, 4-shot (1)",
-        f"Made, {protocol}, 4-shot (2)",
-        f"Icons, {protocol}, all images",
+        f"1. Made, {protocol}, all images",
+        f"2. Made, {protocol}, 4-shot",
+        f"3. Made, {protocol}, 4-shot",
+        f"4. Icons, {protocol}, all images",
     ]
 
 
