@@ -332,12 +332,11 @@ def test_a_terminal_without_the_signs_of_a_line_trains_to_the_end(options, tmp_p
     assert (run_folder(tmp_path) / "summary.json").is_file()
 
 
-def test_help_of_fit_names_what_runs_set_and_nothing_that_is_refused(options, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
+def test_help_of_fit_names_what_runs_set_and_nothing_that_is_refused(options, capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
     printed = capsys.readouterr().out
-    assert len(printed.splitlines()) < 310
+    assert printed.startswith("usage: fedvlp fit [--config NAME ...] [options]\n")
     assert "%(" not in printed
     assert not [name for name in REFUSED if f".{name}" in printed]
     of_classes = re.findall(r"--(?:model|data)\.([\w.]+) +[A-Z]+ ", printed)
