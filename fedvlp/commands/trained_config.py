@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,19 +65,13 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     config = trained_config(file, given.allow)
     if command == "predict":
         return config
-    # Pushed and converted methods have no config beside them.
-    beside = run_of(file) / "config.yaml"
-    of_run = read_yaml(beside) if beside.is_file() else {}
-    trainer = of_run.get("trainer") or {}
-    if trainer.get("precision") is not None:
-        config["trainer"]["precision"] = trainer["precision"]
+    of_run = config_of_run(file, given.allow, "--data" if given.data is None else None)
+    config["trainer"] |= of_run["trainer"]
     del config["data"]  # the facts that predict needs stand for no images
     if given.data is None:
-        if not of_run:
-            raise UserError(
-                f"{command} needs images, and there is no {beside} that names them. Pass --data or --config."
-            )
-        config["data"] = data_of_run(beside, "--data", given.allow)
+        if "data" not in of_run:
+            raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")
+        config["data"] = of_run["data"]
     return config
 
 
@@ -131,23 +126,37 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def data_of_run(path: Path, instead: str, allow: Sequence[str]) -> dict[str, Any]:
-    """Returns the section of data of a run's config.
+def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
+    """Returns ``data``, and ``trainer`` with the precision, of the config beside a trained file.
 
     Args:
-        path: the config.
-        instead: the option with which it is not needed, for the message.
+        file: prompts or a checkpoint; those that were pushed or converted have no config.
         allow: modules and paths of classes that the config may name, besides fedvlp's own.
+        instead: the option that makes the run's images needless, for the message; None if no ``data`` are wanted.
 
     Raises:
-        UserError: if there is none, or it names a class that is not allowed.
+        UserError: if the config is damaged, lacks data that are wanted, or names a class that is not allowed.
     """
+    path = run_of(file) / "config.yaml"
+    if not path.is_file():
+        return {"trainer": {}}
     content = read_yaml(path)
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
-    check_classes(path, data, allow)
-    return data
+    data, trainer = [content.get(name) if isinstance(content, dict) else None for name in ("data", "trainer")]
+    precision = trainer.get("precision") if isinstance(trainer, dict) else None
+    config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
+    if instead is not None:
+        if not (isinstance(data, dict) and isinstance(data.get("class_path"), str)):
+            raise UserError(f"{path} has no data.class_path. Pass {instead}, so that it is not needed.")
+        config["data"] = data
+        options = data.get("init_args")
+        if isinstance(options, dict):
+            # A stranger's config decides neither where a folder is made nor what is downloaded.
+            options.pop("download", None)
+            cache_dir = options.get("cache_dir")
+            if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
+                del options["cache_dir"]
+    check_classes(path, config, allow)
+    return config
 
 
 def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:

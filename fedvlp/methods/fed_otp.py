@@ -11,8 +11,8 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Departures:
-    * In the paper clients have all domains. On another one p_g takes the mass gamma alone; ``unseen: mean`` takes the
-      mean of the clients' probabilities in place of that.
+    * In the paper clients have all domains. On another one p_g takes the mass gamma alone;
+      ``held_out_evaluation: mean`` takes the mean of the clients' probabilities in place of that.
     * All iterations are done. The released code stops when the mean change over a batch is below 0.001, so that an
       image's class depends on what else is in its batch.
     * lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; there lambda is 0.01.
@@ -47,8 +47,8 @@ class FedOTP(PromptLearner):
         epsilon: Weight lambda of the plan's entropy.
         iterations: Steps in which the plan is found.
         prompt_length: Number of learned vectors L of a prompt.
-        unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
-            the probabilities under all clients' prompts.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
+            ``mean`` of the probabilities under all clients' prompts.
     """
 
     personal = ("local_prompt",)
@@ -63,11 +63,11 @@ class FedOTP(PromptLearner):
         epsilon: PositiveFloat = 0.1,
         iterations: PositiveInt = 100,
         prompt_length: PositiveInt = 16,
-        unseen: Literal["shared", "mean"] = "shared",
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.mass = mass

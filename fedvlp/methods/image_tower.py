@@ -36,6 +36,7 @@ class ImageTowerLearner(FederatedModule):
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
     inside the tower by its argument ``between``. A ResNet's batch normalisation keeps CLIP's own running statistics.
+    Papers train other networks, by SGD or Adam; here all have fine-tuning's AdamW, whose rate and decay suit CLIP.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -86,7 +87,7 @@ class ImageTowerLearner(FederatedModule):
         """Lets clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
-        self.shares_of_images = ("statistics.clients",)
+        self.image_statistics = ("statistics.clients",)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""

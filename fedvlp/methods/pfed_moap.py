@@ -15,8 +15,8 @@ A client classifies by P_i alone, cos(f, h_c(P_i)) / tau, until it has experts, 
 its first upload nobody is near it yet. A plain Trainer has nobody's prompts but the one it starts from.
 
 Departures:
-    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``unseen: mean`` and ``each`` take the
-      clients' own models instead. The paper measures domains that clients have.
+    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``held_out_evaluation: mean`` and
+      ``each`` take the clients' own models instead. The paper measures domains that clients have.
     * The released code takes places in a list without the client itself for clients, so that from its own place on it
       gets the one before, at times itself. Here experts are the nearest.
     * Clients of a round get the prompts of the rounds before. In the released code they train one after another, and
@@ -41,7 +41,7 @@ from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.core.module import Unseen
+from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
@@ -62,8 +62,8 @@ class PFedMoAP(PromptLearner):
         attention_scale: What the attention's products are multiplied by.
         local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
         gating_lr: Learning rate of the gating.
-        unseen: What classifies images of a domain that no client has: the ``shared`` mean prompt alone, the ``mean`` of
-            the probabilities of all clients' models, or ``each`` of these in turn.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` mean prompt alone,
+            the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
     """
 
     personal = ("local_prompt", "gating", "experts")
@@ -83,13 +83,13 @@ class PFedMoAP(PromptLearner):
         attention_scale: PositiveFloat = 10.0,
         local_weight: NonNegativeFloat = 0.5,
         gating_lr: PositiveFloat = 0.01,
-        unseen: Unseen = "shared",
+        held_out_evaluation: HeldOutEvaluation = "shared",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.local_weight = local_weight
         self.gating_lr = gating_lr
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         start = self.text.initial_prompt()  # [L, D]
         self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded

@@ -17,7 +17,7 @@ Departures:
     * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
       it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it is not trained.
     * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
-      head; ``unseen: mean`` and ``each`` take the clients' own models.
+      head; ``held_out_evaluation: mean`` and ``each`` take the clients' own models.
     * A client is measured with P'_n, to which its head belongs.
 """
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.module import Unseen
+from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
@@ -52,8 +52,8 @@ class PFedPG(PromptLearner):
         templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
         prompt_length: Number of learned vectors L of a prompt.
         server_lr: Learning rate alpha of the server's generator.
-        unseen: What classifies images of a domain that no client has: the ``shared`` prompt of the mean descriptor with
-            the text features, the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt of the mean
+            descriptor with the text features, the ``mean`` probabilities of all clients' models, or ``each`` in turn.
     """
 
     needs_images = True
@@ -68,11 +68,11 @@ class PFedPG(PromptLearner):
         templates: Templates = 1,
         prompt_length: PositiveInt = 10,
         server_lr: PositiveFloat = 0.001,
-        unseen: Unseen = "shared",
+        held_out_evaluation: HeldOutEvaluation = "shared",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.25, weight_decay=0.001),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.personal = ("local_prompt", "head") if trains_head else ("local_prompt",)
         self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
         self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)

@@ -103,10 +103,6 @@ class StoreAtSites(ClientStore):
             )
         return StatesOnDisk(None, group, files_of(states))
 
-    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Is never called."""
-        raise RuntimeError("A site's personal tensors are kept there.")
-
 
 class DiskStore(ClientStore):
     """Writes the states of each client to a separate file, which is never changed.

@@ -60,9 +60,10 @@ def claimed(run: Path) -> Iterator[None]:
     The claim ends with the process, however that ends.
 
     Raises:
-        UserError: if another process trains there.
+        UserError: if another process trains there, or as :func:`check_no_links`.
         OSError: if nothing can be written there.
     """
+    check_no_links(*run.glob("*"))
     with ExitStack() as claim:
         try:
             claim.enter_context(locked(run / LOCKED, wait=False))
@@ -72,6 +73,13 @@ def claimed(run: Path) -> Iterator[None]:
         for folder in (run, run / "checkpoints", run / "clients"):
             remove_temporaries(folder)
         yield
+
+
+def check_no_links(*paths: Path) -> None:
+    """Raises UserError for a symbolic link, which would lead what is written to a run elsewhere."""
+    for path in paths:
+        if path.is_symlink():
+            raise UserError(f"{path} is a symbolic link, and what is written there would go elsewhere. Remove it.")
 
 
 def is_claimed(run: Path) -> bool:
@@ -264,7 +272,7 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
 
 def check_predicts(model: FederatedModule) -> None:
     """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
-    if model.personal and model.unseen != "shared":
+    if model.personal and model.held_out_evaluation != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )

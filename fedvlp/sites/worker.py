@@ -315,7 +315,7 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
-        raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
+        raise SiteProblem("does not allow what the server's config names; its log says what") from error
     # The path is the site's own decision, the weights are not: their fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})

@@ -19,7 +19,7 @@ from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.pretrained.classifier import Classifier
 from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record
-from fedvlp.results.rounds import accuracy_columns, column_title
+from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
@@ -126,15 +126,16 @@ def write_folder(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
     classifier = from_pretrained(record.folder, allow=allow)
+    beside = record.folder / "config.yaml"
+    config = read_yaml(beside) if beside.is_file() else None
     # The header of what is written has the path of CLIP's weights, too.
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
     summary = json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))
     write_json(target / "summary.json", without_folders(summary))
-    if (record.folder / "config.yaml").is_file():
-        config = without_folders(read_yaml(record.folder / "config.yaml"))
-        write_text(target / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+    if config is not None:
+        write_text(target / "config.yaml", yaml.safe_dump(without_folders(config), sort_keys=False))
         files.append(target / "config.yaml")
     return files
 
@@ -222,7 +223,7 @@ def _accuracy(record: Record) -> str:
     for title, row in rows:
         cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
         body.append([markdown_cell(title), *cells])
-    head = ["in %", *(markdown_cell(column_title(name)) for name in columns)]
+    head = ["in %", *map(markdown_cell, column_titles(columns))]
     return markdown_table(head, ["---", *["---:"] * len(columns)], body)
 
 

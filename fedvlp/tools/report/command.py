@@ -9,16 +9,11 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from fedvlp.results import Record, find_records
+from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.runs.run_folder import files_of_runs
-from fedvlp.tools.compare.tables import UNTRAINED, tables
-from fedvlp.tools.report.ranking import ranking
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_bytes
-
-NUM_IMAGES = 6
-"""How many images are predicted and explained."""
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -34,17 +29,6 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
-        "there, which needs the run's images.",
-    )
-    parser.add_argument(
-        "--oracle",
-        action="store_true",
-        help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
-    )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
@@ -56,11 +40,9 @@ def run_report(arguments: Sequence[str]) -> int:
         notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
-    if options.explain:
-        problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, options.title, date.today(), options.oracle, notes)
+    page = report_page(records, problems, options.title, date.today(), notes)
     _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
     sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
@@ -122,29 +104,3 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
     problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
     waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
     return problems, [waiting] if num_waiting else []
-
-
-def explain_best(records: Sequence[Record]) -> list[str]:
-    """Makes predictions and explanations of the first run of each table's best method, in the run's folder.
-
-    A run that has explanations is left unchanged.
-
-    Returns:
-        A line for each run that could not be explained.
-    """
-    problems: list[str] = []
-    for table in tables(records):
-        trained = [method for method, name in ranking(table).index if name != UNTRAINED]
-        for method in trained[:1]:
-            run = table.runs[method][0].folder
-            if (run / "explanations" / "captions.json").is_file():
-                continue
-            # Imported here: it takes a while, and most reports do without.
-            from fedvlp.tools.explain.command import explanation_lines
-
-            sys.stderr.write(f"fedvlp report: explaining {run}\n")
-            try:
-                explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
-            except UserError as error:
-                problems.append(f"{run} has no explanations: {error}")
-    return problems

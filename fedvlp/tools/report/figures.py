@@ -116,7 +116,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             cell = table.cell(row, AVERAGE)
             sent = costs(runs)
             if row[1] != UNTRAINED and runs[0].method == method and sent and cell is not None:
-                points.append((sent["upload_parameters"][1] + sent["download_parameters"][1], cell))
+                points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
     _make_logarithmic(axes)

@@ -21,26 +21,8 @@ from markupsafe import Markup
 from fedvlp.core.roles import role_title
 from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
-from fedvlp.tools.compare.printing import (
-    TextTable,
-    describe_group,
-    format_cell,
-    format_range,
-    table_text,
-)
-from fedvlp.tools.compare.tables import (
-    AVERAGE,
-    BEST,
-    LAST,
-    ORACLE,
-    UNTRAINED,
-    Cell,
-    Row,
-    Table,
-    costs,
-    tables,
-    with_intervals,
-)
+from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
+from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.ranking import finding, ranked, ranking
 from fedvlp.version import __version__
@@ -60,18 +42,10 @@ FOLDER = Path(__file__).parent
 
 
 def report_page(
-    records: Sequence[Record],
-    problems: Sequence[str],
-    heading: str,
-    day: date,
-    oracle: bool = False,
-    notes: Sequence[str] = (),
+    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, notes: Sequence[str] = ()
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading.
-
-    With ``oracle`` its tables have a row of the round that is best on the images compared, marked as not allowed.
-    """
-    compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading."""
+    compared = tables(records)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
@@ -102,7 +76,7 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
         boards.append(
             {
                 "title": title,
-                "table": ranking_table(table) if rows else None,
+                "table": comparison(ranked(table)) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
@@ -201,7 +175,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
     """Data, protocol, splits and backbone of a table's runs, by name."""
     records = table.records
     data = records[0].data
-    saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
     for record in records:
         held_out = " and ".join(record.held_out)
@@ -212,7 +185,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),
         ("runs", f"{len(records)}, {sum(record.seconds for record in records):,.0f} s of rounds"),
-        ("feature cache", f"saved {saved_seconds:,.0f} s" if saved_seconds else ""),
         ("class names", ", ".join(data.get("classes", []))),
     ]
 
@@ -397,29 +369,6 @@ def versions_table(records: Sequence[Record]) -> TextTable:
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
     return TextTable("Versions that the runs were made with", (), pd.DataFrame(rows), text_columns=2)
-
-
-def ranking_table(table: Table) -> TextTable:
-    """The methods of a leaderboard with their places, accuracies and what a client sends."""
-    rows = []
-    for place, row in enumerate(ranking(table).index, start=1):
-        runs = table.runs[row[0]]
-        accuracies = {title: format_cell(table.cell(row, title)) for title in table.columns}
-        is_trained = row[1] != UNTRAINED
-        sent = costs(runs) if is_trained else {}
-        rows.append(
-            {
-                "method": f"{place}. {row[0]}",
-                table.average_title: format_cell(table.cell(row, AVERAGE)),
-                **accuracies,
-                "rounds": str(runs[0].rounds) if is_trained else "-",
-                "seeds": str(len({run.seed for run in runs})) if is_trained else "-",
-                "up": format_range(*sent["upload_parameters"]) if sent else "-",
-                "down": format_range(*sent["download_parameters"]) if sent else "-",
-            }
-        )
-    notes = [describe_group(table.about), "up, down: parameters of one client and round"]
-    return TextTable("Accuracy after the last round, in %", (), pd.DataFrame(rows), notes=notes)
 
 
 def _entries(records: Sequence[Record], root: Path) -> str:

@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, help="configs of methods, a,b,c")
     add("--held_out", type=_words, help="domains held out in turn, a,b,c; none; or all (if not given)")
-    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0 if not given")
+    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
     add("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
     add("--dry_run", action="store_true", help="only print the runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from itertools import chain
 from pathlib import Path
 
@@ -49,10 +50,15 @@ TRAINED = {
     "ImageNet CoOp": ["--data.partition.init_args.num_clients=2", "--data.held_out=[imagenetv2,imagenet-r]"],
 }
 """A layout of each kind, and further options; the layouts of all data sets are read above."""
+WITH_VALIDATION = {name: layout for layout, (name, _, split) in reversed(ALL_LAYOUTS.items()) if "val" in split}
+del WITH_VALIDATION["TinyImageNet"], WITH_VALIDATION["ImageNet"]  # theirs test
+"""A layout of each data set whose split has validation images."""
 
 
-@pytest.mark.parametrize("layout", TRAINED)
-def test_trains_through_its_config(lay_out, tmp_path, small_files_are_published, layout):
+@pytest.mark.parametrize("layout", dict.fromkeys([*TRAINED, *WITH_VALIDATION.values()]))
+def test_each_data_set_leads_from_its_config_to_a_table(
+    lay_out, tmp_path, capsys, home, small_files_are_published, layout
+):
     name, _, split = ALL_LAYOUTS[layout]
     description = getattr(fedvlp.data, name).description
     arguments = [
@@ -67,12 +73,21 @@ def test_trains_through_its_config(lay_out, tmp_path, small_files_are_published,
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={tmp_path / 'runs'}",
-        *TRAINED[layout],
+        *TRAINED.get(layout, ["--data.partition.init_args.num_clients=2"]),
     ]
     assert main(["fit", *arguments]) == 0
+    runs = str(tmp_path / "runs")
+    pages = [[command, runs, f"--output={tmp_path / command}"] for command in ("report", "leaderboard")]
+    for command in (["compare", runs, "--row=last"], *pages, ["verify", runs]):
+        assert main(command) == 0, command
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(r" promptfl last \d", printed)
     summary = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text(encoding="utf-8"))
     assert summary["data"]["name"] == name
     assert summary["data"]["class_name_style"] == "clip"
+    is_drawn = summary["data"]["validation_fraction"] is not None
+    assert is_drawn == ("val" not in split or name == "ImageNet")
+    assert bool(re.search(r"split: official [^;]*, seed 0, validation \d+ %", printed)) == is_drawn
     assert (f"official {split} split" in summary["protocol"]) == bool(split)
     measured = set(summary["accuracy"]["last round (1)"])
     assert ("test" in measured) == ("test" in split or name == "ImageNet"), measured

@@ -3,12 +3,10 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
 from fedvlp.commands.cli import main
-from fedvlp.utils.errors import UserError
 from tests.helpers.report_runs import write_run
 
 
@@ -59,29 +57,6 @@ def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, cap
     (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")
     assert main(["report", str(runs), "-o", str(target)]) == 1
     assert f"{runs}, failed: no images (b)" in target.read_text(encoding="utf-8")
-
-
-def test_explain_is_asked_for_the_best_run_that_has_none(tmp_path, runs, monkeypatch, capsys):
-    write_run(tmp_path / "runs", [49.0, 48.0], method="PLAN", options={})
-    asked = []
-
-    def refuse(arguments):
-        asked.append(arguments)
-        raise UserError("no images are there")
-
-    monkeypatch.setattr("fedvlp.tools.explain.command.explanation_lines", refuse)
-    target = tmp_path / "report.html"
-    assert main(["report", str(runs), "-o", str(target)]) == 0
-    assert asked == []
-    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 1
-    (given,) = asked
-    folder = given[0].removeprefix("--ckpt_path=")
-    assert "TRIP" in folder
-    assert "no images are there" in target.read_text(encoding="utf-8")
-    (Path(folder) / "explanations").mkdir()
-    (Path(folder) / "explanations" / "captions.json").write_text("[]", encoding="utf-8")
-    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 0
-    assert len(asked) == 1
 
 
 def test_broken_sweep_file_is_named(runs, tmp_path, capsys):
