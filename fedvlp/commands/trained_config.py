@@ -13,7 +13,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
@@ -140,21 +140,18 @@ def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict
     path = run_of(file) / "config.yaml"
     if not path.is_file():
         return {"trainer": {}}
-    content = read_yaml(path)
-    data, trainer = [content.get(name) if isinstance(content, dict) else None for name in ("data", "trainer")]
-    precision = trainer.get("precision") if isinstance(trainer, dict) else None
+    needs = [] if instead is None else ["data"]
+    content = read_run_config(path, needs, f"Pass {instead}, so that it is not needed.")
+    precision = content.get("trainer", {}).get("precision")
     config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
-    if instead is not None:
-        if not (isinstance(data, dict) and isinstance(data.get("class_path"), str)):
-            raise UserError(f"{path} has no data.class_path. Pass {instead}, so that it is not needed.")
-        config["data"] = data
-        options = data.get("init_args")
-        if isinstance(options, dict):
-            # A stranger's config decides neither where a folder is made nor what is downloaded.
-            options.pop("download", None)
-            cache_dir = options.get("cache_dir")
-            if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
-                del options["cache_dir"]
+    for name in needs:
+        config[name] = content[name]
+        options = content[name].get("init_args") or {}
+        # A stranger's config decides neither where a folder is made nor what is downloaded.
+        options.pop("download", None)
+        cache_dir = options.get("cache_dir")
+        if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
+            del options["cache_dir"]
     check_classes(path, config, allow)
     return config
 
