@@ -93,13 +93,14 @@ def file_of_run(where: Path) -> Path:
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a config of the method that a trained file is of, with its classes for data.
+def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
+    """Returns a config of the method that a trained file is of; its ``data`` are its run's, or its classes alone.
 
     Args:
         where: prompts or a checkpoint.
         allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
             will be imported.
+        instead: as of :func:`config_of_run`.
 
     Raises:
         UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
@@ -118,10 +119,10 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
         "num_clients": options.pop("num_clients", None),
     }
     rounds = options.pop("rounds", None)
-    data_class = f"{PredictionData.__module__}.{PredictionData.__qualname__}"
+    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": of_data}
     return {
         "model": {"class_path": model["class_path"], "init_args": options},
-        "data": {"class_path": data_class, "init_args": of_data},
+        "data": data if instead is None else config_of_run(where, allow, instead).get("data", data),
         "trainer": {} if rounds is None else {"rounds": rounds},
     }
 
