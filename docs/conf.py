@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 from docs.reference_pages import write_reference
 from fedvlp.version import __version__
@@ -30,13 +33,17 @@ exclude_patterns = ["**/__pycache__"]
 templates_path: list[str] = []
 html_theme = "furo"
 html_title = f"fedvlp {__version__}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
+html_math_renderer = "mathml"
 html_theme_options = {
     "source_repository": SOURCE,
     "source_branch": "main",
     "source_directory": "docs/",
 }
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4  # links to a heading are GitHub's
 myst_fence_as_directive = ["mermaid"]
 
@@ -81,8 +88,18 @@ def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options
         lines[index] = "".join(parts)
 
 
+def write_formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
+    """Writes a formula as MathML, which browsers set without a script from a network."""
+    markup = tex2mathml(node.astext())
+    if isinstance(node, nodes.math_block):
+        markup = markup.replace("<math", '<math display="block"', 1)
+    writer.body.append(markup)
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
     """Writes the reference before Sphinx looks for pages."""
     write_reference(DOCS / "reference")
+    app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("source-read", link_to_source)
     app.connect("autodoc-process-docstring", escape_mathematics, priority=100)  # before napoleon

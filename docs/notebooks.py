@@ -81,7 +81,7 @@ def executed(path: Path, folder: Path, kernel: AsyncKernelManager | None = None)
 
     Args:
         path: the notebook.
-        folder: an empty one, in which it runs.
+        folder: the one in which it runs; the notebooks can share one.
         kernel: runs it, started if it is not; a new one if not given. It is left running, with its modules imported.
     """
     notebook = read(path)

@@ -122,7 +122,7 @@ def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
         uploads = [upload_of(module, server, phase, client) for client in CLIENTS]
         sent = uploads[0]
         logged = ", ".join(logged_names(module)) if sent or phase.train else ""
-        named = tensors_cell(sent, phase, module.shares_of_images)
+        named = tensors_cell(sent, phase, module.image_statistics)
         uses = ", ".join(used(phase, server, uploads)) if sent else ""
         linear = ("yes" if sum_suffices(phase, server, uploads) else "no") if sent else ""
         rows.append((phase.name, named, f"{num_bytes(sent):,}", uses, linear, logged, kept))

@@ -22,7 +22,14 @@ from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
-from fedvlp.runs.run_folder import describe_run, load_deployed_to_all, load_trained, run_name
+from fedvlp.runs.run_folder import (
+    describe_run,
+    files_of_runs,
+    load_deployed_to_all,
+    load_trained,
+    run_name,
+    run_of,
+)
 from fedvlp.training import setup
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
@@ -214,7 +221,8 @@ class Federation(ConfiguredRun):
             Accuracies in percent.
         """
         if output is not None:
-            check_replaceable(Path(output))
+            inputs = [] if ckpt_path is None else [run_of(Path(ckpt_path))]
+            check_replaceable(Path(output), files_of_runs(inputs))
         scores = self._measure(model, datamodule, ckpt_path, TESTED)
         if output is not None and self.is_global_zero:
             about = {"protocol": datamodule.protocol, "accuracy": scores}

@@ -16,7 +16,7 @@ WHOLE = {
     "floors of modules": 19,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 33_500,
+    "lines of tests": 34_000,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -25,7 +25,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2300, 10),
     "commands": (560, 4),
     "core": (2980, 14),
-    "data": (5370, 22),
+    "data": (5430, 22),
     "methods": (5950, 41),
     "pretrained": (250, 3),
     "results": (850, 5),

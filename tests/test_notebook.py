@@ -28,6 +28,12 @@ def kernel():
     run_sync(manager.shutdown_kernel)(now=True)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One folder for all notebooks, as a reader has who opens one after the other."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
 @pytest.fixture
 def stored():
     """A notebook whose cell `table` prints a table."""
@@ -40,9 +46,9 @@ def outputs(notebook):
 
 @pytest.mark.usefixtures("home")
 @each_notebook
-def test_it_prints_what_is_stored(name, kernel, tmp_path, monkeypatch):
+def test_it_prints_what_is_stored(name, kernel, folder, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert differences(read(PATHS[name]), executed(PATHS[name], tmp_path, kernel)) == []
+    assert differences(read(PATHS[name]), executed(PATHS[name], folder, kernel)) == []
 
 
 @each_notebook

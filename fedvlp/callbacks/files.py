@@ -62,7 +62,7 @@ class Checkpoints(FederationCallback):
 
 
 def _write_prompts(federation: RunView, name: str) -> None:
-    """Writes the deployed state, and what stays on the clients where they cannot be tested without it."""
+    """Writes the deployed state, and clients' personal tensors where they cannot be tested without them."""
     run_state = federation.run_state
     personal = run_state.personal if federation.module.personal else {}
     path = Path(federation.log_dir) / name

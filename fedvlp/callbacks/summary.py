@@ -28,7 +28,7 @@ from fedvlp.version import __version__
 NOTES = {
     "test": "+ test split: no client trains on it, and it never chooses a round",
     "held_out": "* held out: no client has it, and it never chooses a round",
-    "test_new": "+n test split, among new classes: no client trains on them, and they choose nothing",
+    "test_harmonic": "Base, New: test splits among the classes that train, and among new ones; H: their harmonic mean",
     "held_out_new": "*n held-out domain, among new classes: they choose nothing",
     "transfer": "& another data set, with its own classes: no client trains on it, and it never chooses a round",
     "personal": "own model: of each client, on its own test images; global model: on the same images",
@@ -98,9 +98,11 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
     """Prints the table with the notes on its columns."""
     write = federation.fabric.print
     write(f"\n{federation.data.protocol}\n{format_accuracies(rows)}")
-    names = list(chain.from_iterable(row for _, row in rows))
+    roles = {name.split("/")[0] for name in chain.from_iterable(row for _, row in rows)}
+    # Base and new classes have one note.
+    roles -= {"test"} if "test_harmonic" in roles else set()
     for role, note in NOTES.items():
-        if role in names or any(name.startswith(f"{role}/") for name in names):
+        if role in roles:
             write(note)
     write("")
 

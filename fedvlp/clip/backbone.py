@@ -1,4 +1,4 @@
-"""The frozen CLIP on which everything else stands: two towers of an open_clip model, its transforms, its tokenizer."""
+"""The frozen CLIP that everything else uses: two towers of an open_clip model, its transforms, its tokenizer."""
 
 from __future__ import annotations
 

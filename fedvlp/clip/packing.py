@@ -89,8 +89,8 @@ class TokenRows(nn.Module):
 
         Args:
             tower: The text tower.
-            prompts: What stands for the ids below 0.
-            deeper: `deeper[:, j]` replaces what stands there between blocks j + 1 and j + 2; None for nothing.
+            prompts: What replaces the ids below 0.
+            deeper: `deeper[:, j]` replaces them between blocks j + 1 and j + 2; None for nothing.
         """
         # All prompts of a batch go through the tower together, as further sequences.
         tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
@@ -211,5 +211,5 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
         if len(set(ids)) > 1:
             return length
         length += 1
-    # All tokens of the shortest are shared: its last one stays its own, as features are read there.
+    # All tokens of the shortest are shared but its last one, as features are read there.
     return length - 1

@@ -36,7 +36,7 @@ class PromptedTextEncoder(nn.Module):
         clip: The frozen CLIP, shared and not copied.
         class_names: One name for each class; `_` and `-` are read as spaces.
         prompt_length: L, the number of learned vectors in a prompt.
-        class_position: Where the class's name stands: behind the prompt, in its middle, or before it (CoOp's three).
+        class_position: Where the class's name is: behind the prompt, in its middle, or before it (CoOp's three).
         layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
             these in common (for `front` and `middle` it means `cut`); `cut` has a sequence for each class, as long as
             the longest; `plain` has sequences of the full context length. All give the same features.
@@ -136,7 +136,7 @@ class PromptedTextEncoder(nn.Module):
             )
         device = next(self.clip.parameters()).device
         embeddings = self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device))
-        # The rest stays random, so that its vectors differ from each other.
+        # The rest is random, so that its vectors differ from each other.
         prompt[: len(ids)] = embeddings.detach().to(prompt)
         return prompt
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
@@ -65,19 +66,13 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     config = trained_config(file, given.allow)
     if command == "predict":
         return config
-    # Pushed and converted methods have no config beside them.
-    beside = run_of(file) / "config.yaml"
-    of_run = read_yaml(beside) if beside.is_file() else {}
-    trainer = of_run.get("trainer") or {}
-    if trainer.get("precision") is not None:
-        config["trainer"]["precision"] = trainer["precision"]
+    of_run = config_of_run(file, given.allow, "--data" if given.data is None else None)
+    config["trainer"] |= of_run["trainer"]
     del config["data"]  # the facts that predict needs stand for no images
     if given.data is None:
-        if not of_run:
-            raise UserError(
-                f"{command} needs images, and there is no {beside} that names them. Pass --data or --config."
-            )
-        config["data"] = data_of_run(beside, "--data", given.allow)
+        if "data" not in of_run:
+            raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")
+        config["data"] = of_run["data"]
     return config
 
 
@@ -97,13 +92,14 @@ def file_of_run(where: Path) -> Path:
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a config of the method that a trained file is of, with its classes for data.
+def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
+    """Returns a config of the method that a trained file is of; its ``data`` are its run's, or its classes alone.
 
     Args:
         where: prompts or a checkpoint.
         allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
             will be imported.
+        instead: as of :func:`config_of_run`.
 
     Raises:
         UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
@@ -122,31 +118,42 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
         "num_clients": options.pop("num_clients", None),
     }
     rounds = options.pop("rounds", None)
-    data_class = f"{PredictionData.__module__}.{PredictionData.__qualname__}"
+    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": of_data}
     return {
         "model": {"class_path": model["class_path"], "init_args": options},
-        "data": {"class_path": data_class, "init_args": of_data},
+        "data": data if instead is None else config_of_run(where, allow, instead).get("data", data),
         "trainer": {} if rounds is None else {"rounds": rounds},
     }
 
 
-def data_of_run(path: Path, instead: str, allow: Sequence[str]) -> dict[str, Any]:
-    """Returns the section of data of a run's config.
+def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
+    """Returns ``data``, and ``trainer`` with the precision, of the config beside a trained file.
 
     Args:
-        path: the config.
-        instead: the option with which it is not needed, for the message.
+        file: prompts or a checkpoint; those that were pushed or converted have no config.
         allow: modules and paths of classes that the config may name, besides fedvlp's own.
+        instead: the option that makes the run's images needless, for the message; None if no ``data`` are wanted.
 
     Raises:
-        UserError: if there is none, or it names a class that is not allowed.
+        UserError: if the config is damaged, lacks data that are wanted, or names a class that is not allowed.
     """
-    content = read_yaml(path)
-    data = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} has no data. Pass {instead}, so that it is not needed.")
-    check_classes(path, data, allow)
-    return data
+    path = run_of(file) / "config.yaml"
+    if not path.is_file():
+        return {"trainer": {}}
+    needs = [] if instead is None else ["data"]
+    content = read_run_config(path, needs, f"Pass {instead}, so that it is not needed.")
+    precision = content.get("trainer", {}).get("precision")
+    config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
+    for name in needs:
+        config[name] = content[name]
+        options = content[name].get("init_args") or {}
+        # A stranger's config decides neither where a folder is made nor what is downloaded.
+        options.pop("download", None)
+        cache_dir = options.get("cache_dir")
+        if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
+            del options["cache_dir"]
+    check_classes(path, config, allow)
+    return config
 
 
 def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:

@@ -23,7 +23,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
 from fedvlp.version import __version__
 
-Unseen = Literal["each", "mean", "shared"]
+HeldOutEvaluation = Literal["each", "mean", "shared"]
 ADVICE = (
     "Use a method whose prompts or networks are the same for any classes, such as PromptFL or TRIP, or a protocol that "
     "measures no other classes"
@@ -43,13 +43,13 @@ class FederatedModule(L.LightningModule):
 
     Attributes:
         personal: names (or prefixes) of the tensors that stay on the client between rounds.
-        unseen: how a method with ``personal`` tensors is measured on a domain that no client has: by the mean accuracy
-            with those of ``each`` client in turn; by the ``mean`` of the probabilities with those of all clients; or
-            without any, by the ``shared`` part alone.
+        held_out_evaluation: how a method with ``personal`` tensors is measured on a domain that no client has: by the
+            mean accuracy with those of ``each`` client in turn; by the ``mean`` of the probabilities with those of all
+            clients; or without any, by the ``shared`` part alone.
         uses_personal: whether ``forward`` may use the personal tensors; false where the shared part is on its own.
         train_only_personal: those that stay there too, but for training alone: the deployed model does without them.
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
-        shares_of_images: names (or prefixes) of what clients send that is computed from their images and not learned.
+        image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
             joint image features of the frozen CLIP, which are computed once.
         needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
@@ -58,11 +58,11 @@ class FederatedModule(L.LightningModule):
     """
 
     personal: tuple[str, ...] = ()
-    unseen: Unseen = "each"
+    held_out_evaluation: HeldOutEvaluation = "each"
     uses_personal: bool = True
     train_only_personal: tuple[str, ...] = ()
     broadcast_once: tuple[str, ...] = ()
-    shares_of_images: tuple[str, ...] = ()
+    image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
     needs_domains: bool = False
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
@@ -201,7 +201,7 @@ class FederatedModule(L.LightningModule):
         return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
-        """What stays on the client."""
+        """The personal tensors."""
         kept = (*self.personal, *self.train_only_personal)
         return detached(select(self.communicable_state(), kept)) if kept else {}
 
@@ -295,7 +295,7 @@ class FederatedModule(L.LightningModule):
         return logits
 
     def representation(self, inputs: Inputs) -> Float[Tensor, "B n"]:
-        """What stands for images where two states of the method are compared, as MOON does.
+        """What represents images where two states of the method are compared, as MOON does.
 
         By default these are the local logits less their mean over classes, on which probabilities do not depend.
         """

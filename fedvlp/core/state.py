@@ -1,4 +1,4 @@
-"""What travels between clients and server, what an update must be, and where a federation stands."""
+"""What travels between clients and server, what an update must be, and the state of a federation."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class CallbackStates:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a federation stands after a round; nothing else is needed to resume it.
+    """The state of a federation after a round; nothing else is needed to resume it.
 
     Attributes:
         server: the server's state; ``server.round`` rounds are finished.

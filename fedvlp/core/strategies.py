@@ -406,7 +406,7 @@ def ema_share(momentum: float) -> Callable[[int], float]:
     """Share of every round in an exponential moving average: 1 - momentum.
 
     Args:
-        momentum: how much of the old average stays, in [0, 1).
+        momentum: weight of the old average, in [0, 1).
 
     >>> ema_share(0.75)(12)
     0.25

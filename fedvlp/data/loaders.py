@@ -1,6 +1,6 @@
 """Batches in the form in which one module wants them: images, or what its frozen parts computed of them.
 
-:class:`BoundLoaders` is all that lies between a data module and PyTorch's ``DataLoader``. Orders and augmentations are
+:class:`BoundLoaders` is all that is between a data module and PyTorch's ``DataLoader``. Orders and augmentations are
 drawn in the main process, so batches are the same for every number of workers.
 """
 

@@ -329,7 +329,7 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
     training = [part for part in parts if part.role == "train"]
     if training[0].clients[0].is_pool:
         raise UserError("The protocol personal measures clients, and centralised training has none. Use all_seen.")
-    # The name of the generator decides every split that was ever drawn, so it stays the same.
+    # The name of the generator decides every split that was ever drawn, so it must not change.
     generator = generator_for(seed, "own test images")
     test_rows = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
     pieces: list[dict[str, list[Indices]]] = [{} for _ in training]

@@ -50,6 +50,7 @@ class ADAPT(FedDPT):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         domain_loss: Literal["pairs", "attention"] = "pairs",
         domain_weight: NonNegativeFloat = 1.0,
         **options: Any,

@@ -55,6 +55,7 @@ class CCST(ImageTowerLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         styles: PositiveInt = 3,
         stage: PositiveInt = 1,
         **options: Any,

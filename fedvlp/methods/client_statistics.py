@@ -31,7 +31,7 @@ class ClientStatistics(nn.Module):
 
     Attributes:
         clients: of all clients, [K, *shape].
-        own: what the client has collected; it stays there between the phases.
+        own: what the client has collected and keeps between the phases.
         images_seen: how many images they are of.
         slot: that of the client that trains; -1 where there are no clients.
     """

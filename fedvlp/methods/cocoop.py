@@ -12,17 +12,17 @@ Departures:
     * The paper is not about federated learning: prompt and Meta-Net are sent and averaged by training images.
     * Its ten epochs are ten rounds of one epoch, at its rate of 0.002 throughout: neither its cosine schedule nor its
       warm-up, and no augmentation, so that image features are computed once (``--trainer.local.schedule``,
-      ``--data.augmentation`` have them).
+      ``--data.augmentation`` have them). Momentum and weight decay are the released code's, from Dassl.
     * The Meta-Net sees the normalised image feature, as in the released code; the paper does not say.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Inputs
@@ -44,10 +44,11 @@ class CoCoOp(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         reduction: PositiveInt = 16,
         prompt_length: PositiveInt = 4,
         init_words: str | None = "a photo of a",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         width = self.clip.embed_dim

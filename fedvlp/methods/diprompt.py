@@ -15,7 +15,7 @@ Departures:
     * Eq. 7 alone is 0 from the start, with gradient 0; -log sum_m P(y, m | x) is added, so that the Q-prompt moves. Its
       KL is of softmaxes over domains, where the paper has scalars, and runs from hatZ^Q to Z^Q, KL(hat || new), as a
       distillation does, where Eq. 7 prints the new one first; hatV^Q is what the client's round began with.
-    * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" stays fixed.
+    * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" is fixed.
     * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
     * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
     * One step trains all prompts, where the paper alternates; "T = 1 iteration" is read as one pass over the images.
@@ -73,6 +73,7 @@ class DiPrompT(PromptLearner):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rounds: NonNegativeInt = 100,
         prompt_length: PositiveInt = 16,
         domain_weight: NonNegativeFloat = 1.0,

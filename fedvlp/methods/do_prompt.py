@@ -17,7 +17,7 @@ Departures:
     * A reads the joint feature of the image, for which the released code takes the class token before the head. As
       there no gradient goes through it into the tower. A has one hidden layer with ReLU, four times the tower's width.
     * Rates are the released code's, as multiples of the tower's: 200 for prompts, 20 for the adapter. No dropout.
-    * A prompt stands behind the image's tokens, as in the released code, and goes through CLIP's first normalisation.
+    * A prompt follows the image's tokens, as in the released code, and goes through CLIP's first normalisation.
     * Batches are drawn from the pool of all domains, not equally from each.
 """
 
@@ -58,6 +58,7 @@ class DoPrompt(ImageTowerLearner):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 4,
         domain_weight: NonNegativeFloat = 1.0,
         prompt_rate: PositiveFloat = 200.0,

@@ -58,6 +58,7 @@ class ELCFS(ImageTowerLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         spectra: PositiveInt = 32,
         frequency: NonNegativeInt = 2,
         inner_rate: NonNegativeFloat = 1e-3,

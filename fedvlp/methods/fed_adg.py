@@ -57,6 +57,7 @@ class FedADG(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         class_weight: FractionAboveZero = 0.55,
         generator_width: PositiveInt = 512,
         **options: Any,
@@ -78,7 +79,9 @@ class FedADG(ImageTowerLearner):
         self, weights: Mapping[str, Tensor], features: Float[Tensor, "B d"], classes: Float[Tensor, "B C"]
     ) -> Float[Tensor, "B"]:
         """Returns D of features and one-hot classes, in (0, 1), under some weights; near 1 for references."""
-        projected = of_one_length(features) @ self.projection.T
+        # Of length sqrt(d), so that their numbers are of order 1.
+        directions = F.normalize(features, dim=1) * features.shape[1] ** 0.5
+        projected = directions @ self.projection.T
         scores: Tensor = functional_call(self.discriminator, dict(weights), (torch.cat([projected, classes], dim=1),))
         return scores.squeeze(1).float()
 
@@ -104,9 +107,3 @@ class FedADG(ImageTowerLearner):
         self.log_dict({"cross_entropy": cross_entropy, "alignment": alignment, "discrimination": discrimination})
         self.log_dict({"generation": generation, "loss": loss})
         return loss
-
-
-def of_one_length(features: Float[Tensor, "B d"]) -> Float[Tensor, "B d"]:
-    """Returns features of length sqrt(d), so that their numbers are of order 1."""
-    scale: float = features.shape[1] ** 0.5
-    return F.normalize(features, dim=1) * scale

@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase
@@ -62,12 +63,11 @@ class FedAPT(PromptLearner):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 16,
         temperature: PositiveFloat = 0.01,
         key_seed: Seed = 0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
-            parameters, lr=0.01, momentum=0.9, weight_decay=1e-5
-        ),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-5),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.temperature = temperature

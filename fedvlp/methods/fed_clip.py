@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.core.protocols import Batch, Inputs
@@ -55,10 +56,9 @@ class FedCLIP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         loss: Literal["contrastive", "cross_entropy"] = "contrastive",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.Adam(
-            parameters, lr=5e-5, eps=1e-6, weight_decay=0.2
-        ),
+        optimizer: OptimizerCallable = lambda parameters: Adam(parameters, lr=5e-5, eps=1e-6, weight_decay=0.2),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.loss = loss

@@ -82,6 +82,7 @@ class FedDPT(FederatedModule):
         class_names: Names,
         domains: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 16,
         temperature: PositiveFloat = 0.1,
         text_momentum: FractionBelowOne | None = 0.99,

@@ -43,7 +43,7 @@ class FedLoRA(PromptLearner):
     """Learns low-rank updates of CLIP's attention, shared by all clients.
 
     Args:
-        rank: r of each update; with 0 it stays zero-shot CLIP.
+        rank: r of each update; with 0 it is zero-shot CLIP.
         alpha: What updates are multiplied by, divided by the rank.
     """
 
@@ -53,6 +53,7 @@ class FedLoRA(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rank: NonNegativeInt = 2,
         alpha: PositiveFloat = 1.0,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.01),

@@ -14,17 +14,18 @@ name, as in the released code: "[v1][v2] of a dog." with L = 2.
 
 Departures:
     * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
-    * Each F_j starts from values of its own, without a bias; in the released code those behind the first are copies.
-    * The released code's random crops, warm-up and cosine are left to the options of data and trainer, and its momentum
-      and weight decay to the optimizer's: the paper gives a learning rate and a batch alone.
+    * Each F_j starts from values of its own and a bias of 0, which is trained; in the released code those behind the
+      first are copies.
+    * The released code's random crops, warm-up and cosine are left to the options of data and trainer. Its momentum and
+      weight decay, which the paper does not give, are Dassl's.
 """
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
@@ -48,10 +49,11 @@ class FedMaPLe(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 2,
         depth: PositiveInt | None = None,
         init_words: str | None = "a photo of a",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0035),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.0035, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)

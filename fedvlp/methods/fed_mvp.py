@@ -16,7 +16,8 @@ Departures:
       CLIP's templates with the class's name stand for them, so that nothing but the names is needed.
     * Texts are "a photo of a [class], [attribute].". The released code names the image's domain in place of "photo",
       that of the test images as well, and cuts a text after 77 letters, which were to be tokens.
-    * It makes the prompts of the patches before CLIP's first layer norm; here after it. They pass another one next.
+    * It makes the prompts of the patches before CLIP's first layer norm (``ln_pre``), which then both pass together.
+      Here they are made of the patches behind it, and pass it alone.
     * f_0 sees the image as it is; there it is flipped in half of the batches.
     * There a client takes one step a round, on its last batch; here one on each. Its last stage, which trains low-rank
       updates once the loss is below 0.5, is left out, and the mean is without weights.
@@ -32,6 +33,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, zero_shot_text_features
 from fedvlp.clip.zero_shot import choose_templates
@@ -59,14 +61,13 @@ class FedMVP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         consistency_weight: NonNegativeFloat = 10.0,
         prompt_length: PositiveInt = 4,
         heads: PositiveInt = 4,
         templates: Templates = 10,
         attributes: Attributes | None = None,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
-            parameters, lr=0.003, momentum=0.9, weight_decay=1e-5
-        ),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.003, momentum=0.9, weight_decay=1e-5),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         width = self.clip.image_width
@@ -123,7 +124,7 @@ class PromptFormer(nn.Module):
         self.patch_norm = nn.LayerNorm(width)
         self.attribute_norm = nn.LayerNorm(width)
         self.attention = nn.MultiheadAttention(width, heads)
-        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 8 * width), GatedGELU())
+        self.mlp = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 8 * width))  # units and gates
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(
@@ -135,18 +136,10 @@ class PromptFormer(nn.Module):
         # Patches look at attributes alone and not at each other, so that all images can be one sequence.
         queries = self.patch_norm(patches).flatten(0, 1)  # [B patches, W]
         attended = self.attention(queries, keys, values, need_weights=False)[0]
-        attended = attended + self.narrow(self.mlp(attended))
+        units, gates = self.mlp(attended).chunk(2, dim=-1)
+        attended = attended + self.narrow(units * F.gelu(gates))
         tokens = attended.unflatten(0, patches.shape[:2])  # [B, patches, W]
         return F.adaptive_avg_pool1d(tokens.mT, self.prompt_length).mT
-
-
-class GatedGELU(nn.Module):
-    """Multiplies half of its inputs by the GELU of the other half."""
-
-    def forward(self, inputs: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch half"]:
-        """Returns half as many values."""
-        units, gates = inputs.chunk(2, dim=-1)
-        return units * F.gelu(gates)
 
 
 Attributes = dict[str, list[str]]

@@ -11,13 +11,13 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Departures:
-    * In the paper clients have all domains. On another one p_g takes the mass gamma alone; ``unseen: mean`` takes the
-      mean of the clients' probabilities in place of that.
+    * In the paper clients have all domains. On another one p_g takes the mass gamma alone;
+      ``held_out_evaluation: mean`` takes the mean of the clients' probabilities in place of that.
     * All iterations are done. The released code stops when the mean change over a batch is below 0.001, so that an
       image's class depends on what else is in its batch.
     * lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; there lambda is 0.01.
     * Only ViTs have patches in the joint space here; the released code rewrites the attention pool of ResNets for it.
-    * No augmentation, momentum or schedule, as with PromptFL.
+    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.prompted_image import project_image_tokens
@@ -46,8 +47,8 @@ class FedOTP(PromptLearner):
         epsilon: Weight lambda of the plan's entropy.
         iterations: Steps in which the plan is found.
         prompt_length: Number of learned vectors L of a prompt.
-        unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
-            the probabilities under all clients' prompts.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
+            ``mean`` of the probabilities under all clients' prompts.
     """
 
     personal = ("local_prompt",)
@@ -57,15 +58,16 @@ class FedOTP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         mass: FractionAboveZero = 0.8,
         epsilon: PositiveFloat = 0.1,
         iterations: PositiveInt = 100,
         prompt_length: PositiveInt = 16,
-        unseen: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.mass = mass

@@ -12,14 +12,14 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; U_i and V_i stay                      :class:`.FedAvg`
 
 Departures:
-    * The released code measures all images by the clients' own prompts and takes the mean accuracy. Here a domain of
-      nobody is classified by p_G alone; ``unseen: mean`` takes the mean of the clients' probabilities instead.
+    * The released code measures all images by the clients' own prompts and takes the mean accuracy. Here a domain that
+      no client has is classified by p_G alone; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
     * z_C is CLIP's feature of a hand-written prompt, as in the paper. The released code takes that of the letter X, as
       often as the prompt has tokens, in place of words.
     * The contrast is of a class's three features, and its mean over classes is taken, as in the released code.
     * Rank 8, mu 0.5 and tau 0.5 are the released script's; without it the code has rank 4 and mu 1. The script has
       two prompts as well, each with logits of its own, of which the second's are never right; here there is one.
-    * No augmentation or schedule, as with PromptFL.
+    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
@@ -46,8 +47,8 @@ class FedPGP(PromptLearner):
         contrast_weight: Weight mu of the contrast, at least 0.
         temperature: tau of the contrast, by which cosines are divided.
         prompt_length: Number of learned vectors L of a prompt.
-        unseen: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the ``mean`` of
-            the probabilities under all clients' prompts.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
+            ``mean`` of the probabilities under all clients' prompts.
     """
 
     personal = ("local_left", "local_right")
@@ -56,15 +57,16 @@ class FedPGP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         rank: PositiveInt = 8,
         contrast_weight: NonNegativeFloat = 0.5,
         temperature: PositiveFloat = 0.5,
         prompt_length: PositiveInt = 16,
-        unseen: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.001),
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.contrast_weight = contrast_weight

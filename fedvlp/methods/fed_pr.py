@@ -59,6 +59,7 @@ class FedPR(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         depth: PositiveInt | None = None,
         prompt_length: PositiveInt = 8,
         templates: Templates = 1,
@@ -86,7 +87,7 @@ class FedPR(PromptLearner):
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Takes from all steps so far what lies in the used directions; in the first round nothing."""
+        """Removes the used directions' part from all steps so far; in the first round nothing."""
         # In the first round the global prompts hold nothing that steps could disturb.
         if self.context is None or self.context.round == 0:
             return

@@ -17,8 +17,8 @@ Departures:
       and clients go on from the newest prompts.
     * All three distances are means over their elements, the KL over images and classes: the released code has it so,
       and the weights 25 and 10 were chosen for it.
-    * The released code's random crops, warm-up and cosine are left to the options of data and trainer, and its momentum
-      and weight decay to the optimizer's.
+    * The released code's random crops, warm-up and cosine are left to the options of data and trainer. Its momentum and
+      weight decay are Dassl's.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.phases import Phase
@@ -60,6 +61,7 @@ class FedPromptSRC(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         text_weight: NonNegativeFloat = 25.0,
         image_weight: NonNegativeFloat = 10.0,
         templates: Templates = 60,
@@ -68,7 +70,7 @@ class FedPromptSRC(PromptLearner):
         init_words: str | None = "a photo of a",
         gaussian_mean: PositiveFloat | None = 15.0,
         gaussian_std: PositiveFloat = 1.0,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.0025),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.0025, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text_weight = text_weight

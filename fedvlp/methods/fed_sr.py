@@ -47,6 +47,7 @@ class FedSR(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         norm_weight: NonNegativeFloat = 0.01,
         kl_weight: NonNegativeFloat = 0.001,
         **options: Any,

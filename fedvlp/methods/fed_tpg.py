@@ -21,11 +21,11 @@ Departures:
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits, zero_shot_text_features
 from fedvlp.core.protocols import Inputs
@@ -48,11 +48,10 @@ class FedTPG(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 4,
         heads: PositiveInt = 4,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(
-            parameters, lr=0.003, momentum=0.9, weight_decay=1e-5
-        ),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.003, momentum=0.9, weight_decay=1e-5),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         width = self.clip.text_width

@@ -55,6 +55,7 @@ class FineTuning(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         towers: Literal["image", "both"] = "image",
         head: Head = "text",
         layer_decay: FractionAboveZero = 0.7,

@@ -57,6 +57,7 @@ class HCVP(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         domain_weight: NonNegativeFloat = 0.1,
         task_weight: NonNegativeFloat = 0.1,
         class_weight: NonNegativeFloat = 0.1,

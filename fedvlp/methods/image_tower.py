@@ -32,14 +32,15 @@ Head = Literal["text", "linear"]
 
 
 class ImageTowerLearner(FederatedModule):
-    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP stays frozen.
+    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
     inside the tower by its argument ``between``. A ResNet's batch normalisation keeps CLIP's own running statistics.
+    Papers train other networks, by SGD or Adam; here all have fine-tuning's AdamW, whose rate and decay suit CLIP.
 
     Args:
         class_names: The classes, in the order of the labels.
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in stays unchanged.
+        clip: The CLIP that is trained: see ``load_clip``; the one passed in is not changed.
         head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
             (``linear``).
         layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
@@ -86,7 +87,7 @@ class ImageTowerLearner(FederatedModule):
         """Lets clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
-        self.shares_of_images = ("statistics.clients",)
+        self.image_statistics = ("statistics.clients",)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
@@ -181,11 +182,7 @@ class ImageTowerLearner(FederatedModule):
 
 def after_stage(stage: int, change: Between) -> list[Between]:
     """Returns `between` where the output of one stage alone is changed, counted from 1."""
-    return [_unchanged] * (stage - 1) + [change]
-
-
-def _unchanged(features: Tensor) -> Tensor:
-    return features
+    return [nn.Identity()] * (stage - 1) + [change]
 
 
 class NormalizedLinear(nn.Module):

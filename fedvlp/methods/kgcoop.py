@@ -9,8 +9,8 @@ Symbols: w_i text feature of class i under the learned prompt -> ``self.text(pro
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's, so that the loss is all that differs; the rate is the released code's, 0.002, and
-      constant. No augmentation, so that image features are computed once.
+      Rounds and batch are PromptFL's, so that the loss is all that differs; rate, momentum and weight decay are the
+      released code's, the rate constant. No augmentation, so that image features are computed once.
     * The paper does not say whether the features in L_kg are normalised. Here they are, as where they classify: their
       length has no effect on a class's probability. The released code takes the mean of 1 - cos, which is half the
       squared distance of normalised features, so its 8 is a ``distance_weight`` of 4 here.
@@ -19,11 +19,11 @@ Departures:
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
@@ -44,10 +44,11 @@ class KgCoOp(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         distance_weight: NonNegativeFloat = 8.0,
         prompt_length: PositiveInt = 4,
         init_words: str | None = "a photo of a",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)

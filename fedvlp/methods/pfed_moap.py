@@ -15,14 +15,16 @@ A client classifies by P_i alone, cos(f, h_c(P_i)) / tau, until it has experts, 
 its first upload nobody is near it yet. A plain Trainer has nobody's prompts but the one it starts from.
 
 Departures:
-    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``unseen: mean`` and ``each`` take the
-      clients' own models instead. The paper measures domains that clients have.
+    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``held_out_evaluation: mean`` and
+      ``each`` take the clients' own models instead. The paper measures domains that clients have.
     * The released code takes places in a list without the client itself for clients, so that from its own place on it
       gets the one before, at times itself. Here experts are the nearest.
+    * Clients of a round get the prompts of the rounds before. In the released code they train one after another, and
+      later ones get what earlier ones have just sent.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
     * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
-      augmentation, momentum or weight decay, as with PromptFL.
+      augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.core.module import Unseen
+from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
@@ -59,8 +62,8 @@ class PFedMoAP(PromptLearner):
         attention_scale: What the attention's products are multiplied by.
         local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
         gating_lr: Learning rate of the gating.
-        unseen: What classifies images of a domain that no client has: the ``shared`` mean prompt alone, the ``mean`` of
-            the probabilities of all clients' models, or ``each`` of these in turn.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` mean prompt alone,
+            the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
     """
 
     personal = ("local_prompt", "gating", "experts")
@@ -73,19 +76,20 @@ class PFedMoAP(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         num_experts: PositiveInt = 10,
         prompt_length: PositiveInt = 16,
         heads: PositiveInt = 8,
         attention_scale: PositiveFloat = 10.0,
         local_weight: NonNegativeFloat = 0.5,
         gating_lr: PositiveFloat = 0.01,
-        unseen: Unseen = "shared",
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        held_out_evaluation: HeldOutEvaluation = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.local_weight = local_weight
         self.gating_lr = gating_lr
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         start = self.text.initial_prompt()  # [L, D]
         self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
@@ -100,7 +104,7 @@ class PFedMoAP(PromptLearner):
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the own prompt to its slot, the gating stays."""
+        """Returns one phase: the own prompt goes to its slot, the gating is personal."""
         return (
             Phase(
                 "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
@@ -131,10 +135,6 @@ class PFedMoAP(PromptLearner):
         self.local_prompt.copy_(self.prompt)
         self.experts.copy_(self.nonlocal_prompts)
 
-    def own_prompt(self) -> Tensor:
-        """Returns the client's prompt, or the server's for a client that never took part."""
-        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-
     def upload_state(self) -> State:
         """Returns the client's prompt, which fills its slot on the server."""
         return {"prompts": self.local_prompt}
@@ -144,7 +144,8 @@ class PFedMoAP(PromptLearner):
         features = self.precomputed(inputs)["features"]
         if not self.uses_personal:
             return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-        texts = self.text(self.own_prompt())
+        # A client that never took part has no prompt of its own, and takes the server's.
+        texts = self.text(torch.where(self.local_prompt.any(), self.local_prompt, self.prompt))
         logits = cosine_logits(features, texts, self.clip.logit_scale)
         with torch.no_grad():
             others = self._features_of_experts("", self.text, self.experts)

@@ -15,9 +15,9 @@ Departures:
     * How many tokens d_n has is not said; L, as many as the prompt that its queries make. Nor is where the generator
       starts (:class:`.PromptGenerator` says why there), or how wide its attention is: as wide as tokens.
     * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
-      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it stays there.
+      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it is not trained.
     * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
-      head; ``unseen: mean`` and ``each`` take the clients' own models.
+      head; ``held_out_evaluation: mean`` and ``each`` take the clients' own models.
     * A client is measured with P'_n, to which its head belongs.
 """
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.module import Unseen
+from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
@@ -52,8 +52,8 @@ class PFedPG(PromptLearner):
         templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
         prompt_length: Number of learned vectors L of a prompt.
         server_lr: Learning rate alpha of the server's generator.
-        unseen: What classifies images of a domain that no client has: the ``shared`` prompt of the mean descriptor with
-            the text features, the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt of the mean
+            descriptor with the text features, the ``mean`` probabilities of all clients' models, or ``each`` in turn.
     """
 
     needs_images = True
@@ -63,15 +63,16 @@ class PFedPG(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         trains_head: bool = True,
         templates: Templates = 1,
         prompt_length: PositiveInt = 10,
         server_lr: PositiveFloat = 0.001,
-        unseen: Unseen = "shared",
+        held_out_evaluation: HeldOutEvaluation = "shared",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.25, weight_decay=0.001),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.unseen = unseen
+        self.held_out_evaluation = held_out_evaluation
         self.personal = ("local_prompt", "head") if trains_head else ("local_prompt",)
         self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
         self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)
@@ -84,7 +85,7 @@ class PFedPG(PromptLearner):
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the trained prompt goes up, the head stays."""
+        """Returns one phase: the trained prompt is uploaded, the head is personal."""
         return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:
@@ -101,10 +102,6 @@ class PFedPG(PromptLearner):
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
 
-    def own_prompt(self) -> Tensor:
-        """Returns the client's prompt, or the server's for a client that never took part."""
-        return torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-
     def upload_state(self) -> State:
         """Returns the client's prompt, by the name of the one that it downloaded."""
         return {"prompt": self.local_prompt}
@@ -114,7 +111,9 @@ class PFedPG(PromptLearner):
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
-        features = self.prompted.visual.encode(images, self.own_prompt()[None])
+        # A client that never took part has no prompt of its own, and takes the server's.
+        own = torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
+        features = self.prompted.visual.encode(images, own[None])
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:

@@ -17,7 +17,8 @@ Departures:
       tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
     * The released aggregator, of 81.9 M parameters, is an option. Its mistakes are not: a text aggregator that is never
       trained, prompts without a local loss after the first round, blocks mixed up by their names.
-    * The first reference has the released code's 60 templates; the paper names none.
+    * The first reference has the released code's 60 templates; the paper names none. Its SGD is plain; the released
+      code's momentum 0.9 and weight decay 5e-4 are in the config ``plan_released``.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class PLAN(PromptLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 8,
         depth: PositiveInt | None = None,
         kl_weight: NonNegativeFloat = 1.0,

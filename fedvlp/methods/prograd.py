@@ -10,8 +10,8 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's, so that the gradient is all that differs; the rate is the released code's, 0.002,
-      and constant. No augmentation, so that image features are computed once.
+      Rounds and batch are PromptFL's, so that the gradient is all that differs; rate, momentum and weight decay are the
+      released code's, the rate constant. No augmentation, so that image features are computed once.
     * The teacher has one template for all data sets, "a photo of a {}."; the released code has one of each data set's
       own. Its temperature is 1, as there.
     * Where both predict the same, G_g is zero but for rounding, and its direction noise. Where |G_g| is at most
@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
@@ -45,10 +46,11 @@ class ProGrad(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         projection: ClosedFraction = 1.0,
         prompt_length: PositiveInt = 16,
         init_words: str | None = None,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)

@@ -8,16 +8,17 @@ Symbols: v_k prompt of client k, L x D -> ``prompt``; f(x) image feature -> ``fe
 Departures:
     * The papers do not say how a held-out domain is tested: here with each client's prompt, and the mean of the
       accuracies is reported.
+    * Optimizer, rounds and batch are PromptFL's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase
@@ -41,9 +42,10 @@ class SingleDomain(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         prompt_length: PositiveInt = 16,
         init_words: str | None = None,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.SGD(parameters, lr=0.002),
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)

@@ -14,7 +14,8 @@ Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and de
 
 Departures:
     * The paper's network is a ResNet-18 whose mean feature and h stand side by side before one linear classifier. Here
-      the former's part of the classifier is CLIP's text features, and h adds a part of its own, which starts at 0.
+      the former's part of the classifier is CLIP's text features, and h adds a part of its own, which starts at 0. A
+      layer norm without scale and shift comes before that part, as the tower's inner features are not normalised.
     * Styles are shifted and explored behind one stage, each with probability 1/2 in a step; the released code explores
       behind each of three, each time with that probability. The doubled images run through the stages below, too.
     * Phi is that of a client's images as its training saw them in a round; see :class:`.ClientStatistics`. The released
@@ -62,6 +63,7 @@ class StableFDG(ImageTowerLearner):
         class_names: Names,
         num_clients: PositiveInt,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         exploration: NonNegativeFloat = 3.0,
         stage: PositiveInt = 1,
         **options: Any,

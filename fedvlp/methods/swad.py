@@ -10,7 +10,7 @@ validation loss at the i-th look -> ``loss``; N_s -> ``start_patience``, N_e -> 
 The losses are those of the source domains' validation images; nothing of a held-out domain is looked at.
 
 Departures:
-    * A look is a round of training, and the steps of the round in which t_s lies count as a whole, as in the released
+    * A look is a round of training, and the steps of the round that t_s is in count as a whole, as in the released
       code. All rounds have equally many steps, so the mean of their means is that of their steps.
     * The paper's algorithm is followed where the released code differs: what follows the last loss below the threshold
       is part of the mean where training ends before there are N_e. The mean until now is measured after every round.
@@ -54,6 +54,7 @@ class SWAD(ImageTowerLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         start_patience: PositiveInt = 3,
         end_patience: PositiveInt = 6,
         tolerance: PositiveFloat = 1.3,

@@ -32,7 +32,9 @@ class ZeroShotCLIP(FederatedModule):
 
     clip: CLIP
 
-    def __init__(self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", templates: Templates = 1) -> None:
+    def __init__(
+        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, templates: Templates = 1
+    ) -> None:
         super().__init__()
         self.set_backbone(load_clip(clip))
         self.class_names = class_names

@@ -46,29 +46,15 @@ def from_pretrained(
         UserError: if there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
             keeps tensors on each client.
     """
-    path = trained_path(source)
+    if str(source).startswith(HUB_PREFIX):
+        path = download_prompts(str(source))
+    else:
+        path = run_of(Path(source)) / PROMPTS_FILE if Path(source).is_dir() else Path(source)
     model = read_model(path)
     check_classes(path, model, allow)
     method = make_method(path, model, clip)
     method.load_state(load_deployed_to_all(path, method))
     return Classifier(method)
-
-
-def trained_path(source: str | Path) -> Path:
-    """Returns the file of trained tensors that a path, or a name on the hub, means.
-
-    Raises:
-        UserError: if there is none.
-    """
-    if str(source).startswith(HUB_PREFIX):
-        return download_prompts(str(source))
-    where = Path(source)
-    path = run_of(where) / PROMPTS_FILE if where.is_dir() else where
-    if not path.is_file():
-        raise UserError(
-            f"No trained model at {where}. Pass a run's folder, a prompts.safetensors, or hf://user/name of a hub."
-        )
-    return path
 
 
 def download_prompts(source: str) -> Path:
@@ -108,7 +94,7 @@ def hub_problem(error: Exception) -> str:
 
 
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
-    """Returns the method that a file describes, untrained.
+    """Returns the method that a file describes, untrained; imports the module of its class, so that must be trusted.
 
     Args:
         path: the file, for messages.
@@ -116,22 +102,9 @@ def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | st
         clip: the frozen CLIP in place of the one that is described.
 
     Raises:
-        UserError: if the class is no method, or does not take the options.
+        UserError: if the class is no method or not installed, or does not take the options.
     """
-    kind = _method_class(path, model["class_path"])
-    options = dict(model["init_args"])
-    options["clip"] = CLIPSpec(**options["clip"]) if clip is None else clip
-    try:
-        return kind(**options)
-    except TypeError as error:
-        raise UserError(
-            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
-            "fedvlp that wrote it."
-        ) from error
-
-
-def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
-    """Returns the class of a method by its path; imports its module, so the path must be a trusted one."""
+    class_path = model["class_path"]
     module, _, name = class_path.rpartition(".")
     try:
         kind: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
@@ -139,4 +112,11 @@ def _method_class(path: Path, class_path: str) -> type[FederatedModule]:
         raise UserError(f"{path} is of {class_path!r}, which is not installed here. Install it.") from error
     if not (isinstance(kind, type) and issubclass(kind, FederatedModule)):
         raise UserError(f"{path} names {class_path!r}, which is no method. Pass a file that a run wrote.")
-    return kind
+    try:
+        options = {**model["init_args"], "clip": clip or CLIPSpec(**model["init_args"]["clip"])}
+        return kind(**options)
+    except (TypeError, KeyError) as error:
+        raise UserError(
+            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
+            "fedvlp that wrote it."
+        ) from error

@@ -83,25 +83,25 @@ def series_style(index: int) -> dict[str, Any]:
 
 
 def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of panels above each other that share the horizontal axis, with room for a legend below.
+    """Returns a figure of panels side by side, each as wide as a column, with room for a legend below.
 
     Args:
         vertical: what each panel's vertical axis shows.
-        horizontal: what the horizontal axis shows.
+        horizontal: what the horizontal axes show.
         labels: what the legend will name.
     """
     # The figure grows by its legend, so that axes of all figures are equally high.
     legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)
-    height = 0.45 + 1.85 * len(vertical) + 0.14 * (legend_lines / _legend_columns(labels))
-    figure = Figure(figsize=(COLUMN_WIDTH, height), dpi=300, layout="constrained")
-    panels = list(figure.subplots(len(vertical), 1, sharex=True, squeeze=False)[:, 0])
+    height = 2.3 + 0.14 * (legend_lines / _legend_columns(labels))
+    figure = Figure(figsize=(COLUMN_WIDTH * len(vertical), height), dpi=300, layout="constrained")
+    panels = list(figure.subplots(1, len(vertical), squeeze=False)[0])
     for axes, name in zip(panels, vertical, strict=True):
+        axes.set_xlabel(horizontal, fontsize=FONT_SIZE)
         axes.set_ylabel(name, fontsize=FONT_SIZE)
         axes.tick_params(labelsize=SMALL_FONT_SIZE)
         axes.grid(color="0.9", linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    panels[-1].set_xlabel(horizontal, fontsize=FONT_SIZE)
     return figure, panels
 
 

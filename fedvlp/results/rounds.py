@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
@@ -33,6 +34,9 @@ ORDER = {
     "global_spread": "",
 }
 """The order of the columns by role, each with the mark after its title."""
+
+BASE_TO_NEW = {"validation": "validation", "test": "Base", "test_new": "New", "test_harmonic": "H"}
+"""What papers call base and new classes and their harmonic mean, in a table of their own."""
 
 History = Sequence[Mapping[str, Any]]
 """A row of metrics for each round."""
@@ -131,11 +135,11 @@ def accuracy_table(baseline: Mapping[str, float], history: History) -> AccuracyR
 def accuracy_columns(rows: AccuracyRows) -> list[str]:
     """Returns the columns: each domain's accuracy and the mean, by role in the order of ``ORDER``.
 
-    Of what is measured by client there are means alone, since clients may be many.
+    Of what is measured by client there are means alone, since clients may be many; of base and new classes, too.
     """
-    names: set[str] = set()
-    for _, row in rows:
-        names.update(name for name in row if is_accuracy(name) and ("/" not in name or _role(name) not in OF_CLIENTS))
+    measured = set(filter(is_accuracy, chain.from_iterable(row for _, row in rows)))
+    roles = ROLES if "test_harmonic" in measured else OF_CLIENTS
+    names = {name for name in measured if "/" not in name or _role(name) not in roles}
     # Within a role the domains are sorted by name, and their mean follows them.
     return sorted(names, key=lambda name: (list(ORDER).index(_role(name)), "/" not in name, name))
 
@@ -155,20 +159,23 @@ def format_accuracies(rows: AccuracyRows) -> str:
     last round (1)  50.00  50.00  7.50
     """
     columns = accuracy_columns(rows)
-    table = [["accuracy in %", *map(column_title, columns)]]
+    table = [["accuracy in %", *column_titles(columns)]]
     for title, row in rows:
         table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
     return text_table(table)
 
 
-def column_title(name: str) -> str:
-    """Returns the title of a column: the domain, or which mean, with the mark of its role; or what was computed.
+def column_titles(columns: Sequence[str]) -> list[str]:
+    """Returns the titles of columns: the domain, or which mean, with the mark of its role; or what was computed.
 
-    >>> column_title("held_out/sketch"), column_title("validation")
-    ('sketch*', 'mean')
+    >>> column_titles(["validation", "held_out/sketch"]), column_titles(["test", "test_new", "test_harmonic"])
+    (['mean', 'sketch*'], ['Base', 'New', 'H'])
     """
+    named = COMPUTED | (BASE_TO_NEW if "test_harmonic" in columns else {})
+    return [named.get(name) or _marked_title(name) for name in columns]
+
+
+def _marked_title(name: str) -> str:
     role, _, domain = name.partition("/")
-    if role in COMPUTED:
-        return COMPUTED[role]
     mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
     return (domain or mean) + ORDER[role]

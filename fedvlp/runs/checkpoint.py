@@ -126,7 +126,13 @@ def read_model(path: Path) -> dict[str, Any]:
     """
     header = read_tensors(path, None)[1]
     kind = check_header(path, header, "prompts", "checkpoint")
-    model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
+    try:
+        model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
+        is_whole = isinstance(model["class_path"], str) and isinstance(model["init_args"]["clip"], dict)
+    except (KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(f"{path} describes no method with its CLIP. Pass a file that a run wrote.")
     return model
 
 

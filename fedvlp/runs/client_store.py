@@ -60,7 +60,7 @@ class StatesOnDisk(Mapping[int, State]):
 
 
 class ClientStore:
-    """Keeps what stays on the clients from one round to the next: in memory, and checkpoints hold it."""
+    """Keeps the clients' personal tensors from one round to the next: in memory, and checkpoints hold them."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
         """Takes over the states that a run continues from.
@@ -92,7 +92,7 @@ class ClientStore:
 
 
 class StoreAtSites(ClientStore):
-    """Keeps the names under which sites find what stays on them; the states themselves never come here."""
+    """Keeps the names under which sites find personal tensors; the states themselves never come here."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
         """Returns the names."""
@@ -102,10 +102,6 @@ class StoreAtSites(ClientStore):
                 "Start from scratch."
             )
         return StatesOnDisk(None, group, files_of(states))
-
-    def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Is never called."""
-        raise RuntimeError("What stays on a site is kept there.")
 
 
 class DiskStore(ClientStore):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import datetime
@@ -23,6 +23,11 @@ from fedvlp.utils.files import is_locked, locked, remove_temporaries
 
 LOCKED = "run"
 """What is locked in place of a run folder."""
+FILES = (
+    *("summary.json", "config.yaml", "metrics.csv", "splits.json", "confusion.csv", "events.jsonl"),
+    *("sites.json", "sweep.json", "captions.json"),
+)
+"""What runs and sweeps consist of, beside safetensors files."""
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
@@ -55,9 +60,10 @@ def claimed(run: Path) -> Iterator[None]:
     The claim ends with the process, however that ends.
 
     Raises:
-        UserError: if another process trains there.
+        UserError: if another process trains there, or as :func:`check_no_links`.
         OSError: if nothing can be written there.
     """
+    check_no_links(*run.glob("*"))
     with ExitStack() as claim:
         try:
             claim.enter_context(locked(run / LOCKED, wait=False))
@@ -69,9 +75,23 @@ def claimed(run: Path) -> Iterator[None]:
         yield
 
 
+def check_no_links(*paths: Path) -> None:
+    """Raises UserError for a symbolic link, which would lead what is written to a run elsewhere."""
+    for path in paths:
+        if path.is_symlink():
+            raise UserError(f"{path} is a symbolic link, and what is written there would go elsewhere. Remove it.")
+
+
 def is_claimed(run: Path) -> bool:
     """Whether a process trains this run."""
     return is_locked(run / LOCKED)
+
+
+def files_of_runs(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yields some paths, and the files below them of which runs consist."""
+    for path in paths:
+        yield path
+        yield from (file for file in path.rglob("*") if file.name in FILES or file.suffix == ".safetensors")
 
 
 def describe_model(model: FederatedModule) -> dict[str, Any]:
@@ -252,7 +272,7 @@ def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
 
 def check_predicts(model: FederatedModule) -> None:
     """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
-    if model.personal and model.unseen != "shared":
+    if model.personal and model.held_out_evaluation != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
         )

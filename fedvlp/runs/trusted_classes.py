@@ -6,6 +6,8 @@ are trusted; nothing else in its package is.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -15,15 +17,17 @@ from typing import Any
 import yaml
 
 import fedvlp
+from fedvlp.utils.config_files import check_bounds, parse_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.plugins import is_plugin_class
 
+OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
 NEVER_IMPORTED = ("class_names", "domains", "source_domains", "root", "cache_dir", "pretrained")
 """Options whose strings are names and paths, whatever they look like."""
 
 
 def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
-    """Looks through a config from a file for classes and modules that the parser would import.
+    """Looks through a config from a file for what the parser would import, and for what it could not bear.
 
     Args:
         where: the file, for the message.
@@ -31,14 +35,19 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         allow: modules and paths of classes that may be imported; a module allows all that is in it.
 
     Raises:
-        UserError: if it names one that is not trusted.
+        UserError: if it names one that is not trusted, or holds values beyond the bounds of a config.
     """
-    for path in _importable(config):
+    try:
+        check_bounds(config)
+        paths = list(_importable(config))
+    except UserError as error:
+        raise UserError(f"{where} can't be used: {error} Pass a file that a run wrote.") from error
+    for path in paths:
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
-        if not (is_allowed or is_own_class(path) or _is_optimizer(path) or is_plugin_class(path)):
+        if not (is_allowed or is_own_class(path) or OPTIMIZER.fullmatch(path) or is_plugin_class(path)):
             raise UserError(
-                f"{where} asks for code that is not fedvlp's own: {path!r}. To import it runs it. If you trust it, "
-                f"install the package that registers it, or pass --allow {path}"
+                f"{where} asks for code that is not fedvlp's own: {path!r:.200}. To import it runs it. If you trust "
+                f"it, install the package that registers it, or pass --allow {path:.200}"
             )
 
 
@@ -54,11 +63,6 @@ def is_own_class(path: str) -> bool:
     return isinstance(kind, type) and path == f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _is_optimizer(path: str) -> bool:
-    module, _, name = path.rpartition(".")
-    return module == "torch.optim" and name[:1].isupper()
-
-
 def _importable(value: Any, key: str = "") -> Iterator[str]:
     """Yields every string that the parser might import, at any depth."""
     if isinstance(value, dict):
@@ -67,18 +71,25 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _importable(inner, key)
-    elif isinstance(value, str) and key == "class_path":
-        yield value
-    elif isinstance(value, str) and key not in NEVER_IMPORTED:
-        # The parser reads a string as YAML where an option takes a class, and a path as a config.
-        try:
-            parsed = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError):
-            parsed = None
-        if isinstance(parsed, (dict, list)):
-            yield from _importable(parsed)
-        elif _is_dotted_path(value) or Path(value).expanduser().is_file():
+    elif isinstance(value, str):
+        # Before the key is asked: what YAML must not hold is refused everywhere.
+        parsed = _parsed(value)
+        if key in NEVER_IMPORTED:
+            return
+        if key == "class_path" or _is_dotted_path(value) or os.path.isfile(os.path.expanduser(value)):
             yield value
+        elif isinstance(parsed, (dict, list)):
+            yield from _importable(parsed)
+
+
+def _parsed(text: str) -> Any:
+    """Returns what the parser reads in a string, which it takes for YAML where an option may be a class."""
+    try:
+        return parse_yaml(text)
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError):
+        return text
 
 
 def _is_dotted_path(value: str) -> bool:

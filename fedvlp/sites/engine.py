@@ -83,7 +83,7 @@ class SitesEngine:
             "noise": None if noise is None else asdict(noise),
             "client": client.id,
             "domain": client.domain,
-            # Names alone: what stays on a client is at its site, and a resumed run names the files of its checkpoint.
+            # Names alone: personal tensors are at the site, and a resumed run names the files of its checkpoint.
             "personal": files_of(task.state.personal).get(client.id, ""),
             "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
         }
@@ -160,7 +160,7 @@ class SitesEngine:
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
         module.eval()
-        is_measurable = not module.personal or module.unseen == "shared"
+        is_measurable = not module.personal or module.held_out_evaluation == "shared"
         # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):

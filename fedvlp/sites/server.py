@@ -106,7 +106,7 @@ def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | N
     # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, parts.config))
     federation.engine = SitesEngine(registry, preparation(parts, data, registry.run), parts.model)
-    if parts.model.personal and parts.model.unseen != "shared" and data.held_out:
+    if parts.model.personal and parts.model.held_out_evaluation != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
         federation.fit(parts.model, data, ckpt_path)

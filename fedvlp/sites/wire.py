@@ -104,7 +104,7 @@ NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise
 
 CLIENT = {"client": COUNT, "domain": COUNT}
 FILES = {"personal": FILE, "optimizer": FILE}
-"""Names of the files in which a site keeps what stays on its client; the server passes them on and never reads one."""
+"""Names of the files of a client's personal tensors at its site; the server passes them on and never reads one."""
 
 REQUESTS: Mapping[str, Mapping[str, Field]] = {
     "describe": {"run": STRING, "data": OBJECT},

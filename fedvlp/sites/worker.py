@@ -38,7 +38,7 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
 
 FILES_KEPT = 64
-"""How many files of what stays on a client are kept: a server resumes from one of its last few rounds."""
+"""How many files of a client's personal tensors are kept: a server resumes from one of its last few rounds."""
 log = logging.getLogger(__name__)
 
 
@@ -142,7 +142,7 @@ class SiteWorker:
         config: what the site decides for itself.
         data: the site's images, under the client's id.
         request: of the kind ``prepare``.
-        folder: of the run at the site, for what stays on the client.
+        folder: of the run at the site, for the client's personal tensors.
 
     Raises:
         SiteProblem: if the method can't be made here, or is not the server's.
@@ -214,7 +214,7 @@ class SiteWorker:
         """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""
         module = self.module
         state = dict(request.tensors)
-        # The baseline is untrained, so nothing of it stays on clients.
+        # The baseline is untrained, so it has no personal tensors.
         if request.values["baseline"]:
             module = self.baseline
         elif module.personal:
@@ -263,7 +263,7 @@ class SiteWorker:
         )
 
     def _states(self, group: str, name: str) -> StatesOnDisk:
-        """What stays on the client, if the server names a file of it."""
+        """The client's personal tensors, if the server names a file of them."""
         if name and not (self.store.folder / name).is_file():
             raise SiteProblem("has lost what it kept in an earlier round")
         return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
@@ -315,7 +315,7 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
-        raise SiteProblem("does not allow a class that the server's config names; its log says which") from error
+        raise SiteProblem("does not allow what the server's config names; its log says what") from error
     # The path is the site's own decision, the weights are not: their fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})

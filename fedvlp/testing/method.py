@@ -222,7 +222,7 @@ def communication_is_what_was_sent_and_what_cost_says(whole: WholeRun) -> None:
 
 
 def precomputed_tensors_give_the_same_as_images(whole: WholeRun) -> None:
-    """What `precompute` computes once stands for the images themselves."""
+    """What `precompute` computes once can replace the images themselves."""
     model = whole.run.model
     size = model.clip.image_size
     images = torch.rand(5, 3, size, size, generator=torch.Generator().manual_seed(0))

@@ -116,7 +116,7 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
     cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
     if form == "markdown":
         return frame_markdown(cells, text_columns=3)
-    shared = {row["method"]: row.get("shares_of_images", ()) for row in rows}
+    shared = {row["method"]: row.get("image_statistics", ()) for row in rows}
     notes = [
         f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
         for method, names in shared.items()
@@ -138,7 +138,7 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "all_clients": clients,
         "clients": min(trainer.clients.cohort_size or clients, clients),
         "rounds": trainer.rounds,
-        "shares_of_images": list(model.shares_of_images),
+        "image_statistics": list(model.image_statistics),
     }
     rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
     # The row of all phases together is the last; with one phase it says what the first says.

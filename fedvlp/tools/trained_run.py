@@ -13,14 +13,14 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, data_of_run, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import ImageDataset
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
-from fedvlp.runs.run_folder import load_trained, run_of
+from fedvlp.runs.run_folder import check_no_links, load_trained, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -42,6 +42,14 @@ class TrainedRun:
     personal: Mapping[int, State]
     data: FederatedDataModule | None = None
     file: Path | None = None
+
+    def folder(self, output: str | None, name: str) -> Path:
+        """Returns the folder to write to: the one that was given, or one beside the trained file, which is no link."""
+        if output:
+            return Path(output)
+        folder = (Path() if self.file is None else run_of(self.file)) / name
+        check_no_links(folder)
+        return folder
 
     @property
     def name(self) -> str:
@@ -97,25 +105,6 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
     options = {"prog": f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", "description": description}
     with unwrapped_errors():
         return kind(run=False, args=arguments, save_config_callback=None, parser_kwargs=options)
-
-
-def config_of_file(file: Path, allow: Sequence[str], needs_data: bool, instead: str) -> dict[str, Any]:
-    """Returns the config of a trained file's method, with its run's data if they are needed and there is a run.
-
-    Args:
-        file: prompts or a checkpoint.
-        allow: modules and classes that it may name, besides fedvlp's.
-        needs_data: whether images of the run are looked at.
-        instead: the option with which they are not needed, for the message.
-
-    Raises:
-        UserError: if the file is missing or damaged, or names a class that is not allowed.
-    """
-    config = trained_config(file, allow)
-    beside = run_of(file) / "config.yaml"
-    if needs_data and beside.is_file():
-        config["data"] = data_of_run(beside, instead, allow)
-    return config
 
 
 def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:

@@ -117,7 +117,7 @@ class RunView:
             newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}
         return {name: torch.tensor(value) for name, value in newest.items()}
 
-    # What follows is the federation's own; it stands here so that callbacks need not import it.
+    # What follows is the federation's own, given here so that callbacks need not import it.
     @property
     def predictions(self) -> Mapping[str, Predictions]:
         """By split, the predicted class of each image in the last measurement; empty at sites."""

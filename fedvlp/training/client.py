@@ -60,9 +60,9 @@ class Workspace:
         module: the method.
         data: the clients' batches.
         local: how long a client trains and with which optimizer.
-        initial_personal: what stays on the module before the first round.
+        initial_personal: personal tensors of the module before the first round.
         seed: of the federation; with round, phase and client it fixes every random draw.
-        store: keeps what stays on the clients.
+        store: keeps the clients' personal tensors.
         hooks: of the callbacks.
         validation: where an add-on measures clients, the splits of all their domains.
         run_folder: gets the tracebacks of clients that fail; None to keep none.
@@ -94,9 +94,9 @@ class ClientResult:
 
     Attributes:
         update: what it sends.
-        personal: what stays on it.
+        personal: its personal tensors.
         optimizer_state: what its optimizers and add-ons continue from; empty where they start from scratch.
-        is_finite: whether no value of what stays on it is NaN or infinite.
+        is_finite: whether no value of its personal tensors is NaN or infinite.
         failure: why there is nothing of all this; empty if the client trained to the end.
         retried: what went wrong in its first try; empty if there was but one.
     """
@@ -165,7 +165,7 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
 
 
 def personal_state(client: Client, task: PhaseTask, here: Workspace) -> State:
-    """What stays on a client: from its last round, or for its first."""
+    """A client's personal tensors: of its last round, or those to start with."""
     if client.id in task.state.personal:
         return task.state.personal[client.id]
     if not here.initial_personal:

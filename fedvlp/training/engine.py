@@ -40,7 +40,7 @@ class LocalEngine:
     """Trains and measures all clients in this program, of which each process trains a part.
 
     Args:
-        personal_on_disk: whether what stays on the clients is kept in files of the run's folder.
+        personal_on_disk: whether clients' personal tensors are kept in files of the run's folder.
 
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.

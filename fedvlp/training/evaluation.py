@@ -35,8 +35,8 @@ def evaluate(
     """Returns the accuracy, in percent, of every split, the mean over domains of each role, and what protocols report.
 
     Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
-    turn, and the mean of these accuracies is returned. A held-out domain has no client: the method's ``unseen`` says
-    what is done there. Splits of other classes than those that train are measured by the method for those classes.
+    turn, and the mean of these accuracies is returned. A held-out domain has no client: the method's
+    ``held_out_evaluation`` applies. Splits of other classes than those that train are measured by the method for those.
 
     Args:
         module: the method.
@@ -61,7 +61,7 @@ def evaluate(
         personal_states = (personal.get(client.id, initial_personal or {}) for client in owners)
         by_state = _predictions_of_states(module, fabric, split, deployed, personal_states)
         # A row of predictions is a client's where each client's state was measured by itself.
-        is_by_client = bool(split.clients) or (bool(module.personal) and module.unseen == "each")
+        is_by_client = bool(split.clients) or (bool(module.personal) and module.held_out_evaluation == "each")
         names = [client.name for client in owners] if is_by_client else []
         measured = stack(by_state, names, split.class_names)
         if predictions is not None:
@@ -79,11 +79,11 @@ def _predictions_of_states(
     class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients
-    if not module.personal or split.role == "global" or (is_held_out and module.unseen == "shared"):
+    if not module.personal or split.role == "global" or (is_held_out and module.held_out_evaluation == "shared"):
         return [shared_predictions(classifier, fabric, split, deployed)]
     # A generator: the states of all clients may not fit into memory side by side.
     states = (deployed | kept for kept in personal)
-    if is_held_out and module.unseen == "mean":
+    if is_held_out and module.held_out_evaluation == "mean":
         return [_mean_predictions(classifier, fabric, split, states)]
     return [split_predictions(classifier, fabric, split, state) for state in states]
 

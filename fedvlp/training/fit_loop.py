@@ -95,7 +95,7 @@ class FitLoop:
         run.folder = run.fabric.broadcast(run.folder)
 
     def _make_run(self) -> Run:
-        """What runs the rounds; the store of what stays on clients now holds what the run resumes from."""
+        """What runs the rounds; the store of personal tensors now holds those that the run resumes from."""
         run = self.run
         clients = run.clients
         store = self.engine.client_store(run.folder)
@@ -104,7 +104,7 @@ class FitLoop:
             personal=store.open(run.run_state.personal, "personal"),
             optimizer_states=store.open(run.run_state.optimizer_states, "optimizer"),
         )
-        # Hostile clients may train on other images than there are; what is measured stays honest.
+        # Hostile clients may train on other images than there are; evaluation uses the real ones.
         here = Workspace(
             fabric=run.fabric,
             module=run.module,

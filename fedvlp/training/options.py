@@ -59,7 +59,7 @@ class Clients:
             from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
         attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test an
             aggregation or a method; all clients are honest if not given.
-        personal_on_disk: Keep what stays on the clients (personal tensors, kept optimizers) in a file a client in the
+        personal_on_disk: Keep what belongs to the clients (personal tensors, kept optimizers) in a file a client in the
             run's folder; only those of the client that trains are in memory.
     """
 

@@ -60,7 +60,7 @@ class Run:
 
 
 def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
-    """One communication round: where the federation stands after it, and the round's metrics so far."""
+    """One communication round: the federation's state after it, and the round's metrics so far."""
     # A client that fails in a later phase gets back what it kept before the first.
     before = state
     number = state.server.round
@@ -125,7 +125,7 @@ def accept(
         reason = result.failure or update_error(
             result.update, expected, task.state.server.shared, run.server.max_update_norm
         )
-        # An upload may be finite where what stays on the client is not, and it would spoil the next rounds.
+        # An upload may be finite where personal tensors are not, which would spoil the next rounds.
         if not reason and not result.is_finite:
             reason = KEEPS_NOT_FINITE
         if reason:
@@ -244,7 +244,7 @@ def report_phase(
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:
-    """Where the federation stands after a phase: what stays on a client is replaced where its update counted."""
+    """The federation's state after a phase: a client's personal tensors are replaced where its update counted."""
     personal = {result.client.id: result.personal for result in accepted}
     optimizer_states = {result.client.id: result.optimizer_state for result in accepted}
     return replace(
@@ -256,7 +256,7 @@ def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientR
 
 
 def after_round(state: RunState, before: RunState, rejected: Mapping[int, str]) -> RunState:
-    """Where it stands after the round: what stays on clients that were left out is what it was before the round."""
+    """The state after the round: personal tensors of clients that were left out are those from before the round."""
     return replace(
         state,
         personal=restored(state.personal, before.personal, rejected),

@@ -54,7 +54,7 @@ class PhaseTask:
 
     Attributes:
         setup: the phase and its add-ons.
-        state: where the federation stands before the phase.
+        state: the federation's state before the phase.
         seeds: of each client's random draws, by the client's id.
         rounds: number of all rounds.
         all_clients: all clients; of sites that come late it is only known later how many images they have.

@@ -1,4 +1,4 @@
-"""Config files: read, found by the names of bundled ones and of plug-ins', and as arguments of a command."""
+"""Config files: read within bounds, found by the names of bundled ones and of plug-ins', as arguments of a command."""
 
 from __future__ import annotations
 
@@ -9,17 +9,84 @@ from typing import Any
 import yaml
 
 from fedvlp.utils.errors import UserError, did_you_mean
+from fedvlp.utils.files import check_inside
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of the command line's parser
+MAX_CHARACTERS = 1_000_000  # of a config
+MAX_LENGTH = 10_000  # of a string, a list or an object: that many class names
+MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads the content of a YAML file; raises UserError if it can't be read, or is no YAML."""
+    """Reads the content of a YAML file; raises UserError if it can't be read, is no YAML or beyond the bounds."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        with open(path, encoding="utf-8") as file:
+            return parse_yaml(file.read(MAX_CHARACTERS + 1))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the folder of a run.") -> dict[str, Any]:
+    """Reads the config in a run's folder, which may be a stranger's.
+
+    Args:
+        path: the config.
+        needs: which of ``model`` and ``data`` must name a class, and have its options in a mapping, if any.
+        hint: what to do without them.
+
+    Returns:
+        Its keys; ``trainer``, if it is there, is a mapping.
+
+    Raises:
+        UserError: if it is something else, or a link out of the folder.
+    """
+    check_inside(path, path.parent)
+    content = read_yaml(path)
+    if not isinstance(content, dict) or not isinstance(content.get("trainer", {}), dict):
+        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
+    for name in needs:
+        section = content.get(name)
+        if not (isinstance(section, dict) and isinstance(section.get("class_path"), str)):
+            raise UserError(f"{path} has no {name}.class_path. {hint}")
+        if not isinstance(section.get("init_args") or {}, dict):
+            raise UserError(f"{path} has no options in {name}.init_args. {hint}")
+    return content
+
+
+def parse_yaml(text: str) -> Any:
+    """Returns what YAML says, of a text that may be a stranger's.
+
+    Raises:
+        UserError: if it is beyond the bounds, or has aliases or tags.
+        YAMLError: if it is no YAML.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise UserError(f"Expected a config of at most {MAX_CHARACTERS:,} characters; it has more.")
+    # Before values are made of it: nine lines of names and aliases make a billion, and wrong tags any error.
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        # Without a & in the text nothing has a name, and YAML refuses the alias itself.
+        is_alias = isinstance(event, yaml.AliasEvent) and "&" in text
+        if is_alias or depth > MAX_DEPTH or str(getattr(event, "tag", None)).startswith("tag:yaml.org"):
+            raise UserError(f"Expected values without YAML's *aliases and !!tags, at most {MAX_DEPTH} levels deep.")
+    content = yaml.load(text, Loader=LOADER)
+    check_bounds(content)
+    return content
+
+
+def check_bounds(value: Any, depth: int = 0) -> None:
+    """Raises UserError if strings, lists or objects in a value are longer or deeper than any that is honest."""
+    if depth > MAX_DEPTH:
+        raise UserError(f"Expected lists and objects at most {MAX_DEPTH} levels deep.")
+    if isinstance(value, (str, list, dict)) and len(value) > MAX_LENGTH:
+        kind = type(value).__name__
+        raise UserError(f"Expected a {kind} of at most {MAX_LENGTH:,} entries; found one of {len(value):,}.")
+    inner_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for inner in inner_values:
+        check_bounds(inner, depth + 1)
 
 
 def configs_folder() -> Path:

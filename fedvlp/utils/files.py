@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,23 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, escape_control_chars
 
 log = logging.getLogger(__name__)
+
+LARGEST = 1e15
+LONGEST = 10_000
+DEEPEST = 50
+"""Bounds of what is read of a stranger's JSON: numbers, characters of a string, values in each other."""
+DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What is raised where a file is read, parsed and converted to what it should hold."""
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
 
-    If the block raises, ``path`` stays unchanged and the temporary file is removed. Several processes may write the
+    If the block raises, ``path`` is unchanged and the temporary file is removed. Several processes may write the
     same file, in a folder that exists: the last one wins, and each reader sees one whole file.
 
     Raises:
@@ -47,11 +54,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def check_replaceable(path: Path) -> None:
-    """Raises UserError if there is something at a path that is no file, such as a folder or a device."""
-    if path.exists() and not path.is_file():
+def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """Checks that a file may be written in place of what is at a path.
+
+    Args:
+        path: of the file to write.
+        inputs: what the command reads; only looked at if there is something at the path.
+
+    Raises:
+        UserError: if that is no file, such as a folder or a device, or one of the inputs under whatever name.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():
         kind = "folder" if path.is_dir() else "device or pipe"
         raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
+    if any(file.exists() and path.samefile(file) for file in inputs):
+        raise UserError(f"Expected the name of a file to write; {path} is one that is read. Name another.")
 
 
 def remove_temporaries(folder: Path) -> None:
@@ -78,6 +97,38 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, in one step."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def checked_json(value: Any, depth: int = 0) -> Any:
+    r"""Returns a value that was read from JSON, with what a terminal would act on escaped in its strings.
+
+    Raises:
+        ValueError: if it has what no run writes: numbers beyond 1e15 or not finite, strings of more than 10,000
+            characters, or values nested in more than 50 others.
+
+    >>> checked_json({"name": "photo \x1b[31m", "shots": [1, None]})
+    {'name': 'photo \\x1b[31m', 'shots': [1, None]}
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"values are nested more than {DEEPEST} deep")
+    if isinstance(value, Mapping):
+        return {checked_json(name): checked_json(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [checked_json(inner, depth + 1) for inner in value]
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            raise ValueError(f"a string has {len(value):,} characters, more than {LONGEST:,}")
+        return value if value.isprintable() else escape_control_chars(value)
+    # Written so that NaN is refused as well.
+    if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
+        raise ValueError(f"a number is not finite, or beyond {LARGEST:g}")
+    return value
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raises UserError if a file in a stranger's folder is a link to one elsewhere, which must not be shown."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} is a link out of {folder}, so it is not opened. Put the file itself there.")
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:

@@ -59,7 +59,7 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
         range_type(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}: {error}.") from None
-    # Infinity lies within a range that has no upper end.
+    # Infinity is within a range that has no upper end.
     if math.isinf(value):
         raise UserError(f"Expected a finite {name}, got {value}.")
 

@@ -19,6 +19,7 @@ Tensors = dict[str, torch.Tensor]
 
 METADATA_KEY = "fedvlp"
 """The entry of safetensors' own metadata, which are strings, that holds the header as JSON."""
+MAX_HEADER = 32 << 20  # characters: options of a run, its history, and names of clients' files
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("round", "clients", "optimizers", "history", "description", "files", "deploys_shared", "callbacks"),
     "prompts": ("clients", "model", "files"),
@@ -75,10 +76,13 @@ def read_tensors(path: Path, group: str | None = "") -> tuple[Tensors, dict[str,
             names = [] if group is None else [name for name in file.keys() if name.startswith(group)]  # noqa: SIM118
             # Copies, since safetensors maps the file into memory, and a run may replace it.
             tensors = {name: file.get_tensor(name).clone() for name in names}
-            header: dict[str, Any] = dict(json.loads(file.metadata()[METADATA_KEY]))
+            text = file.metadata()[METADATA_KEY]
+            if len(text) > MAX_HEADER:
+                raise ValueError(f"a header of {len(text):,} characters; at most {MAX_HEADER:,} are read")
+            header: dict[str, Any] = dict(json.loads(text))
     except OSError as error:
         raise UserError(f"Can't read {path}: {error.strerror or error}.") from error
-    except (SafetensorError, TypeError, KeyError, ValueError) as error:
+    except (SafetensorError, TypeError, KeyError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is damaged, or not written by fedvlp ({type(error).__name__}: {error}). Use an earlier "
             "checkpoint, or copy the file again."

@@ -296,8 +296,8 @@ def test_what_measures_says_what_it_lacks(options, tmp_path, capsys):
             config | {"data": {"class_path": "os.Unheard"}},
             "'os.Unheard'. To import it runs it. If you trust it, install",
         ),
-        (config | {"data": None}, "config.yaml has no data. Pass --data, so that it is not needed"),
-        (None, "test needs images, and there is no "),
+        (config | {"data": None}, "config.yaml has no data.class_path. Pass --data, so that it is not needed"),
+        (None, "test needs images, and no config beside "),
     ]:
         beside.unlink() if content is None else beside.write_text(yaml.safe_dump(content), encoding="utf-8")
         assert main(["test", f"--ckpt_path={prompts}"]) == 1

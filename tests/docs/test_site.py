@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
 import fedvlp
 from docs.reference_pages import pages, public_packages, write_reference
-from tests.helpers.documents import ROOT, Document
+from tests.helpers.documents import PAGES, ROOT, Document
 
 DOCS = ROOT / "docs"
 INDEX = Document(DOCS / "index.md")
@@ -79,3 +80,39 @@ def test_formulas_in_docstrings_are_no_marks(configuration):
     lines = ["mu / 2 |w - w_t|^2 of `a|b`, [*batch, d], *source* and **options: x"]
     configuration.escape_mathematics(None, "class", "name", object, None, lines)
     assert lines == [r"mu / 2 \|w - w_t\|^2 of `a|b`, [\*batch, d], *source* and **options: x"]
+
+
+@pytest.mark.parametrize("kind", ["math", "math_block"])
+def test_formulas_of_all_pages_are_written_as_mathml(configuration, kind):
+    from docutils import nodes
+
+    writer = SimpleNamespace(body=[])
+    for page in PAGES:
+        prose = re.sub(r"```.*?```|`[^`]*`", "", page.text, flags=re.DOTALL)
+        for formula in re.findall(r"\$([^$]+)\$", prose):
+            with pytest.raises(nodes.SkipNode):
+                configuration.write_formula(writer, getattr(nodes, kind)("", formula))
+    assert len(writer.body) > 200
+    start = '<math xmlns="http' if kind == "math" else '<math display="block" xmlns="http'
+    assert all(markup.startswith(start) for markup in writer.body)
+
+
+def test_the_first_page_installs_trains_and_shows_a_picture():
+    before = INDEX.text.partition("| to | read |")[0]
+    install, fit = INDEX.blocks("bash")[0].splitlines()
+    assert install.endswith("pip install .")
+    assert fit == "fedvlp fit --config quickstart"
+    assert "federation.fit(method, data)" in before
+    assert "](quickstart.png)" in before
+
+
+@pytest.mark.parametrize(
+    ("topic", "page"), [("Optuna", "python"), ("SigLIP", "own_images"), ("Early stopping", "training")]
+)
+def test_what_readers_search_for_is_found(topic, page):
+    assert topic in (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_files_of_the_site_are_there(configuration):
+    files = [*configuration.html_css_files, *(name for name, _ in configuration.html_js_files)]
+    assert sorted(files) == sorted(path.name for path in (DOCS / "_static").iterdir())

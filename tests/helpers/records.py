@@ -8,7 +8,7 @@ DATA = {
     "name": "PACS",
     "images": "00ff",
     "domains": ["art_painting", "cartoon", "photo", "sketch"],
-    "classes": ["dog", "horse"],
+    "classes": ["dog", "horse", "house"],
     "held_out": ["sketch"],
     "kind": "leave-domains-out",
     "partition": "one client a domain",

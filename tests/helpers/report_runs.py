@@ -88,7 +88,7 @@ def describe_data(held_out, domains):
         "name": "Made",
         "images": "00ff",
         "domains": list(domains),
-        "classes": ["dog", "horse"],
+        "classes": ["dog", "horse", "house"],
         "held_out": [held_out],
         "kind": "leave-domains-out",
         "partition": "one client a domain",

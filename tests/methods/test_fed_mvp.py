@@ -57,7 +57,7 @@ def reference_prompts(former, patches, texts):
             )
         )
     found = former.attention.out_proj(torch.cat(heads, dim=1))
-    norm, widen, _ = former.mlp
+    norm, widen = former.mlp
     hidden = widen(norm(found))
     found = found + former.narrow(hidden[:, : 4 * width] * F.gelu(hidden[:, 4 * width :]))
     return torch.stack([part.mean(0) for part in found.chunk(former.prompt_length)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fedvlp.results.rounds import (
@@ -119,3 +121,11 @@ def test_the_text_has_two_decimals_and_a_dash_for_what_was_not_measured():
     assert cells[2] == ["zero-shot", "CLIP", "41.00", "37.50", "39.25", "-", "-", "41.00"]
     assert cells[3] == ["last", "round", "(5)", "60.00", "-", "61.00", "7.00", "7.00", "55.12"]
     assert cells[4] == ["best", "on", "source", "validation", "(3)", "-", "-", "64.00", "-", "-", "30.50"]
+
+
+def test_base_and_new_classes_have_the_columns_of_papers():
+    row = {"validation/ink": 1.0, "validation": 1.0, "test/ink": 80.0, "test": 80.0, "test_new/ink": 60.0}
+    row |= {"test_new": 60.0, "local/client 1": 90.0, "local": 90.0, "test_harmonic": 68.5714}
+    lines = format_accuracies([("last round (2)", row)]).splitlines()
+    assert re.split(r" {2,}", lines[0])[1:] == ["validation", "own classes mean", "Base", "New", "H"]
+    assert lines[2].split()[3:] == ["1.00", "90.00", "80.00", "60.00", "68.57"]

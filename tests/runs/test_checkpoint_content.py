@@ -19,7 +19,7 @@ from fedvlp.runs.checkpoint import (
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, assert_same_run
 
-MODEL = {"class_path": "some.Method", "init_args": {"b": 3, "a": [0.5]}, "clip_fingerprint": "00ff"}
+MODEL = {"class_path": "some.Method", "init_args": {"clip": {}, "b": 3, "a": [0.5]}, "clip_fingerprint": "00ff"}
 DESCRIPTION = {"model": MODEL, "optimizer": {"lr": 0.25}, "protocol": "p", "split": "s", "training": {"seed": 5}}
 
 

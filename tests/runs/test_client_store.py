@@ -139,8 +139,6 @@ def test_states_at_sites_are_known_by_name_alone():
     assert files_of(store.open(states, "personal")) == files_of(states)
     with pytest.raises(UserError, match="not at sites"):
         store.open({0: {"bias": torch.zeros(1)}}, "personal")
-    with pytest.raises(RuntimeError, match="kept there"):
-        store.keep(0, 0, {}, {})
 
 
 def test_a_checkpoint_names_the_files_at_sites_and_needs_none_of_them(tmp_path):

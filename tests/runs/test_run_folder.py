@@ -140,7 +140,7 @@ def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):
         with pytest.raises(UserError, match="PersonalBias keeps tensors on each client"):
             load_deployed_to_all(made.folder, PersonalBias())
         whole = PersonalBias()
-        whole.unseen = "shared"
+        whole.held_out_evaluation = "shared"
         assert load_deployed_to_all(made.folder, whole).keys() == {"weight"}
 
 

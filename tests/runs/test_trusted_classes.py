@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
@@ -45,11 +47,16 @@ def optimizer(parameters):
 def trained(image_root, tmp_path_factory):
     """A run folder of PromptFL."""
     root = tmp_path_factory.mktemp("trained")
+    assert main(["fit", *training(image_root, root)]) == 0
+    return next((root / "runs").glob("*/*"))
+
+
+def training(image_root, root):
+    """The arguments with which the run was trained."""
     given = ["--config=promptfl", "--config=folders", f"--data.root={image_root}", "--data.held_out=photo"]
     given += [f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny", "--trainer.rounds=1"]
     given += [f"--trainer.default_root_dir={root / 'runs'}", "--trainer.accelerator=cpu"]
-    assert main(["fit", *given, "--trainer.enable_progress_bar=false"]) == 0
-    return next((root / "runs").glob("*/*"))
+    return [*given, "--trainer.enable_progress_bar=false"]
 
 
 @pytest.fixture
@@ -93,6 +100,107 @@ def test_what_is_allowed_is_imported(stranger, image_root, tmp_path, allowed):
     assert (tmp_path / "predictions.csv").exists()
 
 
+ALIASES = "{a0: &a0 [x], " + ", ".join(f"a{i}: &a{i} [{f'*a{i - 1}, ' * 9}]" for i in range(1, 10)) + "}"
+"""A billion times x."""
+HEADERS = {
+    "aliases in words": option("init_words", ALIASES),
+    "aliases for a number": option("prompt_length", ALIASES),
+    "aliases for a name": lambda model: model["init_args"]["clip"].update(pretrained=ALIASES),
+    "aliases for a class": lambda model: model.update(class_path=ALIASES),
+    "tags": option("init_words", "!!timestamp x"),
+    "depth": option("init_words", "[" * 900 + "]" * 900),
+    "deep lists": option("init_words", eval("[" * 90 + "]" * 90)),
+    "length": option("init_words", "word " * 2_000_000),
+    "classes": option("class_names", [f"class {i}" for i in range(30_000)]),
+    "no CLIP": option("clip", None),
+    "no method": lambda model: model.pop("class_path"),
+}
+CONFIGS = {
+    "aliases": f"data: {ALIASES}",
+    "merged aliases": "a: &a {x: 1}\ndata: {<<: *a}",
+    "tags": "data: !!bool x",
+    "depth": "data: " + "[" * 400_000,
+    "length": "data: {class_path: StyledShapes}\n" + "# \n" * 3_500_000,
+    "classes": yaml.safe_dump({"data": {"class_path": "StyledShapes", "init_args": {"class_names": ["x"] * 30_000}}}),
+    "strings": yaml.safe_dump({"data": {"class_path": "StyledShapes", "init_args": {"held_out": ALIASES}}}),
+    "precision": yaml.safe_dump({"data": {"class_path": "StyledShapes"}, "trainer": {"precision": ALIASES}}),
+    "no class": "data: {init_args: {}}",
+    "a list": "[]",
+}
+READERS = {
+    "predict": ["--images=."],
+    "test": [],
+    "diagnose": [],
+    "explain": [],
+    "audit": [],
+    "export": ["--format=torch_export", "--output=file.pt2"],
+    "push": ["user/name", "--output=pushed"],
+}
+REFUSALS = [
+    *((command, "prompts.safetensors", name) for command in READERS for name in HEADERS),
+    *((command, "config.yaml", name) for command in ("test", "diagnose", "explain", "audit") for name in CONFIGS),
+    *(("push", "config.yaml", name) for name in ("aliases", "merged aliases", "tags", "depth", "length", "classes")),
+]
+
+
+@pytest.mark.parametrize(("command", "file", "name"), REFUSALS)
+def test_a_file_that_no_run_wrote_is_refused_in_a_line(trained, tmp_path, monkeypatch, capsys, command, file, name):
+    monkeypatch.chdir(tmp_path)
+    run = shutil.copytree(trained, tmp_path / "run")
+    shutil.rmtree(run / "checkpoints")
+    if file == "config.yaml":
+        (run / file).write_text(CONFIGS[name])
+    else:
+        rewritten(run / file, lambda tensors, header: HEADERS[name](header["model"]))
+    before = sorted(path for path in tmp_path.rglob("*"))
+    where = [str(run)] if command in ("export", "push") else [f"--ckpt_path={run}"]
+    assert main([command, *where, *READERS[command]]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert len(errors) < 1000
+    assert str(run / file) in errors
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "words", ["*star & moon", "&x", "a: b", "2001-99-99", "~nobody here", "\ud800", "x" * 300, "!x"]
+)
+def test_a_string_stays_a_string(tmp_path, words):
+    check_classes(tmp_path, {"class_path": OWN, "init_args": {"init_words": words, "class_names": [words]}})
+
+
+@pytest.mark.parametrize("folder", ["cache/features", "cache", ""], ids=["cache", "other", "none"])
+def test_a_strangers_config_neither_makes_folders_nor_downloads(trained, tmp_path, monkeypatch, folder):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run = shutil.copytree(trained, tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["init_args"] |= {"cache_dir": str(tmp_path / "cache"), "download": True}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    assert main(["test", f"--ckpt_path={run}", "--trainer.accelerator=cpu"]) == 0
+    assert (tmp_path / "cache").exists() == bool(folder)
+    is_cache = folder == "cache/features"
+    assert bool(list(tmp_path.glob("cache/features/*"))) == is_cache
+    assert bool(list(tmp_path.glob("home/.cache/fedvlp/features/*"))) != is_cache
+
+
+@pytest.mark.parametrize("link", ["audit", "explanations", "checkpoints", "events.jsonl"])
+def test_nothing_is_written_through_a_link(trained, image_root, tmp_path, capsys, link):
+    run = shutil.copytree(trained, tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    if (run / link).exists():
+        (run / link).rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+    (run / link).symlink_to(elsewhere)
+    fit = ["fit", *training(image_root, tmp_path)]
+    command = {"audit": ["audit", "--what=words"], "explanations": ["explain", "--what=words"]}.get(link, fit)
+    content = {path: path.read_bytes() for path in [elsewhere, *elsewhere.rglob("*")] if path.is_file()}
+    assert main([*command, f"--ckpt_path={run}", "--trainer.accelerator=cpu"]) == 1
+    assert f"{run / link} is a symbolic link" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in [elsewhere, *elsewhere.rglob("*")] if path.is_file()} == content
+
+
 def test_own_classes_are_known_by_their_paths(tmp_path):
     own = [OWN, "fedvlp.methods.trip.trip.TRIP", "TRIP", "fedvlp.TRIP", "fedvlp.data.partition.Dirichlet"]
     assert all(map(is_own_class, own))
@@ -128,7 +236,11 @@ def test_whatever_an_option_takes_is_own(kind):
 
 
 @pytest.mark.parametrize(
-    "path", ["torch.optim", "torch.optim.adam", "torch.optim.sgd.torch.hub.load", "torch.hub.load"]
+    "path",
+    [
+        *("torch.optim", "torch.optim.adam", "torch.optim.sgd.torch.hub.load", "torch.hub.load", "torch.nn.Linear"),
+        *("torch.optim.sgd.SGD", "torch.optim.lr_scheduler.LambdaLR", "torch.optim.SGD.step", "os.torch.optim.SGD"),
+    ],
 )
 def test_nothing_else_of_pytorch_is_trusted(tmp_path, path):
     with pytest.raises(UserError, match="not fedvlp's own"):

@@ -76,17 +76,18 @@ def test_a_folder_that_is_no_sites_is_refused(tmp_path):
             use(tmp_path)
 
 
-@pytest.mark.parametrize("spoil", [lambda warm, other: warm.chmod(0o755), lambda warm, other: _link(warm, other)])
-def test_a_folder_that_others_can_open_or_a_link_in_its_place_is_refused(tmp_path, spoil):
-    (tmp_path / "other").mkdir(mode=0o700)
-    spoil(warm_folder(tmp_path), tmp_path / "other")
+@pytest.mark.parametrize("spoiled", ["mode 755", "mode 710", "mode 701", "link", "another user's"])
+def test_a_folder_of_others_or_that_they_can_open_is_refused(tmp_path, monkeypatch, spoiled):
+    warm = warm_folder(tmp_path)
+    if spoiled.startswith("mode"):
+        warm.chmod(int(spoiled[-3:], base=8))
+    elif spoiled == "link":
+        warm.rename(tmp_path / "other")
+        warm.symlink_to(tmp_path / "other")
+    else:
+        monkeypatch.setattr("os.getuid", lambda: warm.stat().st_uid + 1)
     with pytest.raises(UserError, match="only this user can open"):
         warm_folder(tmp_path)
-
-
-def _link(warm, other):
-    warm.rmdir()
-    warm.symlink_to(other)
 
 
 def test_a_long_path_has_its_socket_among_temporary_files(tmp_path, monkeypatch):

@@ -139,16 +139,17 @@ class TestPrepared:
         assert again.values["personal"] != first.values["personal"], "a file is never changed"
 
     @pytest.mark.parametrize(
-        "model",
+        ("model", "reason"),
         [
-            {"class_path": "os.system", "init_args": {}},
-            {"class_path": "fedvlp.PLAN", "init_args": {"optimizer": {"class_path": "os.system"}}},
+            ({"class_path": "os.system", "init_args": {}}, "--allow os.system"),
+            ({"class_path": "PLAN", "init_args": {"optimizer": {"class_path": "os.system"}}}, "--allow os.system"),
+            ({"class_path": "PLAN", "init_args": {"init_words": "[&a [x], *a]"}}, "without YAML's *aliases"),
         ],
     )
-    def test_code_of_others_is_not_run(self, model, site, request_of, caplog):
+    def test_a_config_that_is_not_trusted_is_refused(self, model, reason, site, request_of, caplog):
         found = read_reply(site.handle(request_of("prepare", model=model)))
-        assert found.values["reason"] == "does not allow a class that the server's config names; its log says which"
-        assert "--allow os.system" in caplog.text
+        assert found.values["reason"] == "does not allow what the server's config names; its log says what"
+        assert reason in caplog.text
 
     @pytest.mark.parametrize(
         ("kind", "values", "text"),

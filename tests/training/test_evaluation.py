@@ -93,11 +93,11 @@ class TwoParts(PersonalBias):
         return logits + self.bias if self.uses_personal else logits
 
 
-@pytest.mark.parametrize(("unseen", "held_out"), [("each", 100 / 3), ("mean", 0.0), ("shared", 75.0)])
-def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, unseen, held_out):
+@pytest.mark.parametrize(("held_out_evaluation", "held_out"), [("each", 100 / 3), ("mean", 0.0), ("shared", 75.0)])
+def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, held_out_evaluation, held_out):
     """The clients alone are right on 1, 0 and 3 of 4 images; the first, which is surest, decides for all together."""
     module = TwoParts()
-    module.unseen = unseen
+    module.held_out_evaluation = held_out_evaluation
     biases = {4: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
     scores = measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()})
     assert scores["validation/paint"] == pytest.approx(200 / 3)  # client 2
@@ -145,10 +145,10 @@ def in_plain_words(data, name, bias):
     return found
 
 
-@pytest.mark.parametrize("unseen", ["each", "mean", "shared"])
-def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, unseen):
+@pytest.mark.parametrize("held_out_evaluation", ["each", "mean", "shared"])
+def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, held_out_evaluation):
     module = PersonalBias()
-    module.unseen = unseen
+    module.held_out_evaluation = held_out_evaluation
     data = Points()
     scores, predictions = measured_points(tmp_path, module, data, PERSONAL)
     for client in data.clients:
@@ -158,8 +158,8 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, uns
         assert list(zip(found.labels.tolist(), found.predicted[0].tolist(), strict=True)) == [e[:2] for e in expected]
         assert found.confidence[0].tolist() == pytest.approx([e[2] for e in expected], rel=1e-5)
     held_out = predictions["held_out/other"]
-    assert held_out.predicted.shape == held_out.confidence.shape == (3 if unseen == "each" else 1, 20)
-    assert held_out.clients == (tuple(c.name for c in data.clients) if unseen == "each" else ())
+    assert held_out.predicted.shape == held_out.confidence.shape == (3 if held_out_evaluation == "each" else 1, 20)
+    assert held_out.clients == (tuple(c.name for c in data.clients) if held_out_evaluation == "each" else ())
     for name, found in predictions.items():
         rights = (found.predicted == found.labels).double().mean()
         assert 100 * rights.item() == pytest.approx(scores[name])

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import atomic_write, is_locked, locked, write_text
+from fedvlp.utils.files import atomic_write, check_replaceable, is_locked, locked, write_text
 
 
 def fill_the_disk(path):
@@ -43,6 +43,19 @@ def test_devices_and_folders_are_not_replaced(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="Expected the name of a file"):
         write_text(tmp_path / path, "new")
+
+
+def test_what_is_read_is_not_replaced_under_whatever_name(tmp_path):
+    image = tmp_path / "image.png"
+    image.touch()
+    (tmp_path / "other.png").touch()
+    (tmp_path / "link.csv").symlink_to(image)
+    inputs = [tmp_path / "gone.png", image]
+    for path in (image, tmp_path / "link.csv"):
+        with pytest.raises(UserError, match="is one that is read"):
+            check_replaceable(path, inputs)
+    for name in ("other.png", "new.csv"):
+        check_replaceable(tmp_path / name, inputs)
 
 
 def test_a_lock_is_held_once_and_ends_with_its_block(tmp_path):

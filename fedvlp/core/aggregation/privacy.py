@@ -110,7 +110,7 @@ class DPFedAvg(Aggregator):
 
     before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
     combined together. Each client counts once, whatever its number of images. A client that is left out adds zero, and
-    m stays, so that whether it took part is hidden as well.
+    m does not change, so that whether it took part is hidden as well.
 
     With a quantile the limit S follows that of the updates' norms: S <- S exp(-eta_C (b - gamma)), where b is the share
     of updates that were within S, with noise. The noise on the updates grows such that both together are as private as
@@ -124,7 +124,7 @@ class DPFedAvg(Aggregator):
         clip_norm: The longest update, as Euclidean norm, above 0; with a quantile that of the first round.
         noise_multiplier: Standard deviation of the noise as a multiple of clip_norm, at least 0. With 0 nothing is
             hidden.
-        quantile: Share of the updates that the clipping shall leave whole, in (0, 1); clip_norm stays if not given.
+        quantile: Share of the updates that the clipping shall leave whole, in (0, 1); clip_norm is fixed if not given.
         clip_learning_rate: How fast clip_norm follows the quantile, above 0.
         count_noise: Standard deviation of the noise on the count of updates within clip_norm, above half the
             noise_multiplier; a twentieth of the clients of a round if not given.

@@ -113,7 +113,7 @@ class Krum(Aggregator):
 
 
 @dataclass(frozen=True)
-class MultiKrum(Aggregator):
+class MultiKrum(Krum):
     """Mean of the m uploads whose nearest others are nearest, each counted once (Blanchard et al. 2017, Section 4).
 
     An upload's score is the sum of its squared distances to the n - f - 2 nearest others, over all tensors that are
@@ -128,12 +128,7 @@ class MultiKrum(Aggregator):
     {'p': tensor([2.2500])}
     """
 
-    byzantine: NonNegativeInt
     selected: PositiveInt
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     @property
     def min_clients(self) -> int:

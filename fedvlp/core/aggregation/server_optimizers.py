@@ -30,6 +30,10 @@ class ServerOptimizer(OuterAggregator):
 
     inner: Aggregator
 
+    def __post_init__(self) -> None:
+        """Checks the ranges."""
+        check_ranges(self)
+
     @property
     def is_linear(self) -> bool:
         """Whether the inner aggregator is: the server's own step needs no single upload."""
@@ -84,10 +88,6 @@ class ServerMomentum(ServerOptimizer):
     momentum: FractionBelowOne = 0.9
     inner: Aggregator = field(default_factory=WeightedMean)
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
-
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta v, and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
@@ -103,8 +103,8 @@ class FedAdam(ServerOptimizer):
 
     Args:
         learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
-        beta1: Share of the mean update that stays, in [0, 1).
-        beta2: Share of the mean squared update that stays, in [0, 1).
+        beta1: Decay of the mean update, in [0, 1).
+        beta2: Decay of the mean squared update, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
@@ -118,10 +118,6 @@ class FedAdam(ServerOptimizer):
     beta2: FractionBelowOne = 0.99
     tau: PositiveFloat = 1e-3
     inner: Aggregator = field(default_factory=WeightedMean)
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
         """The move eta m / (sqrt(v) + tau), and m and v."""
@@ -145,7 +141,7 @@ class FedYogi(FedAdam):
 
     Args:
         learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
-        beta1: Share of the mean update that stays, in [0, 1).
+        beta1: Decay of the mean update, in [0, 1).
         beta2: 1 minus the rate at which the second moment follows, in [0, 1).
         tau: Adaptivity, above 0; a larger one adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.

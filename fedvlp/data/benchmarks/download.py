@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 
 
 def obtain(description: Description, root: Path) -> None:
-    """Downloads a data set unless it lies below the root, whoever put it there; raises as :func:`download` does."""
-    # One that has no source is refused also where it lies there: the option would not do what it says elsewhere.
+    """Downloads a data set unless it is below the root, whoever put it there; raises as :func:`download` does."""
+    # One that has no source is refused even if it is there: the option would not do what it says elsewhere.
     source_of(description)
     if not is_on_disk(root, description):
         download(description, root, log.warning)

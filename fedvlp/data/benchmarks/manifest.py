@@ -241,7 +241,7 @@ def _images_of_domains(
                 below = image.name.removeprefix(f"{domain}/{image.class_name}/")
                 image = replace(image, name=f"{domain}/{image.class_name}/{split_folder}/{below}")
             images.append(image)
-    # A subset lies among the other classes of the larger data set, which are no mistake.
+    # A subset is among the other classes of the larger data set, which are no mistake.
     if strangers and not description.is_subset:
         raise UserError(
             f"Expected the class folders of {description.name} ({some(description.class_names)}) in {folder}; found "

@@ -27,7 +27,7 @@ class Benchmark(DomainFolders):
 
     Args:
         root: Folder of the data set, or one up to three levels above its domains' folders.
-        split: "official" for the split that came with the images, CoOp's where its file lies beside them; "stratified"
+        split: "official" for the split that came with the images, CoOp's where its file is beside them; "stratified"
             to draw one by validation_fraction, test_fraction and split_seed; null takes the official one where it is
             found. What the official split does not give is drawn from its training images; its test images go before
             test_fraction.

@@ -61,7 +61,7 @@ class TorchvisionFolder:
 
 
 @dataclass(frozen=True)
-class ClassFolders:
+class FolderPerClass:
     """A folder for each class, with images at any depth.
 
     Attributes:
@@ -87,7 +87,7 @@ class ImageLists:
         files: the lists, with the role of their images; None where the lines, or nothing, say it.
         line: regular expression of a whole line. Its group ``class`` names the class; ``domain`` the domain where there
             are several, ``part`` one of ``parts``.
-        image: where the image of a line lies: its groups by name in braces, and ``{class_name}``.
+        image: where the image of a line is: its groups by name in braces, and ``{class_name}``.
         parts: the role of each part that a line may name; of a part that is not here nothing is said.
         header: the first line, where that is none of an image.
     """
@@ -120,10 +120,10 @@ class PixelBatches:
     md5: Mapping[str, str]
 
 
-LayoutPart = SplitFile | TorchvisionFolder | ClassFolders | ImageLists | PixelBatches
+LayoutPart = SplitFile | TorchvisionFolder | FolderPerClass | ImageLists | PixelBatches
 # By the name that a TOML file calls them.
 PARTS: dict[str, type[LayoutPart]] = {
-    "class_folders": ClassFolders,
+    "class_folders": FolderPerClass,
     "image_lists": ImageLists,
     "pixel_batches": PixelBatches,
     "split_file": SplitFile,

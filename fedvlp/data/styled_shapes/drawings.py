@@ -43,7 +43,7 @@ GROUNDS: dict[str, tuple[float, float, float]] = {
     "night": (0.1, 0.11, 0.24),
     "stone": (0.56, 0.56, 0.57),
 }
-"""What a thing stands on or before, with its colour."""
+"""What a thing is drawn on or in front of, with its colour."""
 PATTERNS: tuple[str, ...] = ("plain", "striped", "spotted", "checked")
 """What the body of a thing is covered with."""
 SIZES: dict[str, tuple[float, float]] = {"small": (17.0, 20.0), "large": (23.0, 27.0)}
@@ -240,7 +240,7 @@ def _coverage(shapes: tuple[Shape, ...]) -> dict[str, Plane]:
 def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> Plane:
     """Returns the strength of a pattern, turned and shifted by chance.
 
-    Each pixel lies ``u`` to the right and ``v`` down in the square of the thing, in about -1 to 1.
+    Each pixel is ``u`` to the right and ``v`` down in the square of the thing, in about -1 to 1.
     """
     angle = float(generator.choice([0.0, 0.5, 0.25, 0.75])) * np.pi + generator.normal(0.0, 0.08)
     across = u * np.cos(angle) + v * np.sin(angle) + generator.uniform(0, 1)

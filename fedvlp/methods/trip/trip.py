@@ -72,6 +72,7 @@ class TRIP(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
         num_experts: PositiveInt = 4,
         prompt_length: PositiveInt = 32,
         kl_weight: NonNegativeFloat = 0.8,

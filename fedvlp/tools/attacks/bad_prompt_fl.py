@@ -5,7 +5,7 @@ send the poisoned prompts. The trigger is bounded as in projected gradient desce
 
 Departures:
     * The hostile clients learn one trigger before the first round, together, on their own images and with a copy of the
-      prompts that training begins with; it stays as it is from then on. So what a method computes of a triggered image
+      prompts that training begins with; it does not change from then on. So what a method computes of a triggered image
       is computed once.
 """
 
@@ -126,7 +126,7 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
-    # Pixels, which the trigger is added to, and without random crops, so that it stays in place.
+    # Pixels, which the trigger is added to, and without random crops, which would move it.
     loaders = replace(data.loaders[""], precompute=None, train_transform=None, of_classes={})
     for number in count():
         for client in clients:

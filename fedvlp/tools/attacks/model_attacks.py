@@ -20,7 +20,7 @@ ATTACK = 0x41746B
 
 
 class ModelAttack(Attack, ABC):
-    """Changes each tensor that a hostile client sends; what stays on the client is honest."""
+    """Changes each tensor that a hostile client sends; its personal tensors are honest."""
 
     @abstractmethod
     def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:

@@ -202,7 +202,7 @@ def server_words(run: TrainedRun, count: int = 3) -> Facts:
     """
     module = run.module
     personal = detached(select(module.communicable_state(), (*module.personal, *module.train_only_personal)))
-    # What stays on the clients is marked by nan, and a prompt that bears the mark is none of the server's.
+    # Personal tensors are marked by nan, and a prompt that bears the mark is none of the server's.
     mark = {name: torch.full_like(value, torch.nan) for name, value in personal.items() if value.is_floating_point()}
     module.load_state({**run.deployed, **mark})
     prompts = {name: prompt.detach().cpu().clone() for name, prompt in text_prompts(module).items()}

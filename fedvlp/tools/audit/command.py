@@ -8,12 +8,11 @@ from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
-from fedvlp.runs.run_folder import run_of
+from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
-from fedvlp.tools.trained_run import TrainedRunCLI, config_of_file, load_run, parse
+from fedvlp.tools.trained_run import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 
@@ -58,8 +57,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")
         # Words of prompts are all that is measured without images.
-        needs_data = _kinds(given.what) != ["words"]
-        trained = config_of_file(file, given.allow, needs_data, "--what words")
+        trained = trained_config(file, given.allow, None if _kinds(given.what) == ["words"] else "--what words")
     command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
     config = command.config
 
@@ -67,8 +65,8 @@ def run_audit(arguments: Sequence[str]) -> int:
     run = load_run(command, None if config.ckpt_path is None else trained_file(config.ckpt_path, "audit"))
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
+    folder = run.folder(config.output, "audit")
     result = audit(run, kinds, inversion, membership, config.trainer.seed)
-    folder = Path(config.output or (Path() if run.file is None else run_of(run.file)) / "audit")
     written = write_audit(folder, result)
     lines = [*result.left_out, audit_table(result.facts), "", *map(str, written)]
     sys.stdout.writelines(f"{line}\n" for line in lines)

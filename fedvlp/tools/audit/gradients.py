@@ -90,7 +90,7 @@ def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"
 
     Paper: Lu et al., "APRIL: Finding the Achilles' heel on privacy for vision transformers", CVPR 2022, arXiv
     2112.14087, which shows that the gradient of position embeddings gives an image away. There the equations are those
-    of the first attention; here they are those of the patch layer, which also hold where a norm stands between the two.
+    of the first attention; here they are those of the patch layer, which also hold where a norm is between the two.
 
     Symbols: x_p pixels of patch p; W the patch layer; e_p = W x_p + position_p; delta_p = dL/de_p.
         dL/dposition_p = delta_p

@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from fedvlp.results import find_records
+from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
-from fedvlp.tools.compare.printing import format_tables, table_text, tidy
+from fedvlp.tools.compare.printing import TextTable, format_tables, table_text, tidy
 from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_text
+from fedvlp.utils.files import check_replaceable, write_text
 
 ROUNDS = {"last": [LAST], "best": [BEST], "both": [LAST, BEST]}
+ONE_SEED = "One seed decides, and another may change the order; `fedvlp sweep` makes three."
 Part = tuple[Any, PrintedTable | None]
 """One of our tables alone, a printed one alone after None, or a printed one after that of ours which is shown in it."""
 
@@ -27,26 +30,26 @@ def run_compare(arguments: Sequence[str]) -> int:
     """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0.
 
     Raises:
-        UserError: if there is nothing to print, or the file can't be written.
+        UserError: if there is nothing to print, or a column that is asked for does not exist.
+        OSError: if the file can't be written.
     """
     options = _parser().parse_args(arguments)
-    records, problems = find_records(options.runs)
+    if options.output is not None:
+        check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
+    needs = {"history": options.oracle, "predictions": options.intervals}
+    records, problems = find_records(options.runs, [name for name, is_needed in needs.items() if is_needed])
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
         compared = [with_intervals(table) for table in compared]
-    parts = _parts(compared, options.papers, options.data)
+    parts = _parts(compared, options.papers)
     if not parts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
-    text = _format(parts, options.format) + "\n"
+    text = _format(parts, options) + "\n"
     if options.output is None:
         sys.stdout.write(text)
     else:
-        try:
-            write_text(options.output, text)
-        except OSError as error:
-            hint = "Give --output a file in a folder that exists."
-            raise UserError(f"{options.output} can't be written ({error}). {hint}") from error
+        write_text(options.output, text)
     sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
@@ -74,37 +77,47 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PAPER",
         help=f"put printed numbers beside ours, of all papers or of some: {', '.join(papers())}",
     )
-    parser.add_argument("--data", metavar="NAME", help="with --papers: print tables of this data set without runs, too")
+    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="the columns of our tables, beside the method")
+    parser.add_argument("--caption", metavar="TEXT", help="title of our tables, and caption of those in LaTeX")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write into a file instead")
     return parser
 
 
-def _parts(compared: Sequence[Table], wanted: Sequence[str] | None, data: str | None) -> list[Part]:
+def _parts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[Part]:
     """Returns what is printed, in order: each of our tables with the papers' after it, then papers' tables alone."""
     if wanted is None:
-        if data is not None:
-            raise UserError("--data chooses printed tables. Give --papers as well, or leave it out.")
         return [(table, None) for table in compared]
     # First of all, so that a wrong name of a paper is an error whatever the runs are.
-    papers_tables = main_tables(wanted, data)
+    alone = main_tables(wanted)
     parts: list[Part] = []
     for table in compared:
         parts += [(table, None), *((table, printed) for printed in matching_tables(table, wanted))]
-    if compared and data is None:
-        return parts
-    shown = [printed for _, printed in parts]
-    return parts + [(None, printed) for printed in papers_tables if printed not in shown]
+    return parts or [(None, printed) for printed in alone]
 
 
-def _format(parts: Sequence[Part], form: Any) -> str:
-    if form == "csv":
+def _format(parts: Sequence[Part], options: argparse.Namespace) -> str:
+    if options.format == "csv":
         cells = [
             tidy_printed(printed, number, table) if printed else tidy(table, number)
             for number, (table, printed) in enumerate(parts, 1)
         ]
         # As objects, since printed numbers are strings: they keep the digits of the paper.
         return str(pd.concat([frame.astype(object) for frame in cells]).to_csv(index=False)).rstrip("\n")
-    texts = [paper_text(printed, table) if printed else table_text(table) for table, printed in parts]
-    differences = describe_differences([table.about for table, printed in parts if printed is None])
-    comment = "% " if form == "latex" else ""
-    return (f"{comment}{differences}\n\n" if differences else "") + format_tables(texts, form)
+    texts = [paper_text(printed, table) if printed else _own_text(table, options) for table, printed in parts]
+    ours = [table for table, printed in parts if printed is None]
+    one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in ours) else ""
+    above = filter(None, [one_seed, describe_differences([table.about for table in ours])])
+    comment = "% " if options.format == "latex" else ""
+    return "".join(f"{comment}{line}\n\n" for line in above) + format_tables(texts, options.format)
+
+
+def _own_text(table: Table, options: argparse.Namespace) -> TextTable:
+    text = table_text(table)
+    if options.caption is not None:
+        # LaTeX keeps what a table is of, as a comment.
+        title = text.title if options.format == "latex" else options.caption
+        text = replace(text, title=title, caption=options.caption)
+    titles = options.columns or list(text.frame)[1:]
+    if wrong := set(titles) - set(text.frame):
+        raise UserError(f"Expected --columns of {', '.join(text.frame)}; got {', '.join(sorted(wrong))}.")
+    return replace(text, frame=text.frame[["method", *titles]], text_columns=1 + (titles[0] == "round"))

@@ -6,14 +6,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain
 from typing import Any
 
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.record import Record
-
-CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
-"""Names of methods that have another one where they are centralised."""
+from fedvlp.utils.config_files import configs_folder, read_yaml
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ PROTOCOLS = {
         "test_harmonic",
         "test splits: among the classes that train, and among new classes",
         "harmonic mean of the accuracies on base and on new classes",
-        {"own classes": "local", "base classes": "test", "new classes": "test_new"},
-        "harmonic mean",
+        {"own classes": "local", "Base": "test", "New": "test_new"},
+        "H",
     ),
     "new-classes-and-domains": Measure(
         "held_out_new",
@@ -125,11 +124,12 @@ def describe_records(records: Sequence[Record]) -> dict[str, str]:
     if "targets" in data:
         about["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
     held_out = f", {len(record.held_out)} held out" if record.held_out else ""
-    validation, test = (f"{100 * data.get(name, 0.0):g} %" for name in ("validation_fraction", "test_fraction"))
-    rule = f"{data.get('split_rule')}, seed {data.get('split_seed')}"
+    # A share is None where the official split has such images, so that none are drawn.
+    shares = {role: data.get(f"{role}_fraction") for role in ("validation", "test")}
+    drawn = [f"{role} {100 * share:g} %" for role, share in shares.items() if share]
     return about | {
         "protocol": f"{data.get('kind')}{held_out}",
-        "split": f"{rule}, validation {validation}, test {test}",
+        "split": ", ".join([f"{data.get('split_rule')}, seed {data.get('split_seed')}", *drawn]),
         "clients": str(data.get("partition")),
         "shots": "all images" if data.get("shots") is None else f"{data['shots']}-shot",
         "backbone": backbone,
@@ -153,45 +153,73 @@ def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
     return f"{len(abouts)} tables, which must not be mixed; they differ in {'; '.join(parts) or 'weights or splits'}"
 
 
-def method_name(record: Record) -> str:
-    """Returns the name of a run's method, which is another one for some where they are centralised."""
-    return CENTRAL_NAMES.get(record.method, record.method) if record.is_centralised else record.method
+@cache
+def method_configs() -> dict[str, dict[str, Any]]:
+    """Returns the bundled configs of methods, by name."""
+    return {path.stem: read_yaml(path) for path in sorted((configs_folder() / "methods").glob("*.yaml"))}
+
+
+def config_name(record: Record) -> str:
+    """Returns the name of the bundled config that a run is nearest to; its method's where no config is of that.
+
+    It is found by what the run did, so that runs of other versions, of Python and of other people have one, too.
+    """
+    choices = {}
+    for name, config in method_configs().items():
+        if config["model"]["class_path"] == record.method:
+            rule = config.get("trainer", {}).get("local", {}).get("add_ons", {})
+            is_pooled = "partition" in config.get("data", {}).get("init_args", {})
+            options = {**config["model"].get("init_args", {}), "optimizer": None}
+            choices[name] = options | {"add_on": rule.get("class_path"), "is_pooled": is_pooled}
+    add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
+    done = {**record.options, "optimizer": None, "add_on": add_ons[0], "is_pooled": record.is_centralised}
+    pairs = set(chain.from_iterable(options.items() for options in choices.values()))
+
+    def distance(name: str) -> int:
+        wrong = [option for option, value in choices[name].items() if done.get(option) != value]
+        # An option that a config leaves out has none of the values that others give it.
+        left_out = [option for option, value in pairs if option not in choices[name] and done.get(option) == value]
+        return len(wrong) + len(left_out)
+
+    return min(choices, key=distance, default=record.method)
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:
     """Returns a name for each of the runs' settings.
 
-    It is the method's name and, where one method has several settings, the values in which they differ, such as
-    ``TRIP (num_experts=2, prompt_length=1)``. The most frequent value among a method's rows is not named; an option of
-    the trainer that only some of them have, such as an aggregator, is. A centralised run is marked, such as
-    ``CoOp (centralised, not federated)``.
+    It is the name of its config and, where one config has several settings, the values in which they differ, such as
+    ``trip (key_seed=1)``. The most frequent value among a config's rows is not named; an option of the trainer that
+    only some of them have, such as an aggregator, is. A centralised run is marked, such as
+    ``coop (centralised, not federated)``.
     """
     examples = {record.settings: record for record in records}
+    kinds = {settings: (config_name(record), record.is_centralised) for settings, record in examples.items()}
     labels: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for settings, record in examples.items():
-        kind = (record.method, record.is_centralised)
-        same_method = [other for other in examples.values() if (other.method, other.is_centralised) == kind]
-        label = _label(record, [settings_of(other) for other in same_method])
+        alike = [settings_of(other) for key, other in examples.items() if kinds[key] == kinds[settings]]
+        remarks = ", ".join([CENTRALISED] * record.is_centralised + _own_options(record, alike))
+        label = f"{kinds[settings][0]} ({remarks})" if remarks else kinds[settings][0]
         # Two rows may differ in what a label can't show, and need two names all the same.
         counts[label] += 1
         labels[settings] = label if counts[label] == 1 else f"{label} [{counts[label]}]"
     return labels
 
 
-def _label(record: Record, rows: Sequence[Mapping[str, Any]]) -> str:
+def _own_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the options by which a row is told from the others of its config."""
     values = settings_of(record)
     # Methods and optimizers describe all their options, the trainer only those that were set.
     in_all_rows = set(values).intersection(*rows)
     only_here = record.training_without_seed.keys() - in_all_rows
-    remarks = [CENTRALISED] if record.is_centralised else []
+    remarks = []
     for name in sorted(in_all_rows | only_here):
         # The most frequent value is taken for the usual one, which a label need not name.
         others = Counter(_as_text(row[name]) for row in rows) if name in in_all_rows else Counter()
         count = others.pop(_as_text(values[name]), 0)
         if name in only_here or (others and count <= max(others.values())):
             remarks.append(f"{name}={_as_text(values[name])}")
-    return f"{method_name(record)} ({', '.join(remarks)})" if remarks else record.method
+    return remarks
 
 
 def settings_of(record: Record) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pandas as pd
 import yaml
 
 from fedvlp.results.record import ZERO_SHOT_ROW, Record
-from fedvlp.tools.compare.grouping import method_name
 from fedvlp.tools.compare.printing import TextTable, format_cell
 from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
 from fedvlp.utils.errors import UserError
@@ -34,6 +33,9 @@ ROW = ["method", "variant", "backbone", "clients"]
 ZERO_SHOT_NAME = "Zero-Shot CLIP"
 CLIPS = {"ViT-B-16": "clip_vit_b16", "RN50": "clip_resnet50"}
 """From open_clip's name of a CLIP to the key of the same backbone among ``BACKBONES``."""
+
+CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
+"""What papers call methods where they are centralised, if they call them otherwise."""
 
 CENTRAL_METHODS = ("DoPrompt", "HCVP", "SWAD")
 """Methods that papers print as centralised; with clients they are others."""
@@ -178,18 +180,15 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
 
     Args:
         wanted: the papers; all if empty.
-        dataset: a data set's name, however it is written; all if not given.
+        dataset: a key of ``DATASETS``; all if not given.
 
     Raises:
-        UserError: if there is no such paper, or no paper prints numbers of the data set.
+        UserError: if there is no such paper.
     """
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
-    key = None if dataset is None else dataset_key(dataset)
-    if dataset is not None and key is None:
-        raise UserError(f"No paper prints numbers of {dataset!r}; there are {', '.join(DATASETS)}.")
     main = [table for table in printed_tables() if table.is_main and table.paper in (wanted or papers())]
-    return [table for table in main if key in (None, table.dataset)]
+    return [table for table in main if dataset in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:
@@ -266,7 +265,7 @@ def _printed_name(table: Table, row: Row) -> str:
         return ZERO_SHOT_NAME if row[0] == ZERO_SHOT_ROW else ""
     record = table.runs[row[0]][0]
     if record.is_centralised:
-        return method_name(record)
+        return CENTRAL_NAMES.get(record.method, record.method)
     return "" if record.method in CENTRAL_METHODS else paper_name(record.method, record.options, record.training)
 
 

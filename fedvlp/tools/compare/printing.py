@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
 
-from fedvlp.results.record import Record
+from fedvlp.results.record import BEST_ROW, ZERO_SHOT_ROW, Record
+from fedvlp.tools.compare.grouping import HELD_OUT, TEST, VALIDATION, config_name, method_configs
 from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
 TableFormat = Literal["table", "markdown", "latex"]
 PAGE_WIDTH = 100  # characters
 PACKAGES = ("fedvlp", "torch")
+RANKS = {1: "textbf", 2: "underline"}
 TITLE_KEYS = ("data", "protocol", "backbone")
 COST_COLUMNS = ("up", "down", "bytes", "seconds")
 LATEX = str.maketrans(
@@ -46,6 +48,8 @@ class TextTable:
         frame: the cells, all of them strings, with the titles of the columns.
         text_columns: number of columns with words; they come first, and the others hold numbers.
         notes: what is below the table.
+        caption: LaTeX's, where it is not title and lines; these and the notes are comments then, as no paper has them.
+        marks: LaTeX commands by row and column: that of the best number and of the second.
     """
 
     title: str
@@ -53,6 +57,8 @@ class TextTable:
     frame: pd.DataFrame
     text_columns: int = 1
     notes: Sequence[str] = ()
+    caption: str = ""
+    marks: Mapping[tuple[int, str], str] = field(default_factory=dict)
 
 
 def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
@@ -79,12 +85,21 @@ def _markdown(table: TextTable) -> str:
 
 def _latex(table: TextTable) -> str:
     """Returns a ``table`` environment for booktabs, with the notes as small print below."""
-    # pandas escapes cells, but neither the caption nor what is put in by hand.
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
-    caption = f"{'. '.join([table.title, *table.lines])}.".translate(LATEX)
-    body = table.frame.to_latex(index=False, escape=True, column_format=columns, caption=caption)
+    cells = table.frame.map(lambda cell: cell.translate(LATEX))
+    for (row, title), command in table.marks.items():
+        if title in cells:
+            cells.loc[row, title] = f"\\{command}{{{cells.loc[row, title]}}}"
+    caption = (table.caption or f"{'. '.join([table.title, *table.lines])}.").translate(LATEX)
+    # pandas would escape the commands as well.
+    body = cells.rename(columns=lambda title: title.translate(LATEX)).to_latex(
+        index=False, escape=False, column_format=columns, caption=caption
+    )
+    body = str(body).replace("\\caption", "\\centering\n\\caption", 1)
+    if table.caption:
+        return "".join(f"% {line}\n" for line in (table.title, *table.lines, *table.notes)) + body.rstrip()
     notes = "".join(f"\\par\\footnotesize {note.translate(LATEX)}\n" for note in table.notes)
-    return str(body).replace("\\end{table}", f"{notes}\\end{{table}}").rstrip()
+    return body.replace("\\end{table}", f"{notes}\\end{{table}}").rstrip()
 
 
 def table_text(table: Table) -> TextTable:
@@ -103,13 +118,64 @@ def table_text(table: Table) -> TextTable:
         legends.append(ORACLE_LEGEND)
     if table.cells["low"].notna().any():
         legends.append(INTERVAL_LEGEND)
+    measure = _describe_measure(table)
     return TextTable(
         title=table_title(table.about),
-        lines=[describe_group(table.about), _describe_measure(table), *legends],
+        lines=[describe_group(table.about), measure, *legends],
         frame=pd.DataFrame(rows, columns=["method", "round", *titles, *([GAP] if has_oracle else []), *COST_COLUMNS]),
         text_columns=2,
-        notes=_notes(table),
+        notes=[*_notes(table), *_warnings(table)],
+        caption=f"{table.about['data']}, CLIP {table.records[0].clip}: {measure.partition('; average')[0]}.",
+        marks=_marks(table, dict(zip(dict.fromkeys(columns), titles, strict=True))),
     )
+
+
+def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str]:
+    """Returns LaTeX commands for the best and second number of each column, as they are rounded, by row and title."""
+    places = {row: place for place, row in enumerate(table.rows)}
+    # An oracle is no result, and a wide spread no merit.
+    means = table.cells["mean"].round(1).drop(ORACLE, level="round", errors="ignore")
+    ranks: Any = means.groupby(level="column").rank(method="dense", ascending=False)
+    marks = {}
+    for (method, name, column), rank in ranks.items():
+        if rank in RANKS and column in titles and not column.startswith(SPREAD):
+            marks[places[method, name], titles[column]] = RANKS[rank]
+    return marks
+
+
+def _warnings(table: Table) -> list[str]:
+    """Returns what a person would have seen while runs were made and the numbers do not show, a line for each kind."""
+    rising, short, at_edge, guessed = [], [], [], []
+    averages: dict[str, dict[float, float]] = {}
+    first_rows = {method: (method, name) for method, name in table.rows[::-1] if name != UNTRAINED}
+    for method, row in reversed(first_rows.items()):
+        runs = table.runs[method]
+        if all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
+            rising.append(method)
+        config = config_name(runs[0])
+        rounds = method_configs()[config]["trainer"]["rounds"] if config in method_configs() else 0
+        if runs[0].rounds < rounds:
+            short.append(f"{method} {runs[0].rounds} of {rounds}")
+        cell, rate = table.cell(row, AVERAGE), (runs[0].optimizer or {}).get("lr")
+        if cell is not None and isinstance(rate, float):
+            tried = averages.setdefault(config, {})
+            tried[rate] = max(cell.mean, tried.get(rate, 0.0))
+    for config, tried in averages.items():
+        best = max(tried, key=tried.__getitem__)
+        if len(tried) > 1 and best in (min(tried), max(tried)):
+            at_edge.append(f"{config} {best:g} of {', '.join(f'{rate:g}' for rate in sorted(tried))}")
+    zero_shot = table.cell((ZERO_SHOT_ROW, UNTRAINED), AVERAGE)
+    num_classes = len(table.records[0].data.get("classes", []))
+    # Other measures are no accuracies among these classes alone.
+    if table.measure in (HELD_OUT, TEST, VALIDATION) and zero_shot is not None and zero_shot.mean * num_classes < 100:
+        guessed.append(f"{ZERO_SHOT_ROW} with {num_classes} classes")
+    found = {
+        "worse than a guess, so look at images and class names": guessed,
+        "source validation was best in the last round, so more rounds may help": rising,
+        "fewer rounds than in the config": short,
+        "the best learning rate is at the edge of those tried": at_edge,
+    }
+    return [f"{kind}: {', '.join(parts)}" for kind, parts in found.items() if parts]
 
 
 def _notes(table: Table) -> list[str]:
@@ -133,9 +199,7 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
         records = table.runs[method]
         if name == UNTRAINED:
             continue
-        # The most of the runs, since a client's bandwidth must do for it.
-        most = {column: largest for column, (_, largest) in costs(records).items()}
-        for column, value in {**most, "seconds": _mean_seconds(records)}.items():
+        for column, value in {**costs(records), "seconds": _mean_seconds(records)}.items():
             counted.append({"method": method, "round": name, "n": len(records), "column": column, "mean": value})
     cells = pd.concat([cells, pd.DataFrame(counted)], ignore_index=True) if counted else cells
     versions = {method: versions_of(records) for method, records in table.runs.items()}
@@ -186,15 +250,6 @@ def format_gap(gap: Cell | None) -> str:
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 
-def format_range(least: int, most: int) -> str:
-    """Returns a count, or the least and the most of several.
-
-    >>> format_range(1000, 1000), format_range(1001, 1005)
-    ('1,000', '1,001-1,005')
-    """
-    return f"{least:,}" if least == most else f"{least:,}-{most:,}"
-
-
 def _accuracy(table: Table, row: Row, column: str) -> str:
     cell = table.cell(row, column)
     # Cells of fewer seeds than the others would be read as if they were of all.
@@ -206,12 +261,11 @@ def _accuracy(table: Table, row: Row, column: str) -> str:
 
 def _costs(records: Sequence[Record], is_trained: bool) -> list[str]:
     counts = costs(records) if is_trained else {}
-    seconds = f"{_mean_seconds(records):.0f}" if is_trained else "-"
-    if not counts:
-        return ["-", "-", "-", seconds]
-    least, most = (counts["upload_bytes"][end] + counts["download_bytes"][end] for end in (0, 1))
-    sent = [counts["upload_parameters"], counts["download_parameters"], (least, most)]
-    return [*(format_range(*ends) for ends in sent), seconds]
+    sent = ["-", "-", "-"]
+    if counts:
+        num_bytes = counts["upload_bytes"] + counts["download_bytes"]
+        sent = [f"{count:,}" for count in (counts["upload_parameters"], counts["download_parameters"], num_bytes)]
+    return [*sent, f"{_mean_seconds(records):.0f}" if is_trained else "-"]
 
 
 def _mean_seconds(records: Sequence[Record]) -> float:

@@ -23,7 +23,6 @@ GAP = "gap to last"
 
 LAST = "last"
 BEST = "best"
-BOTH = "last, best"
 ORACLE = "oracle, not allowed"
 UNTRAINED = "-"
 ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAINED}
@@ -34,7 +33,7 @@ SEED = ["method", "round", "seed"]
 """By what the rows of ``Table.cells`` and of ``Table.by_seed`` are indexed."""
 
 Row = tuple[str, str]
-"""The label of a method, and its round: last, best, both if they are equal, the oracle's, or "-" without training."""
+"""The label of a method, and its round: last, best, the oracle's, or "-" without training."""
 
 
 class Cell(NamedTuple):
@@ -179,8 +178,9 @@ def _labelled(
     names = frame["settings"].map(labels)
     frame["method"] = names.mask(frame["round"] == UNTRAINED, frame["settings"].map(zero_shot))
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
-    frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
+    if ORACLE in rounds:
+        incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
+        frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -196,7 +196,7 @@ def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 def _zero_shot_label(record: Record) -> str:
     """Returns the label of the zero-shot CLIP that a run measured; every run measures that of one template."""
-    templates = int(record.options.get("templates", 1)) if record.method == ZERO_SHOT else 1
+    templates = record.options.get("templates", 1) if record.method == ZERO_SHOT else 1
     return ZERO_SHOT_ROW if templates == 1 else f"{ZERO_SHOT_ROW}, {templates} templates"
 
 
@@ -216,14 +216,11 @@ def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.Dat
     return cells.sort_index(key=lambda level: level.map(order[str(level.name)].index))
 
 
-def costs(records: Sequence[Record]) -> dict[str, tuple[int, int]]:
-    """Returns what one client sends and receives in one round, the least and the most of the runs; none if pooled."""
-    ranges = {}
-    for name in COSTS:
-        values = [run.communication[name] for run in records if run.communication and not run.is_centralised]
-        if values:
-            ranges[name] = (min(values), max(values))
-    return ranges
+def costs(records: Sequence[Record]) -> dict[str, int]:
+    """Returns the most that one client of any run sends and receives in one round; nothing if images are pooled."""
+    counts = [run.communication for run in records if run.communication and not run.is_centralised]
+    # The most, since a client's bandwidth must do for it.
+    return {name: max(count[name] for count in counts) for name in COSTS} if counts else {}
 
 
 def with_intervals(table: Table) -> Table:
@@ -238,7 +235,7 @@ def with_intervals(table: Table) -> Table:
     metrics[AVERAGE] = [measure.role] if measure.columns else [f"{measure.role}/{column}" for column in table.columns]
     cells = table.cells.copy()
     for row in table.rows:
-        if row[1] not in (LAST, BOTH, UNTRAINED):
+        if row[1] not in (LAST, UNTRAINED):
             continue
         by_seed = _predictions_by_seed(table, row)
         for column, of_column in metrics.items():

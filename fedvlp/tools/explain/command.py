@@ -6,20 +6,20 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED_NAME
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
+from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
-from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, config_of_file, load_run, parse, read_pixels
+from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse, read_pixels
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
@@ -84,12 +84,13 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
         file = trained_file(given.ckpt_path, "explain")
         kinds = _kinds(given.what)
         needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = config_of_file(file, given.allow, "tsne" in kinds or needs_samples, "--images")
+        trained = trained_config(file, given.allow, "--images" if "tsne" in kinds or needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 
     # From here on options come from the parser, which knows those of a --config as well.
     run = load_run(command, trained_file(config.ckpt_path, "explain"))
+    folder = run.folder(config.output, "explanations")
     samples = None
     if config.images:
         samples = images.samples_of_files(config.images, run.clip)
@@ -108,7 +109,6 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
             lines.append(f"{kind} left out: {error}")
     if not explanations:
         raise UserError(f"There is nothing to explain {run.name} by. " + " ".join(lines))
-    folder = Path(config.output) if config.output else run_of(cast(Path, run.file)) / "explanations"
     written = write_explanations(folder, explanations)
     return [*lines, *map(str, written), f"captions: {folder / CAPTIONS}"]
 
@@ -260,8 +260,8 @@ def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[
     # `fedvlp report` shows what is listed there, in this order.
     captions = folder / CAPTIONS
     old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
-    # The user may have removed a file since.
-    old = [entry for entry in old if (folder / entry["file"]).is_file()]
+    # The user may have removed a file since, and a stranger's list may name one that is elsewhere.
+    old = [entry for entry in old if entry["file"] in {path.name for path in folder.iterdir() if path.is_file()}]
     listed = [entry for entry in old if not entry["file"].startswith(tuple(explanations))]
     written = []
     for files in explanations.values():

@@ -24,11 +24,11 @@ from fedvlp.core.roles import OF_CLIENTS
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.methods import TRIP
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import files_of_runs, run_of
 from fedvlp.tools.trained_run import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_json
+from fedvlp.utils.files import check_replaceable, write_json
 from fedvlp.utils.text_table import align_columns
 
 Value = str | int | float | list[float | None] | list[float] | None
@@ -92,6 +92,8 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     if output is not None:
         path = Path(output)
         file = path / "routing.json" if path.is_dir() or not path.suffix else path
+        if run.file is not None:
+            check_replaceable(file, files_of_runs([run_of(run.file)]))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, {"name": "routing", "meaning": MEANING, "rows": rows})
         sys.stdout.write(f"written to {file}\n")

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
-from fedvlp.runs.run_folder import load_deployed_to_all
+from fedvlp.runs.run_folder import files_of_runs, load_deployed_to_all, run_of
 from fedvlp.tools.export.graph import FORMATS, exported_program
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import check_replaceable, write_json
@@ -68,7 +68,8 @@ def run_export(arguments: Sequence[str]) -> int:
             parser_kwargs={"prog": "fedvlp export"},
         )
         command.model.load_state(load_deployed_to_all(trained, command.model))
-        exported = export_method(command.model, options.format, options.output)
+        inputs = list(files_of_runs([trained, run_of(trained)]))
+        exported = export_method(command.model, options.format, options.output, inputs)
     sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
     sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
     return 0
@@ -108,24 +109,25 @@ class Exported:
     difference: float
 
 
-def export_method(method: FederatedModule, file_format: str, output: Path) -> Exported:
+def export_method(method: FederatedModule, file_format: str, output: Path, inputs: Iterable[Path] = ()) -> Exported:
     """Writes a trained method and its description, unless the file does not compute what the method does.
 
     Args:
         method: with the tensors that it is to classify with, on the CPU; put into evaluation mode.
         file_format: one of ``FORMATS``.
         output: the file; its description is beside it, with the suffix ``.json``.
+        inputs: files that neither of the two may replace.
 
     Raises:
-        UserError: if the format lacks a package, or logits differ.
+        UserError: if the format lacks a package, logits differ, or a file would be replaced.
     """
     if file_format == "onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise UserError('ONNX needs onnx, onnxscript and onnxruntime. Run: pip install "fedvlp[export]"')
     beside = output.with_suffix(".json")
     if beside == output:
         raise UserError(f"{output} is the name of the description beside the file. Give it another suffix.")
-    check_replaceable(output)
-    check_replaceable(beside)
+    for file in (output, beside):
+        check_replaceable(file, inputs)
     classifier = ExportedClassifier(method)
     program = exported_program(classifier, example_images(method, 2))
     output.parent.mkdir(parents=True, exist_ok=True)

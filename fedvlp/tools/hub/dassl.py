@@ -28,7 +28,7 @@ from fedvlp.utils.errors import UserError
 MAPLE_WORDS = "a photo of a"
 """What MaPLe's first prompt starts from, of which those words stay that it has no vectors for."""
 FIXED = ("token_prefix", "token_suffix")
-"""Embeddings of what stands before and behind a prompt; Dassl leaves them out when it loads a file, too."""
+"""Embeddings of what precedes and follows a prompt; Dassl leaves them out when it loads a file, too."""
 
 
 def run_convert(arguments: Sequence[str]) -> int:
@@ -106,7 +106,7 @@ def convert_dassl(
     if "proj.weight" in learned:
         # Dassl has the first block's prompt apart from those of the deeper ones.
         depth = 1 + sum(name.startswith("compound_prompts_text.") for name in learned)
-        method = fedvlp.FedMaPLe(list(class_names), backbone, length, depth, words)
+        method = fedvlp.FedMaPLe(list(class_names), backbone, prompt_length=length, depth=depth, init_words=words)
         state = _maple(learned, depth)
     else:
         method = fedvlp.PromptFL(list(class_names), backbone, prompt_length=length, class_position=class_position)

@@ -9,19 +9,15 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from fedvlp.results import Record, find_records
+from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
-from fedvlp.tools.compare.tables import UNTRAINED, tables
-from fedvlp.tools.report.ranking import ranking
+from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import check_replaceable, write_bytes
-
-NUM_IMAGES = 6
-"""How many images are predicted and explained."""
+from fedvlp.utils.files import DAMAGES, check_replaceable, checked_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, prints its path, and returns the exit code: 1 if a path or run is not in it, else 0.
+    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0.
 
     Raises:
         UserError: if no run has ended, or the page can't be written.
@@ -33,31 +29,22 @@ def run_report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
-    parser.add_argument(
-        "--explain",
-        action="store_true",
-        help="Show predictions and explanations of the best method's first run; made in its folder if they are not "
-        "there, which needs the run's images.",
-    )
-    parser.add_argument(
-        "--oracle",
-        action="store_true",
-        help="Add the round that is best on the images compared, which is not allowed, and its gap to the last.",
-    )
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
-    records, problems = find_records(options.runs)
+    check_replaceable(options.output, files_of_runs(options.runs))
+    records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
+    notes: list[str] = []
     for path in options.runs:
-        problems += sweep_problems(path)
+        failed, unfinished = unfinished_runs(path)
+        problems += failed
+        notes += unfinished
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
-    if options.explain:
-        problems += explain_best(records)
     from fedvlp.tools.report.page import report_page
 
-    page = report_page(records, problems, options.title, date.today(), options.oracle)
+    page = report_page(records, problems, options.title, date.today(), notes)
     _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
+    sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
@@ -77,7 +64,7 @@ def run_leaderboard(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("leaderboard.html"), help="The file to write.")
     parser.add_argument("--title", default="fedvlp leaderboard", help="The page's heading.")
     options = parser.parse_args(list(arguments))
-    check_replaceable(options.output)
+    check_replaceable(options.output, files_of_runs([options.entries]))
     records, problems = find_records([options.entries])
     if not records:
         raise UserError(f"There is no entry in {options.entries}. {' '.join(problems)}")
@@ -96,42 +83,24 @@ def _write_page(target: Path, page: str, content: str) -> None:
     sys.stdout.write(f"{target}: {content}\n")
 
 
-def sweep_problems(folder: Path) -> list[str]:
-    """Which runs of a sweep's folder are not done, a line for each state and error."""
-    names: dict[str, list[str]] = {}
-    try:
-        runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
-        for name, run in runs.items():
-            if run["state"] != "done":
-                names.setdefault(": ".join(filter(None, (run["state"], run.get("error")))), []).append(name)
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
-        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."]
-    return [f"{folder}, {state} ({', '.join(of_state)})" for state, of_state in names.items()]
+def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
+    """Which runs of a sweep's folder failed, a line for each error; and one line that counts those still to be made.
 
-
-def explain_best(records: Sequence[Record]) -> list[str]:
-    """Makes predictions and explanations of the first run of each table's best method, in the run's folder.
-
-    A run that has explanations is left unchanged.
-
-    Returns:
-        A line for each run that could not be explained.
+    A sweep of fewer seeds than before leaves such runs behind, which is no problem.
     """
-    problems: list[str] = []
-    for table in tables(records):
-        trained = [method for method, name in ranking(table).index if name != UNTRAINED]
-        for method in trained[:1]:
-            run = table.runs[method][0].folder
-            if (run / "explanations" / "captions.json").is_file():
-                continue
-            # Imported here: it takes a while, and most reports do without.
-            from fedvlp.tools.explain.command import explanation_lines
-
-            sys.stderr.write(f"fedvlp report: explaining {run}\n")
-            try:
-                explanation_lines([f"--ckpt_path={run}", f"--num_images={NUM_IMAGES}"])
-            except UserError as error:
-                problems.append(f"{run} has no explanations: {error}")
-    return problems
+    failed: dict[str, list[str]] = {}
+    num_waiting = 0
+    try:
+        runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
+        for name, run in runs.items():
+            if run["state"] == "failed":
+                failed.setdefault(str(run.get("error")), []).append(name)
+            elif run["state"] != "done":
+                num_waiting += 1
+    except FileNotFoundError:
+        return [], []
+    except DAMAGES as reason:
+        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
+    problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
+    waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
+    return problems, [waiting] if num_waiting else []

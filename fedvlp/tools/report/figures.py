@@ -72,7 +72,7 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
 
 
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Mean accuracy over rounds, on what tests above and on source validation below, of at most ``MAX_SERIES`` rows.
+    """Mean accuracy over rounds, on what tests left and on source validation right, of at most ``MAX_SERIES`` rows.
 
     Without rows it is of the first ones that figures can show.
     """
@@ -91,11 +91,11 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
             _draw_zero_shot(axes, table)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(figure, panels[0])
-    below = " above, on source validation below" if len(roles) > 1 else ""
+    right = " left, on source validation right" if len(roles) > 1 else ""
     return Picture(
         figure,
         "Accuracy over rounds",
-        f"Mean accuracy after each evaluated round on {role_title(table.role)} images{below}. "
+        f"Mean accuracy after each evaluated round on {role_title(table.role)} images{right}. "
         "Lines are means, bands one standard deviation over seeds.",
         f"Line chart of accuracy over rounds of {', '.join(_labels(rows))}.",
     )
@@ -116,7 +116,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             cell = table.cell(row, AVERAGE)
             sent = costs(runs)
             if row[1] != UNTRAINED and runs[0].method == method and sent and cell is not None:
-                points.append((sent["upload_parameters"][1] + sent["download_parameters"][1], cell))
+                points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
     _make_logarithmic(axes)

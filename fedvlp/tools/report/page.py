@@ -21,29 +21,11 @@ from markupsafe import Markup
 from fedvlp.core.roles import role_title
 from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
-from fedvlp.tools.compare.printing import (
-    TextTable,
-    describe_group,
-    format_cell,
-    format_range,
-    table_text,
-    table_title,
-)
-from fedvlp.tools.compare.tables import (
-    AVERAGE,
-    BEST,
-    LAST,
-    ORACLE,
-    UNTRAINED,
-    Cell,
-    Row,
-    Table,
-    costs,
-    tables,
-    with_intervals,
-)
+from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
+from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.ranking import finding, ranked, ranking
+from fedvlp.utils.files import DAMAGES, check_inside, checked_json
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -61,13 +43,11 @@ FOLDER = Path(__file__).parent
 
 
 def report_page(
-    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, oracle: bool = False
+    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, notes: Sequence[str] = ()
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each.
-
-    With ``oracle`` its tables have a row of the round that is best on the images compared, marked as not allowed.
-    """
-    compared = tables(records, [LAST, BEST, *([ORACLE] if oracle else [])])
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading."""
+    compared = tables(records)
+    titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({record.method for record in records})
     return _render(
@@ -76,11 +56,12 @@ def report_page(
         day,
         num_runs=len(records),
         methods=methods,
-        sections=[_section(number, table, compared) for number, table in enumerate(compared, start=1)],
+        notes=notes,
+        sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        data=[(table_title(table.about), _about(table)) for table in compared],
+        data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
     )
@@ -90,13 +71,13 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
     """The page that ranks entries, which are named by their folders below ``root``."""
     boards = []
     compared = tables(records, [LAST])
-    for table in compared:
+    for title, table in table_headings(compared):
         rows = list(ranking(table).index)
         methods = [method for method, _ in rows]
         boards.append(
             {
-                "title": table_title(table.about),
-                "table": ranking_table(table) if rows else None,
+                "title": title,
+                "table": comparison(ranked(table)) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
@@ -124,17 +105,26 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
     return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
 
 
-def _section(number: int, table: Table, compared: Sequence[Table]) -> dict[str, Any]:
+def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
+    """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
+    names = ["data", "protocol", "clients", "shots", "split", "backbone"]
+    values = {name: [table.about.get(name, "").partition(", weights ")[0] for table in compared] for name in names}
+    shown = [column for name, column in values.items() if name in names[:2] or len(set(column)) > 1]
+    titles = [", ".join(filter(None, parts)) for parts in zip(*shown, strict=True)]
+    if len(titles) > 1:
+        titles = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
+    return list(zip(titles, compared, strict=True))
+
+
+def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
-    about = table.about
     ordered = ranked(table)
     rows = list(ranking(ordered).index)
     shown = {method for method, _ in compared_rows(ordered)}
     by_class = classes(ordered)
     return {
-        "anchor": f"table-{number}",
-        # All that a table is of is said only where there are others.
-        "title": table_title(about) if len(compared) > 1 else f"{about['data']}, {about['protocol']}",
+        "anchor": anchor,
+        "title": title,
         "finding": finding(table),
         "table": comparison(ordered),
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
@@ -169,15 +159,16 @@ def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     pictures: list[dict[str, Any]] = []
     problems: list[str] = []
     try:
-        for entry in json.loads(listed.read_text(encoding="utf-8")):
-            # The name alone: a list of pictures must not lead out of its own folder.
+        for entry in checked_json(json.loads(listed.read_text(encoding="utf-8"))):
+            # The name alone, and no link: a list of pictures must not lead out of its own folder.
             path = folder / Path(entry["file"]).name
-            picture = {name: entry[name] for name in ("title", "caption", "alt")}
+            check_inside(path, folder)
+            picture = {name: str(entry[name]) for name in ("title", "caption", "alt")}
             if path.is_file():
                 pictures.append({**picture, "content": path.read_bytes()})
             else:
                 problems.append(f"{path} is missing. Make the explanations again.")
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGES as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
     return pictures, problems
 
@@ -186,7 +177,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
     """Data, protocol, splits and backbone of a table's runs, by name."""
     records = table.records
     data = records[0].data
-    saved_seconds = sum(record.features.get("saved_seconds", 0.0) for record in records)
     splits = []
     for record in records:
         held_out = " and ".join(record.held_out)
@@ -197,7 +187,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
         ("split hashes", ", ".join(dict.fromkeys(splits))),
         ("seeds", ", ".join(map(str, table.seeds)) or "none"),
         ("runs", f"{len(records)}, {sum(record.seconds for record in records):,.0f} s of rounds"),
-        ("feature cache", f"saved {saved_seconds:,.0f} s" if saved_seconds else ""),
         ("class names", ", ".join(data.get("classes", []))),
     ]
 
@@ -291,11 +280,11 @@ def classes(table: Table) -> TextTable | None:
             is_right = pairs["true"] == pairs["predicted"]
             counts[row[0]] = pd.crosstab(pairs["true"], pairs["predicted"])
             shares[row[0]] = 100 * is_right.groupby(pairs["true"]).mean()
-    if not counts:
+    names = table.records[0].data.get("classes", [])
+    if not counts or not names:
         return None
     accuracies = pd.DataFrame(shares)
     best = next(iter(counts))
-    names = [str(name) for name in table.records[0].data.get("classes", [])]
     images = _images_of_classes(table)
     rows = []
     # The sort keeps the order of the labels where two classes are equally hard.
@@ -382,29 +371,6 @@ def versions_table(records: Sequence[Record]) -> TextTable:
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
     return TextTable("Versions that the runs were made with", (), pd.DataFrame(rows), text_columns=2)
-
-
-def ranking_table(table: Table) -> TextTable:
-    """The methods of a leaderboard with their places, accuracies and what a client sends."""
-    rows = []
-    for place, row in enumerate(ranking(table).index, start=1):
-        runs = table.runs[row[0]]
-        accuracies = {title: format_cell(table.cell(row, title)) for title in table.columns}
-        is_trained = row[1] != UNTRAINED
-        sent = costs(runs) if is_trained else {}
-        rows.append(
-            {
-                "method": f"{place}. {row[0]}",
-                table.average_title: format_cell(table.cell(row, AVERAGE)),
-                **accuracies,
-                "rounds": str(runs[0].rounds) if is_trained else "-",
-                "seeds": str(len({run.seed for run in runs})) if is_trained else "-",
-                "up": format_range(*sent["upload_parameters"]) if sent else "-",
-                "down": format_range(*sent["download_parameters"]) if sent else "-",
-            }
-        )
-    notes = [describe_group(table.about), "up, down: parameters of one client and round"]
-    return TextTable("Accuracy after the last round, in %", (), pd.DataFrame(rows), notes=notes)
 
 
 def _entries(records: Sequence[Record], root: Path) -> str:

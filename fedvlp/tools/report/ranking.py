@@ -7,7 +7,7 @@ from dataclasses import replace
 import pandas as pd
 
 from fedvlp.tools.compare.printing import format_cell
-from fedvlp.tools.compare.tables import AVERAGE, BEST, BOTH, CELL, LAST, UNTRAINED, Cell, Table
+from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Table
 
 
 def ranking(table: Table) -> pd.DataFrame:
@@ -16,28 +16,18 @@ def ranking(table: Table) -> pd.DataFrame:
     Rows that lack a domain have no average, so they are not ranked.
     """
     averages = table.cells[table.cells.index.get_level_values("column") == AVERAGE].droplevel("column")
-    compared = averages[averages.index.get_level_values("round").isin([LAST, BOTH, UNTRAINED])]
+    compared = averages[averages.index.get_level_values("round").isin([LAST, UNTRAINED])]
     return compared.sort_values("mean", ascending=False, kind="stable")
 
 
 def ranked(table: Table) -> Table:
-    """Returns the table with the highest average first, and rows without an average at the end.
-
-    A method's last round and its best on source validation become one row where they are equal.
-    """
+    """Returns the table with the highest average first, and rows without an average at the end."""
     cells = table.cells.reset_index()
     # A method is placed by its first row, which is its last round where that is shown.
     first_rows = cells.drop_duplicates("method")[["method", "round"]]
     averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
     methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
-    cells = cells.iloc[cells["method"].map(methods.get_loc).argsort(kind="stable")]
-    values = cells.set_index(["round", "method", "column"])[["mean", "std", "n"]]
-    last, best = (values[values.index.get_level_values("round") == name].droplevel("round") for name in (LAST, BEST))
-    last, best = last.align(best)
-    equal = (last.eq(best) | (last.isna() & best.isna())).all(axis=1).groupby("method").all()
-    is_equal = cells["method"].isin(equal[equal].index)
-    rounds = cells["round"].mask(is_equal & (cells["round"] == LAST), BOTH)
-    return replace(table, cells=cells.assign(round=rounds)[~(is_equal & (rounds == BEST))].set_index(CELL))
+    return replace(table, cells=cells.iloc[cells["method"].map(methods.get_loc).argsort(kind="stable")].set_index(CELL))
 
 
 def finding(table: Table) -> str:

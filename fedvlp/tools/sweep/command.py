@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, help="configs of methods, a,b,c")
     add("--held_out", type=_words, help="domains held out in turn, a,b,c; none; or all (if not given)")
-    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0 if not given")
+    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
     add("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
     add("--dry_run", action="store_true", help="only print the runs")
@@ -250,7 +250,8 @@ def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, 
         with unwrapped_errors():
             domains_by_data[key] = parser.instantiate_classes(parser.parse_object({"data": data})).data.domains
     domains = domains_by_data[key]
-    if plan.held_out == "none" or not holds_out:
+    # Of a single domain none would be left to train.
+    if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
         return []
     chosen: list[str] = []
     for name in domains if plan.held_out == "all" else plan.held_out:

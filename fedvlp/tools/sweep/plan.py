@@ -117,7 +117,7 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     held_out = _strings(content.get("held_out", "all"))
     if not held_out:
         raise UserError(f"Expected held_out to be all, none or domains; got {content['held_out']!r}.")
-    seeds = _as_list(content.get("seeds", 0))
+    seeds = _as_list(content.get("seeds", [0, 1, 2]))
     if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
         raise UserError(f"Expected seeds to be integers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
     arguments = tuple(join_configs((*_strings(content.get("arguments")), *more)))

@@ -71,7 +71,7 @@ class Finished(NamedTuple):
     Attributes:
         upload: what the client sends for the method.
         sent: what it sends for the add-on's server part; the same names and shapes for all clients.
-        kept: what stays on the client for its next training in this phase.
+        kept: what the client keeps for its next training in this phase.
     """
 
     upload: State
@@ -179,7 +179,7 @@ class ClipGradients(AddOn):
     needs_average = False
 
     def after_backward(self, local: LocalContext) -> None:
-        """Clips; a gradient that is not finite stays so, for the update to be refused."""
+        """Clips; a gradient that is not finite remains so, and the update is rejected."""
         if local.optimizer is not None:
             local.fabric.clip_gradients(local.module, local.optimizer, max_norm=self.max_norm, error_if_nonfinite=False)
 

@@ -20,6 +20,8 @@ Departures:
     * Risks are error rates, one of the two that the released code offers; the other is the loss.
     * Of a round's cohort only clients that took part before have a gap; the weights of others stay as they are, and all
       are divided by their sum. In an average of a cohort its clients' weights are divided by theirs.
+    * Gaps of which none is farther than 1e-12 from their mean (from 0 where it is not taken away) are tied and change
+      no weight. Gaps of n images differ by 1 / n^2 or more; what rounding leaves would become a full step.
     * Weights are rounded to 1e-9 and count at least that, so that a client that is alone still counts.
     * A client that takes part again after several rounds compares its last tensors with the average that it finds.
     * Clients with images of one domain measure on the same validation images, which are the domain's.
@@ -39,6 +41,9 @@ from fedvlp.utils.ranges import FractionAboveZero
 
 # Weights are rounded to one part of so many, which keeps sums of them exact.
 COUNTED = 10**9
+
+# Gaps that are no farther from their mean are tied.
+TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,16 @@ class FedDGGA(AddOn):
     def finish(self, local: LocalContext, upload: State) -> Finished:
         """Sends G_k and whether there is one, and keeps the accuracy after training."""
         # A client that never trained has no gap, which is not the same as a gap of zero.
-        gap = torch.zeros(2)
+        gap = [0.0, 0.0]
         if local.kept:
-            gap = torch.tensor([local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0])
-        return Finished(upload, {"gap": gap}, {"accuracy": torch.tensor([local.accuracy()])})
+            gap = [local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0]
+        # In float64: what float32 takes of an accuracy differs from client to client, and would be their gap.
+        accuracy = torch.tensor([local.accuracy()], dtype=torch.float64)
+        return Finished(upload, {"gap": torch.tensor(gap, dtype=torch.float64)}, {"accuracy": accuracy})
 
     def sent_like(self, averaged: State) -> State:
         """Two numbers."""
-        return {"gap": torch.zeros(2)}
+        return {"gap": torch.zeros(2, dtype=torch.float64)}
 
     def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
         """Updates with weights a_k, and these."""
@@ -106,8 +113,7 @@ class FedDGGA(AddOn):
         if self.centered:
             differences = differences - differences.mean()
         largest = differences.abs().max()
-        # What rounding leaves of a mean of equal gaps is no difference.
-        if largest < 1e-12:
+        if largest <= TIE:
             return weights
         moved = weights.clone()
         moved[places] += self.step * share / len(weights) * differences / largest

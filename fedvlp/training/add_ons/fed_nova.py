@@ -15,6 +15,7 @@ Departures:
       gradient is 1. For SGD that is tau_k, with momentum and with FedProx's term what the paper's Section 4.1 says,
       and for Adam, whose steps are about a learning rate each, tau_k. Weight decay does not count,
       and neither does the factor of a schedule, which matters with FedProx's term alone.
+    * tau_eff is of |a_k|_1 with FedProx as well; the released code then takes the mean of tau_k.
     * Where clients keep their optimizers between rounds, it is that of a fresh one all the same.
     * Each upload is moved to where it would be after tau_eff such steps, and then combined as the method does or
       ``trainer.server.aggregation`` says, so it is no matter of the mean alone.

@@ -12,7 +12,7 @@ What is sent: a client downloads c beside x and uploads c_i+ - c_i beside its te
 
 Departures:
     * Option II is computed as the mean over the K steps of g_i(y_i), which is the same for plain SGD: (x - y_i) / eta_l
-      is the sum of g_i(y_i) - c_i + c. It does not depend on the optimizer, so it stays right with momentum, Adam or
+      is the sum of g_i(y_i) - c_i + c. It does not depend on the optimizer, so it is right with momentum, Adam or
       weight decay, where the distance moved is no sum of gradients. These take the corrected gradient as theirs.
     * Where the method weighs clients by their images, so does the server's c: c + sum_{i in S} p_i (c_i+ - c_i). The
       corrections of all clients then cancel in the same mean that their tensors go into, as they do in the paper,

@@ -188,6 +188,15 @@ def test_noise_is_split_between_count_and_updates_as_in_theorem_1():
     assert made.std().item() == pytest.approx(multiplier / 8, rel=0.02)
 
 
+def test_noise_grows_and_shrinks_with_the_limit_that_updates_are_clipped_to():
+    adaptive = rule(1.0, 0.9, quantile=0.9, count_noise=0.7, clip_learning_rate=2.0, expected_clients=8)
+    _, memory = adaptive.aggregate([SENT[1]], [1], BEFORE, {})
+    limit = memory["clip_norm"].item()
+    assert limit > 1.5
+    made, _ = adaptive.aggregate([WIDE], [1], WIDE, memory)
+    assert made["p"].std().item() == pytest.approx(adaptive.update_noise_multiplier * limit / 8, rel=0.02)
+
+
 def test_count_has_noise_of_its_own():
     shares = []
     for seed in range(500):

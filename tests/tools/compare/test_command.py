@@ -58,7 +58,7 @@ def test_the_oracle_and_intervals_are_asked_for(tmp_path, capsys):
     assert "oracle" not in capsys.readouterr().out
     assert main(["compare", str(tmp_path), "--oracle", "--intervals", "--row", "last"]) == 0
     out = capsys.readouterr().out
-    assert re.search(r"TRIP +oracle, not allowed .* 60\.0 ± 0\.0 +- +\+1\.5 ± 0\.7", out)
+    assert re.search(r"trip +oracle, not allowed .* 60\.0 ± 0\.0 +- +\+1\.5 ± 0\.7", out)
     assert "bootstrap" not in out  # nothing is known of single images
 
 
@@ -77,8 +77,6 @@ def test_no_run_at_all_is_an_error(tmp_path, capsys):
     assert "no run is here" in capsys.readouterr().err
     assert main(["compare"]) == 1
     assert "Give run folders" in capsys.readouterr().err
-    assert main(["compare", "--data", "pacs"]) == 1
-    assert "--papers" in capsys.readouterr().err
     assert main(["compare", "--papers", "tripp"]) == 1
     assert "Expected papers among trip" in capsys.readouterr().err
 
@@ -86,9 +84,12 @@ def test_no_run_at_all_is_an_error(tmp_path, capsys):
 def test_different_protocols_are_different_tables(runs, capsys):
     write(runs / "other", make_record(33.0, data={"shots": 16}))
     assert main(["compare", str(runs)]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("2 tables, which must not be mixed; they differ in shots (16-shot | all images)")
-    assert out.count("\nPACS, ") == 2
+    one_seed, _, differences, *rest = capsys.readouterr().out.splitlines()
+    assert one_seed.startswith("One seed decides")
+    assert differences == "2 tables, which must not be mixed; they differ in shots (16-shot | all images)"
+    assert "\n".join(rest).count("\nPACS, ") == 2
+    assert main(["compare", str(runs / "photo-0"), str(runs / "photo-1")]) == 0
+    assert capsys.readouterr().out.startswith("PACS, ")
 
 
 def test_papers_stand_beside_runs_and_alone(runs, capsys):
@@ -97,12 +98,10 @@ def test_papers_stand_beside_runs_and_alone(runs, capsys):
     assert out.index("PACS, leave") < out.index("TRIP, Table I: PACS") < out.index("PLAN, Table II: PACS")
     assert out.count("ours - printed") == 4
     assert "Office" not in out
-    assert main(["compare", str(runs), "--papers", "trip", "--data", "office_home"]) == 0
-    out = capsys.readouterr().out
-    assert out.index("TRIP, Table I: PACS") < out.index("TRIP, Table II: OfficeHome")
-    assert main(["compare", "--papers", "trip", "--data", "pacs"]) == 0
+    assert main(["compare", "--papers", "trip"]) == 0
     alone = capsys.readouterr().out
     assert alone.startswith("TRIP, Table I: PACS")
+    assert "TRIP, Table II: OfficeHome" in alone
     assert "ours" not in alone
     assert "90.37" in alone
 
@@ -123,9 +122,43 @@ def test_csv_has_a_row_for_each_cell(runs, capsys):
     (cell,) = [
         row
         for row in rows
-        if (row["source"], row["method"], row["round"], row["column"]) == ("ours", "PromptFL", "last", "photo")
+        if (row["source"], row["method"], row["round"], row["column"]) == ("ours", "promptfl", "last", "photo")
     ]
     assert (float(cell["mean"]), round(float(cell["std"]), 3), cell["n"]) == (60.5, 0.707, "2")
     (printed,) = [r for r in rows if (r["source"], r["method"], r["column"]) == ("PLAN, Table II", "PLAN", "photo")]
     assert printed["mean"] == "99.82"
     assert {row["source"] for row in rows} == {"ours", "PLAN, Table II", "ours - PLAN, Table II"}
+
+
+def test_latex_is_as_a_paper_has_it(runs, capsys):
+    for method, value in (("TRIP", 61.5), ("PLAN", 48.0), ("FedCLIP", 60.54)):
+        for seed in (0, 1):
+            write(runs / f"{method}-{seed}", make_record(value, held_out="photo", seed=seed, method=method))
+    arguments = ["compare", str(runs), "--row=last", "--format=latex", "--columns", "photo", "average of 2 of 4"]
+    assert main(arguments) == 0
+    comments, _, table = capsys.readouterr().out.partition("\\begin{table}")
+    assert all(line.startswith("%") for line in comments.splitlines())
+    assert "images: 00ff" in comments
+    assert table.strip().splitlines() == [
+        r"\centering",
+        r"\caption{PACS, CLIP ViT-B-16: accuracy in \% on held-out domains; "
+        r"mean ± sample standard deviation (n - 1) over seeds 0, 1.}",
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"method & photo & average of 2 of 4 \\",
+        r"\midrule",
+        r"zero-shot CLIP & 40.0 & \underline{40.0} \\",
+        r"fed\_clip & \underline{60.5 ± 0.0} & - \\",
+        r"plan & 48.0 ± 0.0 & - \\",
+        r"trip & \textbf{61.5 ± 0.0} & - \\",
+        r"promptfl & \underline{60.5 ± 0.7} & \textbf{60.5 ± 0.7} \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    assert main([*arguments, "--caption", "50 % of _all_"]) == 0
+    assert r"\caption{50 \% of \_all\_}" in capsys.readouterr().out
+    assert main([*arguments[:3], "--columns", "round", "average of 2 of 4", "--caption", "All of it"]) == 0
+    assert re.search(r"^All of it\n(.|\n)*^promptfl +last +60\.5 ± 0\.7$", capsys.readouterr().out, re.MULTILINE)
+    assert main([*arguments[:3], "--columns", "photo", "Photo"]) == 1
+    assert "Expected --columns of method, round, photo" in capsys.readouterr().err

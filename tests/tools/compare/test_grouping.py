@@ -1,10 +1,19 @@
+import inspect
 from dataclasses import replace
 
 import pytest
 
+import fedvlp
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.record import TABLE_KEYS
-from fedvlp.tools.compare.grouping import describe_differences, describe_records, group_records
+from fedvlp.tools.compare.grouping import (
+    describe_differences,
+    describe_records,
+    group_records,
+    method_configs,
+    row_labels,
+)
+from tests.helpers.configs import METHODS
 from tests.helpers.records import DATA, make_record
 
 OTHER = {
@@ -106,3 +115,67 @@ def test_centralised_runs_stand_in_each_table_of_the_same_images():
         assert set(map(id, groups["20 clients"])) == {id(pool), id(other)}
         assert set(map(id, groups["one client a domain"])) == {id(pool), id(one)}
         assert groups[CENTRALISED] == (elsewhere,)
+
+
+def labels(*records):
+    """What the rows of runs are called, in their order."""
+    names = row_labels(records)
+    return [names[record.settings] for record in records]
+
+
+def run_of(config, **other):
+    """A run of a bundled config, with the options that the summary of such a run has."""
+    content = method_configs()[config]
+    method = content["model"]["class_path"]
+    signature = inspect.signature(getattr(fedvlp, method)).parameters.values()
+    options = {each.name: each.default for each in signature if each.default is not each.empty}
+    options |= content["model"].get("init_args", {}) | other.pop("options", {})
+    options.pop("optimizer", None)
+    partition = content.get("data", {}).get("init_args", {}).get("partition")
+    rule = content.get("trainer", {}).get("local", {}).get("add_ons")
+    training = {"seed": 0, **({"add_ons": [{"class": rule["class_path"], "weight": 0.01}]} if rule else {})}
+    data = {"partition": CENTRALISED} if partition == "Pooled" else {}
+    return make_record(method=method, **({"options": options, "training": training, "data": data} | other))
+
+
+@pytest.mark.parametrize("config", METHODS)
+def test_a_row_is_called_as_its_config(config):
+    (label,) = labels(run_of(config))
+    assert label.removesuffix(f" ({CENTRALISED})") == config
+    # Whatever else is in the table, and however the run was trained.
+    others = [run_of(name) for name in METHODS if name != config]
+    changed = run_of(config, rounds=2, optimizer={"class": "Adam", "lr": 0.5})
+    assert labels(changed, *others)[0] == label
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "label"),
+    [
+        ("trip", {"num_experts": 3}, "trip"),
+        ("trip_lite", {"prompt_length": 2}, "trip_lite"),
+        ("promptfl", {"prompt_length": 4}, "promptfl"),
+        ("promptfl_kl", {"prompt_length": 16}, "promptfl_kl"),
+    ],
+)
+def test_a_run_with_options_of_its_own_is_called_as_the_nearest_config(config, options, label):
+    assert labels(run_of(config, options=options)) == [label]
+
+
+def test_options_are_named_where_rows_would_have_one_name():
+    changed = run_of("trip", options={"key_seed": 1})
+    assert labels(run_of("trip"), changed, run_of("trip_lite")) == [
+        "trip (key_seed=0)",
+        "trip (key_seed=1)",
+        "trip_lite",
+    ]
+    assert labels(run_of("trip"), run_of("trip", rounds=9), changed)[1:] == ["trip (rounds=9)", "trip (key_seed=1)"]
+    rule = {"seed": 0, "aggregation": {"class": "FedGMA", "agreement": 0.4}}
+    add_ons = {"seed": 0, "add_ons": [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]}
+    assert labels(run_of("trip"), run_of("trip", training=rule), run_of("trip", training=add_ons)) == [
+        "trip",
+        "trip (aggregation=FedGMA/0.4)",
+        "trip (add_ons=FedProx/0.5+Scaffold)",
+    ]
+    pooled = {"partition": CENTRALISED}
+    assert labels(run_of("promptfl", data=pooled), run_of("promptfl")) == [f"coop ({CENTRALISED})", "promptfl"]
+    assert labels(make_record(method="OfMine", options={})) == ["OfMine"]

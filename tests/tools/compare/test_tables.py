@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedvlp.core.roles import COMPUTED, ROLES
-from fedvlp.results.rounds import ORDER, accuracy_columns, column_title, format_accuracies
+from fedvlp.results.rounds import ORDER, accuracy_columns, column_titles, format_accuracies
 from fedvlp.tools.compare.printing import format_tables, table_text, tidy
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, tables
 from fedvlp.tools.report.ranking import finding, ranked, ranking
@@ -40,17 +40,17 @@ def test_one_table_has_every_domain_and_the_average_over_seeds():
     found = rows(table)
     assert list(found) == [
         ("zero-shot CLIP", "-"),
-        ("PromptFL", "last"),
-        ("PromptFL", "best"),
-        ("TRIP", "last"),
-        ("TRIP", "best"),
+        ("promptfl", "last"),
+        ("promptfl", "best"),
+        ("trip", "last"),
+        ("trip", "best"),
     ]
-    row = found["PromptFL", "last"]
+    row = found["promptfl", "last"]
     assert [row[name] for name in DOMAINS] == ["10.5 ± 0.7", "20.5 ± 0.7", "30.5 ± 0.7", "40.5 ± 0.7"]
     assert row["average"] == "25.5 ± 0.7"
     assert row["spread"] == "11.2 ± 0.0"
     assert (row["up"], row["bytes"], row["seconds"]) == ("8,192", "65,536", "2")
-    assert found["TRIP", "best"]["average"] == "77.0 ± 0.0"
+    assert found["trip", "best"]["average"] == "77.0 ± 0.0"
     assert found["zero-shot CLIP", "-"]["average"] == "40.0"
     assert "seeds 0, 1" in " ".join(table_text(table).lines)
 
@@ -61,7 +61,7 @@ def test_cells_are_those_of_numpy():
     for seed, of_seed in enumerate(values):
         runs += [make_record(value, held_out=name, seed=seed) for name, value in zip(DOMAINS, of_seed, strict=True)]
     (table,) = tables(runs)
-    row = ("PromptFL", LAST)
+    row = ("promptfl", LAST)
     for index, name in enumerate(DOMAINS):
         assert table.cell(row, name)[:3] == pytest.approx((values[:, index].mean(), values[:, index].std(ddof=1), 5))
     for column, of_seeds in ((AVERAGE, values.mean(1)), (SPREAD, values.std(1))):
@@ -70,14 +70,14 @@ def test_cells_are_those_of_numpy():
 
 def test_a_missing_cell_leaves_no_average():
     runs = whole() + [run for run in whole("TRIP") if run.held_out != ("photo",)]
-    row = rows(tables(runs)[0])["TRIP", "last"]
+    row = rows(tables(runs)[0])["trip", "last"]
     assert row["photo"] == row["average"] == row["spread"] == "-"
     assert row["cartoon"] == "20.5 ± 0.7"
 
 
 def test_an_average_over_some_domains_says_so():
     (table,) = tables([run for run in whole() if run.held_out[0] in ("cartoon", "photo")])
-    row = rows(table)["PromptFL", "last"]
+    row = rows(table)["promptfl", "last"]
     assert row["average of 2 of 4"] == "25.5 ± 0.7"
     assert "sketch" not in row
     assert "average of 2 of 4" in set(tidy(table, 1)["column"])
@@ -85,16 +85,16 @@ def test_an_average_over_some_domains_says_so():
 
 def test_cells_of_fewer_seeds_say_how_many():
     runs = [run for run in whole(seeds=(0, 1, 2)) if (run.seed, run.held_out) != (2, ("photo",))]
-    row = rows(tables(runs)[0])["PromptFL", "last"]
+    row = rows(tables(runs)[0])["promptfl", "last"]
     assert row["photo"] == "30.5 ± 0.7 (n=2)"
     assert row["average"] == "25.5 ± 0.7 (n=2)"
     assert row["cartoon"] == "21.0 ± 1.0"
 
 
 def test_one_seed_has_no_deviation_and_one_domain_no_spread():
-    row = rows(tables(whole(seeds=(4,)))[0])["PromptFL", "last"]
+    row = rows(tables(whole(seeds=(4,)))[0])["promptfl", "last"]
     assert [row[name] for name in (*DOMAINS, "average")] == ["14.0", "24.0", "34.0", "44.0", "29.0"]
-    assert rows(tables([make_record()])[0])["PromptFL", "last"]["spread"] == "-"
+    assert rows(tables([make_record()])[0])["promptfl", "last"]["spread"] == "-"
 
 
 @pytest.mark.parametrize("templates", [1, 60])
@@ -122,15 +122,15 @@ def test_where_all_domains_train_the_test_splits_count(fraction, role):
     )
     (table,) = tables([run])
     assert table.role == role
-    assert rows(table)["PromptFL", "last"]["average"] == "10.0"
+    assert rows(table)["promptfl", "last"]["average"] == "10.0"
     assert ("there is no test split" in " ".join(table_text(table).lines)) == (role == "validation")
 
 
 def test_versions_are_noted_where_they_differ():
-    assert not table_text(tables(whole() + whole("TRIP"))[0]).notes
+    assert "torch" not in "".join(table_text(tables(whole() + whole("TRIP"))[0]).notes)
     text = table_text(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
-    assert set(text.frame["method"]) == {"zero-shot CLIP", "PromptFL", "TRIP"}
-    assert text.notes[1:] == ["fedvlp 1, torch 2: PromptFL", "fedvlp 1, torch 3: TRIP"]
+    assert set(text.frame["method"]) == {"zero-shot CLIP", "promptfl", "trip"}
+    assert text.notes[1:3] == ["fedvlp 1, torch 2: promptfl", "fedvlp 1, torch 3: trip"]
 
 
 CURVES = {
@@ -163,11 +163,11 @@ def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
         of_seed = [values for (_, each), values in CURVES.items() if each == seed]
         best.append(statistics.mean(max(value for value in values if value is not None) for values in of_seed))
         gap.append(best[-1] - statistics.mean(values[-1] for values in of_seed))
-    row = ("PromptFL", ORACLE)
+    row = ("promptfl", ORACLE)
     assert table.cell(row, "photo").mean == pytest.approx((56.0 + 53.0) / 2)
     assert table.cell(row, AVERAGE).mean == pytest.approx(statistics.mean(best))
     assert table.cell(row, GAP)[:2] == pytest.approx((statistics.mean(gap), statistics.stdev(gap)))
-    assert table.cell(("PromptFL", LAST), GAP) is None
+    assert table.cell(("promptfl", LAST), GAP) is None
 
 
 def test_the_table_says_that_the_oracle_is_not_allowed():
@@ -195,18 +195,18 @@ def test_rows_are_ranked_by_their_average_and_those_without_one_are_last():
     (table,) = tables(whole() + whole("TRIP", best=77.0) + [make_record(99.0, method="PLAN")])
     assert list(dict.fromkeys(method for method, _ in ranked(table).rows)) == [
         "zero-shot CLIP",
-        "PromptFL",
-        "TRIP",
-        "PLAN",
+        "promptfl",
+        "trip",
+        "plan",
     ]
-    assert [method for method, _ in ranking(table).index] == ["zero-shot CLIP", "PromptFL", "TRIP"]
-    assert math.isnan(table.cell(("PLAN", LAST), "sketch").std)
+    assert [method for method, _ in ranking(table).index] == ["zero-shot CLIP", "promptfl", "trip"]
+    assert math.isnan(table.cell(("plan", LAST), "sketch").std)
 
 
 @pytest.mark.parametrize("accuracy", [{}, {"last round (3)": {}}, {"last round (3)": {"validation": 9.0}}])
 def test_a_method_that_was_never_evaluated_is_named_below_the_table(accuracy):
     (table,) = tables([*whole(), make_record(method="PLAN", accuracy=accuracy)], ALL)
-    assert table_text(table).notes == ["PLAN: not measured after any of these rounds"]
+    assert table_text(table).notes[0] == "plan: not measured after any of these rounds"
     (alone,) = tables([make_record(method="PLAN", accuracy=accuracy)], ALL)
     assert alone.rows == []
     assert len(table_text(alone).notes) == 1
@@ -244,14 +244,14 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
         base_to_new("Wide", 1, 40.0, 60.0),
     ]
     (table,) = tables(runs)
-    assert table.columns == ("base classes", "new classes")
+    assert table.columns == ("Base", "New")
     wide, narrow, _ = ranking(table).index
     assert (wide, narrow) == (("Wide", LAST), ("Narrow", LAST))
     assert table.cell(wide, AVERAGE).mean == pytest.approx((60 + 48) / 2)  # not of the mean classes, 50 and 60
     assert table.cell(narrow, AVERAGE).mean == pytest.approx(45.0)
     assert [table.cell(wide, name).mean for name in table.columns] == [50.0, 60.0]
     text = table_text(table)
-    assert list(text.frame)[2:5] == ["base classes", "new classes", "harmonic mean"]
+    assert list(text.frame)[2:5] == ["Base", "New", "H"]
     assert "spread" not in text.frame
     assert "Wide has the highest result, 54.0 ± 8.5 % harmonic mean of the accuracies on base and" in finding(table)
     assert "new classes: 2, names" in format_tables([text], "table")
@@ -260,11 +260,11 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
 def test_personal_has_the_worst_client_and_the_global_model_beside_the_mean():
     (table,) = tables([personal("FedOTP", 0, (90.0, 60.0), (50.0, 70.0))])
     assert table.columns == ("worst client", "spread of clients", "global model", "its worst client")
-    row = ("FedOTP", LAST)
+    row = ("fed_otp", LAST)
     assert [table.cell(row, name).mean for name in (*table.columns, AVERAGE)] == [60.0, 15.0, 60.0, 50.0, 75.0]
     assert "75.0 % mean accuracy of the clients' own models on their own test images" in finding(table)
     cells = tidy(table, 1)
-    assert cells[(cells["method"] == "FedOTP") & (cells["column"] == "mean of clients")]["mean"].tolist() == [75.0]
+    assert cells[(cells["method"] == "fed_otp") & (cells["column"] == "mean of clients")]["mean"].tolist() == [75.0]
 
 
 def test_other_data_sets_are_columns():
@@ -283,7 +283,7 @@ def test_new_classes_of_each_held_out_domain_fill_a_row():
         runs.append(make_record(held_out=domain, data=data, accuracy=accuracy, baseline=None))
     (table,) = tables(runs)
     assert table.columns == ("photo", "sketch")
-    assert table.cell(("PromptFL", LAST), "sketch").mean == 30.0
+    assert table.cell(("promptfl", LAST), "sketch").mean == 30.0
 
 
 def test_the_table_of_a_run_has_means_alone_of_what_is_measured_by_client():
@@ -299,5 +299,48 @@ def test_the_table_of_a_run_has_means_alone_of_what_is_measured_by_client():
         "global_spread",
     ]
     assert "own model mean  worst own model" in format_accuracies(rows)
-    assert column_title("test_new/ink") == "ink+n"
+    assert column_titles(["held_out_new/ink"]) == ["ink*n"]
     assert set(ORDER) == {*ROLES, *COMPUTED}
+
+
+def warnings(*records):
+    """What is said below the table of runs."""
+    (table,) = tables(records)
+    return table_text(table).notes
+
+
+def at_rate(rate, value, **other):
+    """A run of all rounds of its config that were best before its end."""
+    return make_record(value, rounds=15, optimizer={"class": "SGD", "lr": rate}, **other)
+
+
+def test_a_table_warns_of_what_a_person_would_have_seen():
+    assert warnings(at_rate(0.1, 50.0), at_rate(0.1, 51.0, seed=1)) == []
+    assert warnings(at_rate(0.1, 50.0, baseline=33.0)) == [
+        "worse than a guess, so look at images and class names: zero-shot CLIP with 3 classes"
+    ]
+    assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [
+        "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
+    ]
+
+
+def test_a_table_warns_of_methods_that_still_rise():
+    rising = {"accuracy": {"last round (15)": {"held_out/sketch": 3.0}, "best on source validation (15)": {}}}
+    said = ["source validation was best in the last round, so more rounds may help: trip"]
+    runs = [at_rate(0.1, 50.0), at_rate(0.1, 50.0, method="TRIP", **rising)]
+    assert warnings(*runs) == said
+    assert warnings(*runs, at_rate(0.1, 50.0, seed=1, method="TRIP")) == []  # one of two may be chance
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((50.0, 60.0, 55.0), []),
+        ((50.0, 55.0, 60.0), ["the best learning rate is at the edge of those tried: promptfl 0.3 of 0.02, 0.1, 0.3"]),
+        ((60.0, 55.0, 50.0), ["the best learning rate is at the edge of those tried: promptfl 0.02 of 0.02, 0.1, 0.3"]),
+    ],
+)
+def test_a_table_warns_of_a_best_learning_rate_at_the_edge(values, said):
+    runs = [at_rate(rate, value) for rate, value in zip((0.02, 0.1, 0.3), values, strict=True)]
+    assert warnings(runs[1], runs[2], runs[0]) == said
+    assert table_text(ranked(tables(runs)[0])).notes == said

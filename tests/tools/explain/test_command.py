@@ -186,5 +186,12 @@ def test_files_of_the_same_kinds_are_replaced_and_others_stay(tmp_path):
     assert listed() == ["tsne.png", "overlays.png"]
     assert names(tmp_path) == ["captions.json", "overlays.csv", "overlays.png", "overlays_mine.txt", "tsne.png"]
     (tmp_path / "tsne.png").unlink()
+    # A list of a stranger's may lead out of the folder, through one within it.
+    captions = tmp_path / "captions.json"
+    (tmp_path / "words").mkdir()
+    (tmp_path.parent / "mine.txt").write_text("mine")
+    entries = json.loads(captions.read_text(encoding="utf-8"))
+    captions.write_text(json.dumps([*entries, {"file": "words/../../mine.txt"}]), encoding="utf-8")
     write_explanations(tmp_path, {"words": {"words.png": picture}})
     assert listed() == ["overlays.png", "words.png"]
+    assert (tmp_path.parent / "mine.txt").exists()

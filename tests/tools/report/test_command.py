@@ -3,12 +3,10 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
 from fedvlp.commands.cli import main
-from fedvlp.utils.errors import UserError
 from tests.helpers.report_runs import write_run
 
 
@@ -43,41 +41,22 @@ def test_nothing_to_report_is_an_error(tmp_path, capsys):
     assert not target.exists()
 
 
-def test_failed_and_waiting_runs_of_a_sweep_are_named(runs, tmp_path):
-    states = {
-        "a": {"state": "done"},
-        "b": {"state": "failed", "error": "no images"},
-        "c": {"state": "waiting"},
-        "d": {"state": "waiting"},
-    }
+def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, capsys):
+    states = {f"trip-{seed}": {"state": "waiting"} for seed in range(20)}
+    states |= {"a": {"state": "done"}, "b": {"state": "interrupted"}}
     (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")
-    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 1
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"{runs}, failed: no images (b)" in text
-    assert f"{runs}, waiting (c, d)" in text
-
-
-def test_explain_is_asked_for_the_best_run_that_has_none(tmp_path, runs, monkeypatch, capsys):
-    write_run(tmp_path / "runs", [49.0, 48.0], method="PLAN", options={})
-    asked = []
-
-    def refuse(arguments):
-        asked.append(arguments)
-        raise UserError("no images are there")
-
-    monkeypatch.setattr("fedvlp.tools.explain.command.explanation_lines", refuse)
     target = tmp_path / "report.html"
     assert main(["report", str(runs), "-o", str(target)]) == 0
-    assert asked == []
-    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 1
-    (given,) = asked
-    folder = given[0].removeprefix("--ckpt_path=")
-    assert "TRIP" in folder
-    assert "no images are there" in target.read_text(encoding="utf-8")
-    (Path(folder) / "explanations").mkdir()
-    (Path(folder) / "explanations" / "captions.json").write_text("[]", encoding="utf-8")
-    assert main(["report", str(runs), "-o", str(target), "--explain"]) == 0
-    assert len(asked) == 1
+    text = target.read_text(encoding="utf-8")
+    note = f"21 of the sweep's 22 runs in {runs} are not finished; the same sweep makes them."
+    assert note.replace("'", "&#39;") in text
+    assert capsys.readouterr().out.endswith(f"{note}\n")
+    assert "What is missing" not in text
+    assert "trip-7" not in text
+    states["b"] = {"state": "failed", "error": "no images"}
+    (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")
+    assert main(["report", str(runs), "-o", str(target)]) == 1
+    assert f"{runs}, failed: no images (b)" in target.read_text(encoding="utf-8")
 
 
 def test_broken_sweep_file_is_named(runs, tmp_path, capsys):

@@ -47,16 +47,16 @@ def titles(folder):
 
 def test_accuracy_over_rounds(table):
     picture = accuracy_over_rounds(table)
-    above, below = picture.figure.axes
-    assert (above.get_ylabel(), below.get_ylabel()) == ("held-out (%)", "source validation (%)")
-    drawn = lines(above)
-    assert set(drawn) == {"PromptFL", "TRIP", "zero-shot CLIP"}
-    assert list(drawn["TRIP"].get_xdata()) == [1, 2]
-    assert list(drawn["TRIP"].get_ydata()) == [55, 58]
-    assert list(lines(below)["PromptFL"].get_ydata()) == [51, 50]
+    left, right = picture.figure.axes
+    assert (left.get_ylabel(), right.get_ylabel()) == ("held-out (%)", "source validation (%)")
+    drawn = lines(left)
+    assert set(drawn) == {"promptfl", "trip", "zero-shot CLIP"}
+    assert list(drawn["trip"].get_xdata()) == [1, 2]
+    assert list(drawn["trip"].get_ydata()) == [55, 58]
+    assert list(lines(right)["promptfl"].get_ydata()) == [51, 50]
     assert (drawn["zero-shot CLIP"].get_linestyle(), list(drawn["zero-shot CLIP"].get_ydata())) == (":", [40, 40])
-    assert drawn["PromptFL"].get_marker() != drawn["TRIP"].get_marker()
-    band = above.collections[-1].get_paths()[0].vertices
+    assert drawn["promptfl"].get_marker() != drawn["trip"].get_marker()
+    band = left.collections[-1].get_paths()[0].vertices
     at_the_end = band[band[:, 0] == 2, 1]
     assert (at_the_end.min(), at_the_end.max()) == pytest.approx((58 - np.sqrt(2), 58 + np.sqrt(2)))
 
@@ -67,17 +67,17 @@ def test_rounds_that_one_seed_lacks_are_no_part_of_a_curve(tmp_path):
     text = (folder / "metrics.csv").read_text(encoding="utf-8").splitlines()
     (folder / "metrics.csv").write_text("\n".join([text[0], *text[2:]]), encoding="utf-8")
     drawn = lines(accuracy_over_rounds(table_of(tmp_path)).figure.axes[0])
-    assert list(drawn["TRIP"].get_xdata()) == [2, 3]
+    assert list(drawn["trip"].get_xdata()) == [2, 3]
 
 
 def test_seeds_and_methods_without_every_domain_are_in_no_figure(runs):
     write_run(runs, [99.0, 99.0], "photo", seed=2)
     write_run(runs, [99.0, 99.0], "photo", 0, "PLAN", {})
     table = table_of(runs)
-    assert {method for method, _ in compared_rows(table)} == {"zero-shot CLIP", "PromptFL", "TRIP"}
+    assert {method for method, _ in compared_rows(table)} == {"zero-shot CLIP", "promptfl", "trip"}
     histories = history_frame(table, "held_out")
     assert set(histories["seed"]) == {0, 1}
-    assert "PLAN" not in set(histories["method"])
+    assert "plan" not in set(histories["method"])
 
 
 def test_accuracy_over_communication(table):
@@ -93,14 +93,20 @@ def test_domain_bars(table):
     drawn = [container for container in axes.containers if hasattr(container, "patches")]
     assert {bars.get_label(): [bar.get_height() for bar in bars] for bars in drawn} == {
         "zero-shot CLIP": [40, 40, 40],
-        "PromptFL": [44, 54, 49],
-        "TRIP": [53, 63, 58],
+        "promptfl": [44, 54, 49],
+        "trip": [53, 63, 58],
     }
     assert [text.get_text() for text in axes.get_xticklabels()] == ["photo", "sketch", "average of 2 of 3"]
     assert axes.get_ylim()[0] == 0
     assert len({bars.patches[0].get_hatch() for bars in drawn}) == 3
     first = sorted((bars[0].get_x(), bars[0].get_x() + bars[0].get_width()) for bars in drawn)
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
+
+
+def test_figures_are_equally_high(table):
+    heights = {picture.title: picture.figure.get_size_inches()[1] for picture in pictures_of(table)}
+    assert len(heights) == 3
+    assert max(heights.values()) - min(heights.values()) < 0.2  # a line of the legend
 
 
 def test_option_curve(tmp_path):

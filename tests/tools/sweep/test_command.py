@@ -50,7 +50,7 @@ def here(jobs, workers, report, devices):
 
 def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
     output = tmp_path / "sweep"
-    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--workers=1"]
+    own = ["--config=data/folders", "--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0", "--workers=1"]
     command = ["sweep", *more, *own, f"--output={output}"]  # options with a dot go to each fit
 
     def stop_after_one(jobs, workers, report, devices):
@@ -70,7 +70,7 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsy
     assert f"2 runs in {output}, 1 of them missing; 1 at a time" in printed
     assert "2/2 promptfl, held out ink, seed 0: done, " in printed
     assert "2 of 2 runs done" in printed
-    assert "PromptFL        last" in printed, "the table of both"
+    assert "promptfl        last" in printed, "the table of both"
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -94,9 +94,15 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
-    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
+    content = {
+        "config": "data/folders",
+        "models": [model, "zero_shot"],
+        "held_out": "none",
+        "seeds": 0,
+        "arguments": more,
+    }
     file.write_text(yaml.safe_dump({**content, "note": "A note."}))
-    command = ["sweep", f"--file={file}", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
+    command = ["sweep", f"--file={file}", "--seeds=0", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
     command += ["--data.test_fraction=0.3"]
     assert main([*command[:-2], "--dry_run", *command[-2:]]) == 0
     assert not (tmp_path / "runs").exists()
@@ -120,7 +126,15 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     file = tmp_path / "sweep.yaml"
     launcher = {"name": "slurm", "time": "2:00:00", "mem": "8G", "setup": "module load"}
     file.write_text(yaml.safe_dump({"config": "data/folders", "models": "zero_shot", "launcher": launcher}))
-    command = ["sweep", f"--file={file}", "--held_out=ink", "--slurm.time=1:00:00", f"--output={output}", *more]
+    command = [
+        "sweep",
+        f"--file={file}",
+        "--held_out=ink",
+        "--seeds=0",
+        "--slurm.time=1:00:00",
+        f"--output={output}",
+        *more,
+    ]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
@@ -222,7 +236,10 @@ def test_bad_options(capsys, wrong):
     assert "fedvlp sweep: error: " in capsys.readouterr().err
 
 
-def test_a_protocol_that_holds_nothing_out_has_one_run_a_seed(more, tmp_path, capsys):
+def test_what_holds_nothing_out_has_one_run_a_seed(more, image_root, tmp_path, capsys):
+    one_domain = [*more, f"--data.root={image_root / 'ink'}", "--config=data/class_folders", "--models=promptfl"]
+    assert main(["sweep", *one_domain, "--seeds=0,1", f"--output={tmp_path}", "--dry_run"]) == 0
+    assert capsys.readouterr().out.count("--data.held_out=null") == 2
     protocol = [*more, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
     assert main(["sweep", *protocol, "--seeds=0,1", f"--output={tmp_path}"]) == 0
     printed = capsys.readouterr().out

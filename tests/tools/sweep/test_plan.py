@@ -64,7 +64,7 @@ def test_a_sweep_of_names():
 
 def test_defaults_of_a_sweep():
     sweep = make_sweep({"models": "trip"})
-    assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0,), ())
+    assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0, 1, 2), ())
 
 
 def test_a_custom_config(tmp_path):

@@ -23,7 +23,7 @@ STEP = 0.6
 def accuracy(data, client, weight):
     """On the client's own validation images."""
     points, labels = data.points(100 + client.id, 20)
-    return ((points @ weight.T).argmax(1) == labels).float().mean().item()
+    return ((points @ weight.T).argmax(1) == labels).double().mean().item()
 
 
 def written_out(data, rounds, steps, centered):
@@ -69,6 +69,39 @@ def test_equal_gaps_and_no_gaps_leave_weights_alone():
         assert torch.equal(FedDGGA(STEP).adjusted(weights, gaps, 1.0), weights)
     released = FedDGGA(STEP, centered=False).adjusted(weights, {0: 0.1, 1: 0.1, 2: 0.1}, 1.0)
     assert released.tolist() == pytest.approx([0.7 / 1.6, 0.5 / 1.6, 0.4 / 1.6])
+
+
+class Measured(Whole):
+    """Of each client's 20 validation images so many are of the class that a matrix of zeros tells."""
+
+    right = {100: 16, 101: 15, 102: 18}  # noqa: RUF012
+
+    def points(self, number, count):
+        points, labels = super().points(number, count)
+        if number in self.right:
+            labels = torch.arange(count).ge(self.right[number]).long()
+        return points, labels
+
+
+def test_clients_whose_accuracy_does_not_change_keep_equal_weights(tmp_path):
+    """0.8, 0.75 and 0.9 in float32 differ from themselves, which is no gap."""
+    state = federation(tmp_path, rounds=5, steps=1, add_ons=FedDGGA(STEP)).fit(Linear(0.0), Measured())
+    assert state.memory["add_on/0/0/weights"].tolist() == [1 / 3] * 3
+
+
+def test_a_gap_that_all_clients_have_changes_nothing_however_it_is_rounded():
+    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    # Three ways to 0.1, of which no two are equal in float64.
+    tied = {0: 0.9 - 0.8, 1: 0.4 - 0.3, 2: 0.8 - 0.7}
+    assert len(set(tied.values())) == 3
+    assert torch.equal(FedDGGA(STEP).adjusted(weights, tied, 1.0), weights)
+    gaps = {0: 0.125, 1: -0.25, 2: 0.5}
+    moved = FedDGGA(STEP).adjusted(weights, gaps, 0.5)
+    # The step looks at where gaps lie to each other alone: not at their unit, their zero or the clients' order.
+    for other in ({id: gap + 2 for id, gap in gaps.items()}, {id: gap / 1024 for id, gap in gaps.items()}):
+        torch.testing.assert_close(FedDGGA(STEP).adjusted(weights, other, 0.5), moved, rtol=1e-12, atol=0)
+    turned = FedDGGA(STEP).adjusted(weights.flip(0), {2 - id: gap for id, gap in gaps.items()}, 0.5)
+    torch.testing.assert_close(turned.flip(0), moved, rtol=1e-12, atol=0)
 
 
 def test_who_has_no_gap_keeps_its_share_but_for_the_sum():
@@ -129,7 +162,7 @@ def test_clients_of_no_weight_still_count_where_they_are_alone():
     sent = {0: 1.0, 2: 4.0}
     updates = []
     for id, value in sent.items():
-        upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2)}
+        upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2, dtype=torch.float64)}
         updates.append(ClientUpdate(clients[id], upload, clients[id].num_examples))
     task = PhaseTask(setup, state, seeds={}, rounds=3, all_clients=lambda: clients)
     assert task.aggregate(updates).shared["p"].item() == pytest.approx(2.5)

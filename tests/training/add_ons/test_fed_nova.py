@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp.core.state import ClientUpdate
 from fedvlp.training.add_ons import FedNova
+from fedvlp.training.add_ons.base import ServerRound
 from fedvlp.training.add_ons.fed_nova import distance_of_steps
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
@@ -86,6 +88,27 @@ def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
     plain = federation(tmp_path, **options).fit(Constant(RATE), Whole()).shared["weight"][:, 0]
     torch.testing.assert_close(moved.sum(), plain.sum())
     assert not torch.allclose(moved, plain, atol=1e-2)
+
+
+@pytest.mark.parametrize("claimed", [1e-9, 0.0, -3.0])
+def test_who_claims_less_than_a_step_counts_for_no_more_than_one(claimed):
+    data = Points()
+    ends = [torch.tensor([0.5, -2.0]), torch.tensor([3.0, 1.0]), torch.tensor([-1.0, 4.0])]
+    updates = []
+    for client, end in zip(data.clients, ends, strict=True):
+        updates.append(ClientUpdate(client, {"p": end}, client.num_examples))
+    weights = {client.id: float(client.num_examples) for client in data.clients}
+
+    def rescaled(*lengths):
+        sent = [{"length": torch.tensor([length])} for length in lengths]
+        shared = {"p": torch.zeros(2)}
+        server = ServerRound(updates, sent, shared, {}, ("p",), data.clients, weights, round=0, rounds=1)
+        return [update.state["p"] for update in FedNova().before_aggregation(server)[0]]
+
+    # 2/9, 3/9 and 4/9 of the points: tau_eff of 1, 4 and 2 steps.
+    effective = (2 * 1 + 3 * 4 + 4 * 2) / 9
+    expected = [effective * end / steps for end, steps in zip(ends, (1, 4, 2), strict=True)]
+    torch.testing.assert_close(rescaled(claimed, 4.0, 2.0), expected)
 
 
 def test_how_far_an_optimizer_moves():

@@ -184,6 +184,36 @@ def test_only_what_is_averaged_over_the_cohort_is_corrected():
     assert averaged_names(PersonalBias(), PersonalBias().configure_phases()[0]) == ("weight",)
 
 
+class TwoMeans(Linear):
+    """A matrix that is averaged by the clients' points, and a bias that may be the mean of clients that count once."""
+
+    def __init__(self, weighting):
+        super().__init__()
+        self.weighting = weighting
+        self.bias = torch.nn.Parameter(torch.zeros(3))
+
+    def forward(self, inputs):
+        return super().forward(inputs) + self.bias
+
+    def configure_phases(self):
+        names = ("weight", "bias")
+        means = ByName({"weight": FedAvg(self.weighting), "bias": FedAvg("uniform")})
+        return [Phase("train", train=names, upload=names, strategy=means)]
+
+
+@pytest.mark.parametrize(("weighting", "share"), [("examples", 8 / 36), ("uniform", 1 / 3)])
+@pytest.mark.parametrize(("add_on", "factor"), [(Scaffold(), 1.0), (FedDyn(0.3), -1 / 0.3)], ids=["Scaffold", "FedDyn"])
+def test_clients_count_once_only_where_they_do_in_all_means(tmp_path, add_on, factor, weighting, share):
+    run = federation(tmp_path, rounds=1, steps=2, cohort_size=1, seed=3, add_ons=add_on)
+    state = run.fit(TwoMeans(weighting), Whole())
+    own = run.run_state.optimizer_states
+    assert list(own) == [0]
+    # The server's variate, or its drift, moves by the client's share of what it kept.
+    (moved,) = [value for name, value in state.memory.items() if name.endswith("/weight")]
+    torch.testing.assert_close(moved, share * factor * own[0]["add_on/0/0/weight"])
+    assert moved.abs().max() > 0.01
+
+
 def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
     """What an add-on sends is not counted: 900 would be too far."""
 

@@ -1,0 +1,45 @@
+"""No command writes over what it reads."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from fedvlp.commands.cli import main
+
+COMMANDS = {
+    "report": ["report", "RUN", "-o"],
+    "leaderboard": ["leaderboard", "RUN", "-o"],
+    "compare": ["compare", "RUN", "--output"],
+    "export": ["export", "RUN", "--format", "torch_export", "--output"],
+    "test": ["test", "--ckpt_path", "RUN/prompts.safetensors", "--output"],
+    "diagnose": ["diagnose", "--ckpt_path", "RUN", "--output"],
+}
+
+
+def contents(folder):
+    """What the files of a folder hold."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_file_of_the_run_is_no_output(command, trip_run, tmp_path, capsys):
+    run = trip_run
+    os.link(run / "prompts.safetensors", tmp_path / "model.pt2")
+    before = contents(run)
+    for output in (run / "summary.json", tmp_path / "model.pt2"):
+        # An export has a description beside it.
+        named = output.with_suffix(".pt2") if command == "export" else output
+        words = [word.replace("RUN", str(run)) for word in COMMANDS[command]]
+        assert main([*words, str(named)]) == 1
+        assert f"{output} is one that is read. Name another." in capsys.readouterr().err
+        assert contents(run) == before
+
+
+def test_a_page_in_the_runs_folder_is_written_anew(trip_run):
+    run = trip_run
+    before = contents(run)
+    for _ in range(2):
+        assert main(["leaderboard", str(run), "-o", str(run / "page.html")]) == 0
+    assert {name: content for name, content in contents(run).items() if name != "page.html"} == before
