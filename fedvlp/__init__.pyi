@@ -31,6 +31,7 @@ from fedvlp.data import VLCS as VLCS
 from fedvlp.data import ByDomain as ByDomain
 from fedvlp.data import Caltech101 as Caltech101
 from fedvlp.data import Camelyon17 as Camelyon17
+from fedvlp.data import ClassFolders as ClassFolders
 from fedvlp.data import Dirichlet as Dirichlet
 from fedvlp.data import Dispersed as Dispersed
 from fedvlp.data import DomainFolders as DomainFolders

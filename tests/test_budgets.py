@@ -25,7 +25,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2300, 10),
     "commands": (560, 4),
     "core": (2980, 14),
-    "data": (5370, 22),
+    "data": (5430, 22),
     "methods": (5950, 41),
     "pretrained": (250, 3),
     "results": (850, 5),

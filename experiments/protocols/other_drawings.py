@@ -18,9 +18,9 @@ DATA_SETS = {"things": tuple(THINGS), "colours": tuple(COLOURS)}
 
 
 def write_data_set(root: Path, name: str) -> Path:
-    """Draws a data set into folders unless it is there, and returns its folder.
+    """Draws a data set into class folders unless it is there, and returns its folder.
 
-    Its drawings are of all things, patterns and colours, in the styles of StyledShapes, which are one domain here.
+    Its drawings are of all things, patterns and colours, in the styles of StyledShapes, which are no domains here.
 
     Args:
         root: folder of all data sets.
@@ -31,7 +31,7 @@ def write_data_set(root: Path, name: str) -> Path:
     if is_whole.is_file():
         return folder
     for number, class_name in enumerate(DATA_SETS[name]):
-        place = folder / "drawings" / class_name
+        place = folder / class_name
         place.mkdir(parents=True, exist_ok=True)
         for index in range(IMAGES_PER_CLASS):
             _image(name, class_name, number, index).save(place / f"{index:02d}.png")

@@ -86,7 +86,7 @@ PROTOCOLS = (
         (f"--config={CROSS_DATASET}",),
         {
             "StyledShapes": "test",
-            **{name: f"transfer/DomainFolders {name}" for name in DATA_SETS},
+            **{name: f"transfer/ClassFolders {name}" for name in DATA_SETS},
             "mean of both": "transfer",
         },
     ),

@@ -13,7 +13,7 @@ import yaml
 from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.run_folder import run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
@@ -92,13 +92,14 @@ def file_of_run(where: Path) -> Path:
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
-def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns a config of the method that a trained file is of, with its classes for data.
+def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
+    """Returns a config of the method that a trained file is of; its ``data`` are its run's, or its classes alone.
 
     Args:
         where: prompts or a checkpoint.
         allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
             will be imported.
+        instead: as of :func:`config_of_run`.
 
     Raises:
         UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
@@ -117,10 +118,10 @@ def trained_config(where: Path, allow: Sequence[str] = ()) -> dict[str, Any]:
         "num_clients": options.pop("num_clients", None),
     }
     rounds = options.pop("rounds", None)
-    data_class = f"{PredictionData.__module__}.{PredictionData.__qualname__}"
+    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": of_data}
     return {
         "model": {"class_path": model["class_path"], "init_args": options},
-        "data": {"class_path": data_class, "init_args": of_data},
+        "data": data if instead is None else config_of_run(where, allow, instead).get("data", data),
         "trainer": {} if rounds is None else {"rounds": rounds},
     }
 
@@ -139,21 +140,18 @@ def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict
     path = run_of(file) / "config.yaml"
     if not path.is_file():
         return {"trainer": {}}
-    content = read_yaml(path)
-    data, trainer = [content.get(name) if isinstance(content, dict) else None for name in ("data", "trainer")]
-    precision = trainer.get("precision") if isinstance(trainer, dict) else None
+    needs = [] if instead is None else ["data"]
+    content = read_run_config(path, needs, f"Pass {instead}, so that it is not needed.")
+    precision = content.get("trainer", {}).get("precision")
     config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
-    if instead is not None:
-        if not (isinstance(data, dict) and isinstance(data.get("class_path"), str)):
-            raise UserError(f"{path} has no data.class_path. Pass {instead}, so that it is not needed.")
-        config["data"] = data
-        options = data.get("init_args")
-        if isinstance(options, dict):
-            # A stranger's config decides neither where a folder is made nor what is downloaded.
-            options.pop("download", None)
-            cache_dir = options.get("cache_dir")
-            if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
-                del options["cache_dir"]
+    for name in needs:
+        config[name] = content[name]
+        options = content[name].get("init_args") or {}
+        # A stranger's config decides neither where a folder is made nor what is downloaded.
+        options.pop("download", None)
+        cache_dir = options.get("cache_dir")
+        if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
+            del options["cache_dir"]
     check_classes(path, config, allow)
     return config
 

@@ -36,7 +36,7 @@ from fedvlp.data.benchmarks.modules import (
     TerraIncognita,
     TinyImageNet,
 )
-from fedvlp.data.domain_folders import DomainFolders
+from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
@@ -55,6 +55,7 @@ __all__ = [
     "ByDomain",
     "Caltech101",
     "Camelyon17",
+    "ClassFolders",
     "Dirichlet",
     "Dispersed",
     "DomainFolders",

@@ -1,13 +1,15 @@
-"""Real images in folders: ``root/domain/class/image``; what is wrong with other trees; classes by names of folders."""
+"""Real images in folders, with domains or without; what is wrong with other trees; classes by names of folders."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -27,7 +29,8 @@ from fedvlp.data.files.images import (
     bad_images_message,
     composed,
     folders_in,
-    list_images,
+    is_image,
+    list_files,
     unreadable,
 )
 from fedvlp.data.module import FederatedDataModule
@@ -69,7 +72,8 @@ class DomainFolders(FederatedDataModule):
         root: Folder with a folder for each domain, each with a folder for each class.
         on_bad_image: What to do if images can't be read: "error" lists them and stops, "skip" leaves them out.
         allow_missing_classes: Whether a domain may lack a class that another has.
-        allow_single_domain: Whether one domain is enough, as for a partition by labels or a target of cross_dataset.
+        merge_spellings: Whether class folders that differ in capitals, spaces, _ and - alone, as Face and face, are one
+            class, called as most of its images are; else they are refused, unless class_names_map tells them apart.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -78,7 +82,7 @@ class DomainFolders(FederatedDataModule):
         root: str,
         on_bad_image: Literal["error", "skip"] = "error",
         allow_missing_classes: bool = False,
-        allow_single_domain: bool = False,
+        merge_spellings: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -86,7 +90,7 @@ class DomainFolders(FederatedDataModule):
         self.name = f"{type(self).__name__} {self.root.resolve().name}"
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
-        self.allow_single_domain = allow_single_domain
+        self.merge_spellings = merge_spellings
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
@@ -95,11 +99,48 @@ class DomainFolders(FederatedDataModule):
     @cached_property
     def _files(self) -> tuple[dict[str, Images], list[str]]:
         """The files of each domain and the names of the class folders."""
-        domains = scan(self.root, self.allow_single_domain)
+        domains = self.scan()
+        several = spellings(domains, self.class_names_map)
+        if several and not self.merge_spellings:
+            listed = [f"{', '.join(map(repr, names))} are one class in {len(names)} spellings" for names in several]
+            raise UserError(
+                f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Read them as one with "
+                "data.merge_spellings=true, rename the folders, or tell them apart by data.class_names_map."
+            )
+        name_of = {name: names[0] for names in several for name in names}
+        for files in domains.values() if several else ():
+            files[:] = [replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files]
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
         self._check_classes(classes)
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
+
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
+
+        Raises:
+            UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
+        """
+        files, stray = _read_tree(self.root)
+        if not files and not stray:
+            raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {self.root}.")
+        in_folders = [name for name in stray if "/" in name]
+        # A few images beside the folders are stray files; more than there are inside means that a level is missing.
+        if not files or len(in_folders) > len(files):
+            where = f"root/{in_folders[0]}" if in_folders else "images directly"
+            raise UserError(
+                f"Expected {EXPECTED}; found {where} in {self.root}, so a level of folders is missing. Where there are "
+                "no domains, use --config data/class_folders. If that is a domain's, point data.root one level up."
+            )
+        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(map(composed, folders_in(self.root)))}
+        for file in files:
+            domains[file.domain].append(file)
+        if len(domains) < 2:
+            raise UserError(
+                f"Expected two domains or more laid out as {EXPECTED}; found one, {files[0].domain!r}, in {self.root}. "
+                "If it holds domains, point data.root to it; if classes, do so with --config data/class_folders."
+            )
+        return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
         """Returns the domains after every file was decoded once, without those that could not be.
@@ -158,11 +199,54 @@ class DomainFolders(FederatedDataModule):
         bad_rows = _read_rows(path, len(images))
         if bad_rows is None:
             bad = unreadable(images.paths, f"checking {domain}")
-            write_cache_file(path, partial(write_json, value={"bad": sorted(bad)}))
+            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad)}))
             return bad
         # A right to read that was given since then changes neither size nor time of the file.
         again = unreadable([images.paths[row] for row in bad_rows], f"checking {domain}")
         return {bad_rows[position]: reason for position, reason in again.items()}
+
+
+class ClassFolders(DomainFolders):
+    """Images in folders of classes alone: root/class/image, the image at any depth below its class.
+
+    All are one domain, called as the folder; ``partition`` deals it out to clients.
+
+    Args:
+        root: Folder with a folder for each class.
+        **options: The arguments of DomainFolders.
+    """
+
+    def scan(self) -> dict[str, list[ImageFile]]:
+        """Returns the images of the one domain, sorted; refuses folders of domains, or of parts such as train."""
+        domain = composed(self.root.resolve().name)
+        files = scan_domain(self.root, domain)
+        below: dict[str, set[str]] = defaultdict(set)
+        for file in files:
+            below[file.class_name].add(
+                file.name.split("/", 2)[2].rpartition("/")[0]
+            )  # empty in the class folder itself
+        first, *others = below.values()
+        if len(first) > 1 and all(names == first for names in others):
+            raise UserError(
+                f"Expected root/class/image, such as root/dog/1.png; each of {', '.join(below)} in {self.root} has the "
+                f"folders {', '.join(sorted(first))}. If these are the classes of domains, or of parts such as train "
+                "and test, use --config data/folders, or point data.root to one of them."
+            )
+        if empty := sorted(set(map(composed, folders_in(self.root))) - set(below)):
+            log.warning("Ignoring %d folder(s) without an image in %s: %s.", len(empty), self.root, ", ".join(empty))
+        return {domain: files}
+
+
+def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
+    """Returns the names of each class that is spelt in several ways, but for some others, that of most images first.
+
+    CLIP reads names that differ in capitals, spaces, ``_`` and ``-`` alone as one.
+    """
+    counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
+        groups[re.sub(r"[\s_-]+", " ", name).strip().casefold()].append(name)
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
@@ -187,66 +271,43 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
 def _read_rows(path: Path, count: int) -> list[int] | None:
     """Reads which images were bad; None if that is not known or the file is damaged."""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["bad"]
+        rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
         return rows if all(0 <= row < count for row in rows) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def scan(root: Path, allow_single_domain: bool = False) -> dict[str, list[ImageFile]]:
-    """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
-
-    Args:
-        root: the folder of the domains.
-        allow_single_domain: whether one domain is no mistake.
-
-    Raises:
-        UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
-    """
-    if not root.is_dir():
-        raise UserError(f"Expected a folder laid out as {EXPECTED}; there is no folder {root}. Check data.root.")
-    domains: dict[str, list[ImageFile]] = {composed(name): [] for name in folders_in(root)}
-    too_high: dict[int, list[str]] = defaultdict(list)
-    for parts, path in list_images(root):
-        if len(parts) < 3:  # a domain, a class and a file at least
-            too_high[len(parts)].append("/".join(parts))
-        else:
-            names = [composed(part) for part in parts]
-            domains[names[0]].append(ImageFile(names[0], names[1], "/".join(names), path))
-    stray = list(chain.from_iterable(too_high.values()))
-    filled = [domain for domain, files in domains.items() if files]
-    if not filled and not stray:
-        raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {root}.")
-    # A few images beside the folders are stray files; more than there are inside means that a level is missing.
-    if not filled or len(too_high[2]) > sum(map(len, domains.values())):
-        where = f"root/{too_high[2][0]}" if too_high[2] else "images directly"
-        raise UserError(
-            f"Expected {EXPECTED}; found {where} in {root}, so a level of folders is missing. If that is a domain's "
-            "folder, point data.root one level up. Else put the class folders into one folder for each domain."
-        )
-    if len(domains) < 2 and not allow_single_domain:
-        raise UserError(
-            f"Expected at least two domains laid out as {EXPECTED}; found one, {filled[0]!r}, in {root}. If domains "
-            "are inside it, point data.root one level down. Else add a folder for each other domain, or allow it with "
-            "data.allow_single_domain=true."
-        )
-    if stray:
-        log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
-    return {domain: sorted(files) for domain, files in sorted(domains.items())}
-
-
 def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
-    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named as :func:`scan` does."""
-    if not folder.is_dir():
-        raise UserError(f"Expected a folder of class folders at {folder}; there is none. Check the root.")
-    files: list[ImageFile] = []
-    for parts, path in list_images(folder):
-        if len(parts) > 1:  # a class and a file at least
-            names = [composed(part) for part in parts]
-            files.append(ImageFile(domain, names[0], "/".join([domain, *names]), path))
+    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named with the domain."""
+    files, _ = _read_tree(folder, domain)
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
-    return sorted(files)
+    return files
+
+
+def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str]]:
+    """The images in class folders, sorted, and the names of others; ``above`` is the domain of a root that is one."""
+    if not root.is_dir():
+        raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
+    files: list[ImageFile] = []
+    stray: list[str] = []
+    others: list[str] = []
+    for parts, path in list_files(root):
+        names = [*above, *map(composed, parts)]
+        if not is_image(path):
+            others.append(os.path.splitext(path)[1].lower() or "no ending")
+        elif len(names) < 3:  # a domain, a class and a file at least
+            stray.append("/".join(parts))
+        else:
+            files.append(ImageFile(names[0], names[1], "/".join(names), path))
+    if files and stray:
+        log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
+    if others:
+        kinds = ", ".join(sorted(set(others)))
+        log.warning(
+            "Ignoring %d file(s) in %s with endings that are not read as images (%s).", len(others), root, kinds
+        )
+    return sorted(files), stray
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from fedvlp.core.metrics import Predictions, confusion_of
 from fedvlp.utils.errors import UserError
@@ -14,6 +16,8 @@ from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
 TENSORS = ("labels", "predicted", "confidence")
+MAX_CLASSES = 100_000
+"""More than any data set has."""
 
 PredictionsByRow = Mapping[str, Mapping[str, Predictions]]
 """By "zero-shot CLIP" or "last round", and then by split, ``<role>/<domain>``."""
@@ -32,11 +36,15 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
     write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
 
 
-def read_predictions(run: Path) -> PredictionsByRow:
-    """Returns the predictions in a run's folder; empty if it has no such file.
+def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsByRow:
+    """Returns the predictions in a run's folder, which may be a stranger's; empty if it has no such file.
+
+    Args:
+        run: the folder.
+        num_classes: how many classes train; a split may have other classes.
 
     Raises:
-        UserError: if the file is damaged.
+        UserError: if the file is damaged, or has a class beyond these.
     """
     path = run / FILE
     if not path.is_file():
@@ -47,13 +55,25 @@ def read_predictions(run: Path) -> PredictionsByRow:
     try:
         for row, by_split in header["splits"].items():
             for split, names in by_split.items():
-                of_split = {name: tensors[f"{row}/{split}/{name}"] for name in TENSORS}
-                predictions.setdefault(row, {})[split] = Predictions(
-                    **of_split, clients=tuple(names["clients"]), class_names=tuple(names["class_names"])
-                )
-    except (KeyError, TypeError, AttributeError) as error:
+                labels, predicted, confidence = (tensors[f"{row}/{split}/{name}"] for name in TENSORS)
+                class_names = tuple(map(str, names["class_names"]))
+                _check(labels, predicted, confidence, len(class_names) or num_classes)
+                clients = tuple(map(str, names["clients"]))
+                of_split = Predictions(labels, predicted, confidence, clients, class_names)
+                predictions.setdefault(row, {})[split] = of_split
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{path} holds no predictions of a run. Make the run again, or remove the file.") from error
     return predictions
+
+
+def _check(labels: Tensor, predicted: Tensor, confidence: Tensor, num_classes: int) -> None:
+    """Raises ValueError if tensors are no predictions of these classes."""
+    is_whole = labels.dtype == predicted.dtype == torch.int32 and predicted.numel() > 0
+    if not is_whole or predicted.shape != confidence.shape or predicted.shape[1:] != labels.shape or labels.ndim != 1:
+        raise ValueError("other shapes or types")
+    # -1 is the label of images of no class.
+    if min(labels.min() + 1, predicted.min()) < 0 or max(labels.max(), predicted.max()) >= num_classes:
+        raise ValueError("another class")
 
 
 def confusion_csv(predictions: PredictionsByRow, class_names: Sequence[str]) -> str:

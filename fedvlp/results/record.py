@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
-from fedvlp.results.predictions import PredictionsByRow, read_predictions
+from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
+from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import DAMAGES, LARGEST, checked_json
 
 ZERO_SHOT_ROW = "zero-shot CLIP"
 LAST_ROW = "last round"
@@ -103,33 +104,50 @@ class Record:
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
-        """Takes a record from the content of ``summary.json``."""
+        """Takes a record from the content of ``summary.json``, which may be a stranger's.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError: if a value is missing, of another type or out of range.
+        """
+        summary = checked_json(summary)
         # Conversions are the checks: what is of another type raises here, and not later in the middle of a table.
         model = summary["model"]
         init_args = dict(model["init_args"])
         clip = init_args.get("clip", "")
         counts = summary.get("communication_per_client_and_round")
         training = {**summary["training"], "batch_size": summary.get("batch_size")}
-        rows = summary["accuracy"].items()
+        add_ons = [{**rule, "class": str(rule["class"])} for rule in training.get("add_ons", [])]
+        training |= {"seed": int(training["seed"]), **({"add_ons": add_ons} if add_ons else {})}
+        optimizer = summary.get("optimizer")
+        accuracy: dict[str, dict[str, float]] = {}
+        for title, row in summary["accuracy"].items():
+            accuracy[title] = {name: float(value) for name, value in row.items()}
+            # Sums of float32 values may end a little above 100.
+            if not all(0 <= value <= 100.001 for value in accuracy[title].values()):
+                raise ValueError(f"expected accuracies from 0 to 100 in {title}")
+        metrics = {title: dict(by_split) for title, by_split in summary.get("metrics", {}).items()}
+        for by_split in metrics.values():
+            for scores in by_split.values():
+                _beside_accuracy(scores)
         return cls(
             folder=folder,
             method=model["class_path"].rpartition(".")[2],
             options={name: value for name, value in init_args.items() if name not in LINKED_OPTIONS},
             clip=str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip),
             clip_fingerprint=str(model["clip_fingerprint"]),
-            optimizer=summary.get("optimizer"),
-            training={**training, "seed": int(training["seed"])},
+            optimizer=None if optimizer is None else dict(optimizer),
+            training=training,
             rounds=int(summary["rounds"]),
-            data=dict(summary.get("data", {})),
+            data=_data(summary.get("data", {})),
             split=str(summary["split"]),
             protocol=str(summary["protocol"]),
             held_out=tuple(map(str, summary["held_out"])),
-            accuracy={title: dict(zip(row, map(float, row.values()), strict=True)) for title, row in rows},
+            accuracy=accuracy,
             communication={name: int(counts[name]) for name in COSTS} if counts else {},
             seconds=float(summary.get("seconds", 0.0)),
-            versions=dict(summary["versions"]),
-            features=dict(summary.get("features", {})),
-            metrics={title: dict(scores) for title, scores in summary.get("metrics", {}).items()},
+            versions={name: str(version) for name, version in summary["versions"].items()},
+            features={name: float(value) for name, value in summary.get("features", {}).items()},
+            metrics=metrics,
         )
 
     @property
@@ -191,31 +209,35 @@ class Record:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One row for each round, from ``metrics.csv``, without empty cells.
+        """One row for each round, from ``metrics.csv``, without cells that are empty or hold no finite number.
 
         Raises:
-            UserError: if the file holds something else than numbers.
+            UserError: if the file holds something else than numbers, or no rounds.
         """
         path = self.folder / "metrics.csv"
         if not path.is_file():
             return []
         try:
             # By way of strings, since pandas' own conversion may round the last digit.
-            frame = pd.read_csv(path, dtype=str).astype(float)
-        except ValueError as error:
+            frame = pd.read_csv(path, dtype=str).astype(float).set_index("round", drop=False)
+        except (ValueError, KeyError) as error:
             raise UserError(f"{path} is damaged: expected numbers below its titles. Make the run again.") from error
-        return [row.dropna().to_dict() for _, row in frame.iterrows()]
+        return [row[row.abs() <= LARGEST].to_dict() for _, row in frame.iterrows()]
 
-    @property
+    @cached_property
     def predictions(self) -> PredictionsByRow:
-        """The predicted class of each test and held-out image, read from its file; empty if there is none."""
-        return read_predictions(self.folder)
+        """The predicted class of each test and held-out image, read from its file; empty if there is none.
+
+        Raises:
+            UserError: if the file is damaged, or of other classes than the run's.
+        """
+        return read_predictions(self.folder, len(self.data.get("classes", ())) or MAX_CLASSES)
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The run's whole configuration; empty if it was made in Python."""
+        """The run's whole configuration; empty if it was made in Python. Raises as :func:`read_run_config`."""
         path = self.folder / "config.yaml"
-        return yaml.safe_load(path.read_text(encoding="utf-8")) or {} if path.is_file() else {}
+        return read_run_config(path) if path.is_file() else {}
 
 
 def load_record(folder: str | Path) -> Record:
@@ -230,7 +252,7 @@ def load_record(folder: str | Path) -> Record:
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
         return Record.from_summary(Path(folder), json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGES as error:
         reason = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise UserError(f"{path} is no summary of a run: {reason}. Make the run again, or remove it.") from error
 
@@ -240,7 +262,7 @@ def sweep_name(run: Path) -> str:
     return next((parent.name for parent in run.absolute().parents if (parent / SWEEP_FILE).is_file()), "")
 
 
-def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
+def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tuple[list[Record], list[str]]:
     """Finds the finished runs at or below some paths.
 
     Of runs that are equal except for their folder, the one counts whose folder's name, a time, is the latest. A run
@@ -248,6 +270,7 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
 
     Args:
         paths: run folders, or folders of runs at any depth.
+        needs: which of ``history``, ``predictions`` and ``config`` must be readable; they are read later otherwise.
 
     Returns:
         The runs in the order of their paths, each once, and a line for each path or run folder that could not be read.
@@ -265,6 +288,8 @@ def find_records(paths: Sequence[str | Path]) -> tuple[list[Record], list[str]]:
         for folder in folders:
             try:
                 record = load_record(folder)
+                for name in needs:
+                    getattr(record, name)
             except UserError as error:
                 # A run that was stopped is no news where one that was begun after it has ended.
                 is_damaged = (folder / "summary.json").is_file()
@@ -359,12 +384,36 @@ def _about(record: Record) -> dict[str, Any]:
 
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:
     """Returns what a summary has of a split or role beside its accuracy."""
-    measured = {name: scores[name] for name in SCORES if name in scores}
-    measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
+    measured = {name: float(scores[name]) for name in SCORES if name in scores}
+    measured |= {name: float(scores[name]["accuracy"]) for name in WORST if name in scores}
     # A run has one folder of images out of distribution; they are by the folder's name.
     for detected in scores.get(OUT_OF_DISTRIBUTION, {}).values():
-        measured |= {name: detected[name] for name in DETECTION}
+        measured |= {name: float(detected[name]) for name in DETECTION}
     return measured
+
+
+def _data(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a data module said of itself; what tables are made of has its type."""
+    data = dict(described)
+    for name, of_type in DATA_TYPES.items():
+        # An official validation list, for instance, has no fraction.
+        if data.get(name) is not None:
+            data[name] = of_type(data[name])
+    return data
+
+
+def _strings(values: Iterable[Any]) -> list[str]:
+    return list(map(str, values))
+
+
+DATA_TYPES: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("name", "images", "kind", "partition"), str),
+    **dict.fromkeys(("domains", "classes", "new_classes"), _strings),
+    **dict.fromkeys(("validation_fraction", "test_fraction"), float),
+    "targets": lambda targets: [dict(target) for target in targets],
+    OUT_OF_DISTRIBUTION: lambda images: {**images, "name": str(images["name"])},
+}
+"""What of a description of data becomes text of tables, and its type."""
 
 
 def _digest(*parts: Any) -> str:

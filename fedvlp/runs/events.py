@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from fedvlp.runs.run_folder import is_claimed
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import DAMAGES, LARGEST
 
 FILE = "events.jsonl"
 
@@ -36,7 +37,7 @@ def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
-    """Yields a run's events; a line that is only half there, as it is being written or was never ended, is left out.
+    """Yields a run's events, each with ``event`` and ``time``; other lines, such as half of one, are left out.
 
     Raises:
         UserError: if the run has none.
@@ -44,11 +45,14 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
     path = run / FILE
     if not path.is_file():
         raise UserError(f"{path} is missing, so there is no run. Pass the folder of a run.")
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            yield json.loads(line)
-        except ValueError:
+            event = json.loads(line)
+            is_whole = isinstance(event["event"], str) and datetime.fromisoformat(event["time"]).tzinfo is not None
+        except DAMAGES:  # it is being written, or was never ended
             continue
+        if is_whole:
+            yield event
 
 
 def find_run(where: Path) -> Path:
@@ -76,29 +80,37 @@ def read_status(run: Path) -> dict[str, Any]:
         UserError: if it has no events, or they are not those of a run.
     """
     events = list(read_events(run))
+    try:
+        return _status(run, events)
+    except DAMAGES as error:
+        reason = f"{run / FILE} has no events of a run that starts, or other events than a run writes"
+        raise UserError(f"{reason} ({type(error).__name__}: {error}). Is it of another version?") from error
+
+
+def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    # Conversions are the checks, as those of a summary; by way of float, which has no integer of 400 digits.
     last = {event["event"]: event for event in events}
-    if "fit_started" not in last:
-        raise UserError(f"{run / FILE} has no event of a run that starts. Is it of another version?")
     counts = Counter(event["event"] for event in events)
     # A resumed run starts again, and counts its rounds from the checkpoint that it resumed from.
     state = [event for event in events if event["event"] in ("fit_started", "fit_ended", "fit_failed")][-1]
     progress = [event for event in events if event["event"] in ("fit_started", "round_ended")][-1]
-    started, checkpoint = last["fit_started"], last.get("checkpoint")
+    started, checkpoint, left_out = last["fit_started"], last.get("checkpoint"), last.get("client_left_out")
     stages = {"fit_started": "running" if is_claimed(run) else "dead", "fit_ended": "finished", "fit_failed": "failed"}
     silent = datetime.now(timezone.utc) - datetime.fromisoformat(events[-1]["time"])
+    measured = last.get("round_ended", {}).items()
     return {
         "run": run,
         "stage": stages[state["event"]],
         "error": ": ".join(filter(None, [state.get("error"), state.get("message")])),
-        "round": progress["round"] if "round" in progress else progress["after_round"],
-        "rounds": started["rounds"],
+        "round": int(float(progress["round"] if "round" in progress else progress["after_round"])),
+        "rounds": int(float(started["rounds"])),
         "process": started["process"],
         "machine": started["machine"],
         "seconds_silent": round(silent.total_seconds(), 1),
         "begun": counts["fit_started"],
         "clients_left_out": counts["client_left_out"],
         "clients_retried": counts["client_retried"],
-        "last_left_out": last.get("client_left_out"),
-        "last_round": last.get("round_ended", {}),
+        "last_left_out": left_out and {"round": "", "name": "", "client": "", "reason": "", **left_out},
+        "last_round": {name: value for name, value in measured if name in ("event", "time") or abs(value) <= LARGEST},
         "checkpoint": run / "checkpoints" / Path(checkpoint["file"]).name if checkpoint else None,
     }

@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         help="compare images on disk with the published counts, read all of them, and find duplicates",
         allow_abbrev=False,
     )
-    check.add_argument("name", help="data set of `fedvlp data list`, or folders for images of your own")
+    check.add_argument("name", help="data set of `fedvlp data list`; folders or class_folders for images of your own")
     check.add_argument("--root", required=True, help="folder of the images")
     return parser
 
@@ -83,7 +83,8 @@ def _list_of_data_sets() -> str:
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
     return f"""{table}
 
-Where an official split is not found, one is drawn by split_seed. Images of your own: data/folders.
+Where an official split is not found, one is drawn by split_seed.
+Images of your own: data/folders for domains of classes, data/class_folders for classes alone.
 Download one that has a size: fedvlp data download pacs
 Compare images with a data set: fedvlp data check pacs --root FOLDER
 Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER"""
@@ -92,7 +93,7 @@ Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.ro
 def _description_of(name: str) -> Description | None:
     """Returns the description of a data set by its name or config; None for folders."""
     wanted = normalise_name(name.removeprefix("data/"))
-    if wanted in ("folders", "domainfolders"):
+    if wanted in ("folders", "domainfolders", "classfolders"):
         return None
     for each in DESCRIPTIONS:
         if wanted == normalise_name(each.name):
@@ -120,11 +121,12 @@ def _check(name: str, root: Path) -> int:
     """Prints counts, names, notes and problems of images in one screen; returns 1 if there are problems."""
     from fedvlp.data.benchmarks.comparison import compare
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-    from fedvlp.data.domain_folders import scan
+    from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 
     description = _description_of(name)
     if description is None:
-        manifest = Manifest(root, scan(root))
+        module = ClassFolders if normalise_name(name).endswith("classfolders") else DomainFolders
+        manifest = Manifest(root, module(str(root)).scan())
     else:
         try:
             manifest = read_manifest(root, description)

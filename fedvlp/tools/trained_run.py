@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_of_run, config_option, trained_config
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
@@ -105,16 +105,6 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
     options = {"prog": f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", "description": description}
     with unwrapped_errors():
         return kind(run=False, args=arguments, save_config_callback=None, parser_kwargs=options)
-
-
-def config_of_file(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
-    """Returns the config of a trained file's method, with its run's data if they are wanted and there is a run.
-
-    The arguments and errors are those of :func:`.config_of_run`.
-    """
-    config = trained_config(file, allow)
-    config["data"] = config_of_run(file, allow, instead).get("data", config["data"])
-    return config
 
 
 def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from fedvlp.utils.errors import UserError, did_you_mean
+from fedvlp.utils.files import check_inside
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
@@ -25,6 +26,33 @@ def read_yaml(path: Path) -> Any:
             return parse_yaml(file.read(MAX_CHARACTERS + 1))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
+
+
+def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the folder of a run.") -> dict[str, Any]:
+    """Reads the config in a run's folder, which may be a stranger's.
+
+    Args:
+        path: the config.
+        needs: which of ``model`` and ``data`` must name a class, and have its options in a mapping, if any.
+        hint: what to do without them.
+
+    Returns:
+        Its keys; ``trainer``, if it is there, is a mapping.
+
+    Raises:
+        UserError: if it is something else, or a link out of the folder.
+    """
+    check_inside(path, path.parent)
+    content = read_yaml(path)
+    if not isinstance(content, dict) or not isinstance(content.get("trainer", {}), dict):
+        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
+    for name in needs:
+        section = content.get(name)
+        if not (isinstance(section, dict) and isinstance(section.get("class_path"), str)):
+            raise UserError(f"{path} has no {name}.class_path. {hint}")
+        if not isinstance(section.get("init_args") or {}, dict):
+            raise UserError(f"{path} has no options in {name}.init_args. {hint}")
+    return content
 
 
 def parse_yaml(text: str) -> Any:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,16 @@ from typing import Any
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, escape_control_chars
 
 log = logging.getLogger(__name__)
+
+LARGEST = 1e15
+LONGEST = 10_000
+DEEPEST = 50
+"""Bounds of what is read of a stranger's JSON: numbers, characters of a string, values in each other."""
+DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What is raised where a file is read, parsed and converted to what it should hold."""
 
 
 @contextmanager
@@ -90,6 +97,38 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, in one step."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def checked_json(value: Any, depth: int = 0) -> Any:
+    r"""Returns a value that was read from JSON, with what a terminal would act on escaped in its strings.
+
+    Raises:
+        ValueError: if it has what no run writes: numbers beyond 1e15 or not finite, strings of more than 10,000
+            characters, or values nested in more than 50 others.
+
+    >>> checked_json({"name": "photo \x1b[31m", "shots": [1, None]})
+    {'name': 'photo \\x1b[31m', 'shots': [1, None]}
+    """
+    if depth > DEEPEST:
+        raise ValueError(f"values are nested more than {DEEPEST} deep")
+    if isinstance(value, Mapping):
+        return {checked_json(name): checked_json(inner, depth + 1) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [checked_json(inner, depth + 1) for inner in value]
+    if isinstance(value, str):
+        if len(value) > LONGEST:
+            raise ValueError(f"a string has {len(value):,} characters, more than {LONGEST:,}")
+        return value if value.isprintable() else escape_control_chars(value)
+    # Written so that NaN is refused as well.
+    if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
+        raise ValueError(f"a number is not finite, or beyond {LARGEST:g}")
+    return value
+
+
+def check_inside(path: Path, folder: Path) -> None:
+    """Raises UserError if a file in a stranger's folder is a link to one elsewhere, which must not be shown."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UserError(f"{path} is a link out of {folder}, so it is not opened. Put the file itself there.")
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:

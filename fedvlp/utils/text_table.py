@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SPECIAL = re.compile(r"[\\`\[|]|:(?=//)|(?<=\w)\.(?=[^\W\d])")
+"""What makes code, links and pictures in Markdown; with their colon and dots escaped, addresses are no links."""
 
 
 def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
@@ -34,8 +38,8 @@ def frame_table(frame: pd.DataFrame, text_columns: int = 1) -> str:
 def frame_markdown(frame: pd.DataFrame, text_columns: int = 1) -> str:
     """Returns a frame of strings as a Markdown table; arguments as of :func:`text_table`."""
     alignment = ["---"] * text_columns + ["---:"] * (frame.shape[1] - text_columns)
-    rows = [list(map(markdown_cell, row)) for row in frame.to_numpy().tolist()]
-    return markdown_table(list(map(markdown_cell, frame)), alignment, rows)
+    rows = [list(map(markdown_text, row)) for row in frame.to_numpy().tolist()]
+    return markdown_table(list(map(markdown_text, frame)), alignment, rows)
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
@@ -49,20 +53,14 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
 
 
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_cell` for cells that are not."""
+    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_text` for cells that are not."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))
 
 
 def markdown_text(text: str) -> str:
-    """Returns a string in which HTML has no meaning."""
-    return html.escape(text, quote=False)
+    r"""Returns a string in a line, also as a table's cell, without HTML, links and pictures.
 
-
-def markdown_cell(text: str) -> str:
-    r"""Returns a string as the cell of a Markdown table: without HTML, and with ``|`` escaped.
-
-    >>> print(markdown_cell("a|b <c>"))
-    a\|b &lt;c&gt;
+    >>> print(markdown_text("a|b <c> [d](http://e.org)"))
+    a\|b &lt;c&gt; \[d](http\://e\.org)
     """
-    # Backslashes come first: otherwise those before a bar would be escaped again.
-    return markdown_text(text.replace("\n", " ")).replace("\\", "\\\\").replace("|", "\\|")
+    return SPECIAL.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))

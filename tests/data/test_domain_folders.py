@@ -7,8 +7,11 @@ import sys
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from fedvlp.commands.cli import main
+from fedvlp.data import ClassFolders
 from tests.helpers.data import refused
 
 
@@ -48,7 +51,11 @@ def test_names_with_spaces_and_accents_are_the_same_in_any_unicode_form(folders,
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
 def test_images_whose_names_are_no_utf8_are_read(folders, tree):
     os.rename(tree / "art" / "cat" / "0.png", os.fsencode(tree / "art" / "cat") + b"/\xff.png")
-    folders(tree).prepare_data()
+    data = folders(tree)
+    data.prepare_data()
+    domains = data.verified_domains()
+    row = domains["art"].names.index("art/cat/\udcff.png")
+    assert domains["art"][row].tobytes() == domains["photo"][0].tobytes()  # the first of each domain is of one seed
 
 
 def test_hidden_files_and_folders_are_ignored(folders, tree, save):
@@ -100,7 +107,7 @@ def test_root_that_is_no_folder_or_empty(folders, tmp_path):
 def test_root_one_level_too_high(folders, tree):
     (tree.parent / "up").mkdir()
     tree.rename(tree.parent / "up" / "set")
-    refused(folders(tree.parent / "up"), r"found one, 'set'.*one level down")
+    refused(folders(tree.parent / "up"), r"found one, 'set'.*If it holds domains, point data.root to it")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +118,7 @@ def test_root_one_level_too_high(folders, tree):
             "art",
             r"found root/cat/0\.png.* one level up",
         ),
-        (["cat/1.png", "dog/1.png"], ".", r"a level of folders is missing.* put the class folders into one"),
+        (["cat/1.png", "dog/1.png"], ".", r"a level of folders is missing.* use --config data/class_folders"),
         (["1.png"], ".", r"found images directly in "),
     ],
     ids=["too low", "no domains", "no folders"],
@@ -125,8 +132,9 @@ def test_images_too_near_to_the_root(folders, tmp_path, save, images, root, mess
 def test_one_domain(folders, tree):
     shutil.rmtree(tree / "art")
     shutil.rmtree(tree / "photo")
-    refused(folders(tree), r"at least two domains.*found one, .sketch.*add a folder for each other domain")
-    assert folders(tree, allow_single_domain=True, held_out=None).source_domains == ["sketch"]
+    refused(folders(tree), r"two domains or more.*found one, .sketch.*do so with --config data/class_folders")
+    data = ClassFolders(str(tree / "sketch"), cache_dir=None)
+    assert (data.source_domains, data.class_names) == (["sketch"], ["cat", "dog"])
 
 
 def test_root_one_level_too_high_above_several_sets(folders, tree, tmp_path):
@@ -146,6 +154,84 @@ def test_class_that_a_domain_lacks(folders, tree, save):
     data = folders(tree, allow_missing_classes=True)
     data.prepare_data()
     assert data.class_names == ["cat", "dog", "owl"]
+
+
+@pytest.fixture
+def spelt(tmp_path, save):
+    """Writes four classes, two of which are spelt in several ways, as folders of one domain."""
+    counts = {"Face": 2, "face": 3, "FACE": 1, "dog_house": 2, "dog  House": 2, "A": 2, "A+": 2}
+    for place, (name, count) in enumerate(counts.items()):
+        for i in range(count):
+            save(tmp_path / "spelt" / name / f"{i}.png", seed=10 * place + i)
+    return tmp_path / "spelt"
+
+
+def test_spellings_of_one_class_are_named_and_merged_if_that_is_wanted(spelt):
+    def read(**options):
+        return ClassFolders(str(spelt), cache_dir=None, **options)
+
+    refused(
+        read(class_names_map={"A": "grade"}),
+        r"spelt in one spelling; 'face', 'Face', 'FACE' are one class in 3 spellings, and 'dog  House', 'dog_house' "
+        r"are one class in 2 spellings\. .*data\.merge_spellings=true",
+    )
+    merged = read(merge_spellings=True)
+    merged.prepare_data()
+    assert merged.class_names == ["A", "A+", "dog  House", "face"]
+    assert np.bincount(merged.images["spelt"].labels).tolist() == [2, 2, 4, 6]
+    names = {name: f"{name} {place}" for place, name in enumerate(("face", "FACE", "dog_house"))}
+    assert len(read(class_names_map=names).class_names) == 7
+
+
+def test_spellings_of_two_domains_are_no_missing_classes(folders, tree):
+    (tree / "photo" / "dog").rename(tree / "photo" / "Dog")
+    refused(folders(tree), r"'dog', 'Dog' are one class in 2 spellings")
+    assert folders(tree, merge_spellings=True).class_names == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("partition", [[], ["--data.partition.alpha=0.5", "--data.partition.num_clients=3"]])
+def test_twenty_images_in_class_folders_from_fit_to_a_table(tmp_path, save, capsys, partition):
+    for label, name in enumerate(("cat", "dog", "owl", "red fox")):
+        for i in range(5):
+            save(tmp_path / "pets" / name / f"{i}.JPG", seed=10 * label + i, size=32)
+    fit = ["fit", "--config=methods/promptfl", "--config=data/class_folders", f"--data.root={tmp_path / 'pets'}"]
+    brief = ["--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", "--trainer.local.steps=2"]
+    places = [f"--data.cache_dir={tmp_path / 'cache'}", f"--trainer.default_root_dir={tmp_path / 'runs'}"]
+    assert main([*fit, *brief, *places, *partition]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(tmp_path / "runs")]) == 0
+    table = " ".join(capsys.readouterr().out.split())
+    clients = "3 clients, Dirichlet 0.5 within domains" if partition else "5 clients, IID within domains"
+    assert table.startswith("ClassFolders pets, all domains seen")
+    assert "; classes: 4, names " in table
+    assert f"; split: stratified, seed 0, validation 20 %, test 20 %; clients: {clients}" in table
+    assert "PromptFL last " in table
+
+
+@pytest.mark.parametrize("folders_above", ["train", "val"], ids=["one", "two"])
+def test_folders_of_domains_or_parts_are_no_classes(tmp_path, save, folders_above):
+    for above in {"train", folders_above}:
+        for name in ("cat", "dog"):
+            save(tmp_path / "pets" / above / name / "1.png")
+    refused(
+        ClassFolders(str(tmp_path / "pets"), cache_dir=None),
+        r"Expected root/class/image.*; each of train.* has the folders cat, dog\..*point data\.root to one of them",
+    )
+
+
+def test_what_is_no_image_of_a_class_is_said(tmp_path, tree, save, caplog, folders):
+    (tree / "art" / "empty").mkdir()
+    for name in ("art/cat/notes.txt", "art/dog/1.HEIC", "art/README"):
+        (tree / name).touch()
+    with caplog.at_level(logging.WARNING):
+        folders(tree).load_domains()
+        ClassFolders(str(tree / "art"), cache_dir=None).load_domains()
+    ignored = "with endings that are not read as images (.heic, .txt, no ending)."
+    assert caplog.messages == [
+        f"Ignoring 3 file(s) in {tree} {ignored}",
+        f"Ignoring 3 file(s) in {tree / 'art'} {ignored}",
+        f"Ignoring 1 folder(s) without an image in {tree / 'art'}: empty.",
+    ]
 
 
 def test_domain_without_images(folders, tree):
@@ -215,7 +301,7 @@ def test_known_bad_images_alone_are_tried_again(folders, tree, verified):
 def test_damaged_or_absent_memory_is_made_again(folders, tree, tmp_path, verified):
     folders(tree).prepare_data()
     for path in (tmp_path / "cache" / "verified").iterdir():
-        path.write_text('{"bad": [99]}')
+        path.write_text('{"unreadable": [99]}')
     folders(tree).prepare_data()
     folders(tree, cache_dir=None).prepare_data()
     assert sum(verified) == 3 * 24

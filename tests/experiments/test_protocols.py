@@ -12,7 +12,7 @@ from experiments.protocols import table
 from experiments.protocols.other_drawings import DATA_SETS, IMAGES_PER_CLASS, write_data_set
 from experiments.protocols.rows import CROSS_DATASET, METHODS, PROTOCOLS, TARGETS
 from experiments.protocols.run import rows_of, study_parser
-from fedvlp import DomainFolders
+from fedvlp import ClassFolders
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.data.protocols import PROTOCOLS as ALL_PROTOCOLS
 from fedvlp.utils.config_files import with_config_paths
@@ -42,15 +42,15 @@ def test_no_two_rows_are_the_same_run(choice):
 
 def test_other_drawings_are_those_that_the_config_names(tmp_path):
     (folder,) = {write_data_set(tmp_path, "colours") for _ in range(2)}
-    assert sorted(path.name for path in (folder / "drawings").iterdir()) == sorted(DATA_SETS["colours"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(DATA_SETS["colours"])
     assert len(list(folder.rglob("*.png"))) == IMAGES_PER_CLASS * len(DATA_SETS["colours"])
-    red = np.asarray(Image.open(folder / "drawings" / "red" / "00.png"), dtype=float)
-    blue = np.asarray(Image.open(folder / "drawings" / "blue" / "00.png"), dtype=float)
+    red = np.asarray(Image.open(folder / "red" / "00.png"), dtype=float)
+    blue = np.asarray(Image.open(folder / "blue" / "00.png"), dtype=float)
     assert (red[..., 0] - red[..., 2]).max() > 80  # somewhere it is red
     assert (blue[..., 2] - blue[..., 0]).max() > 80
     targets = yaml.safe_load(CROSS_DATASET.read_text())["data"]["init_args"]["targets"]
     assert [each["init_args"].pop("root") for each in targets] == [f"{TARGETS}/{name}" for name in DATA_SETS]
-    assert DomainFolders(str(folder), **targets[1]["init_args"]).domains == ["drawings"]
+    assert ClassFolders(str(folder), **targets[1]["init_args"]).domains == ["colours"]
 
 
 def test_a_table_has_the_mean_over_held_out_domains_and_the_deviation_over_seeds(choice):

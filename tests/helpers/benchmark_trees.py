@@ -33,7 +33,7 @@ Paths = Mapping[str, list[str]]
 def picture(seed: int) -> bytes:
     """An image of 8 x 8 pixels of one colour, as a PNG; another for another seed."""
     file = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), [seed % 251, seed % 241, seed % 239], np.uint8)).save(file, "PNG")
+    Image.fromarray(np.full((8, 8, 3), [255 - seed % 251, seed % 241, seed % 239], np.uint8)).save(file, "PNG")
     return file.getvalue()
 
 

@@ -83,6 +83,8 @@ def test_check_of_what_was_published(tmp_path, capsys, monkeypatch):
 def test_check_of_own_images(capsys, image_root, tmp_path):
     assert main(["data", "check", "folders", f"--root={image_root}"]) == 0
     assert "These images can be used." in capsys.readouterr().out
+    assert main(["data", "check", "class_folders", f"--root={image_root / 'ink'}"]) == 0
+    assert capsys.readouterr().out.splitlines()[4].split()[0] == "ink"
     shutil.copytree(image_root, tmp_path / "images")
     (tmp_path / "images/ink/star/0.png").write_bytes(b"no image")
     assert main(["data", "check", "folders", f"--root={tmp_path / 'images'}"]) == 1

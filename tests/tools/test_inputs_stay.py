@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-from pathlib import Path
 
 import pytest
 
 from fedvlp.commands.cli import main
-from tests.helpers.runs import make_run
-from tests.pretrained.conftest import finish
 
 COMMANDS = {
     "report": ["report", "RUN", "-o"],
@@ -22,28 +18,14 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def finished(image_root, tmp_path_factory):
-    """The folder of a run of TRIP, with its config."""
-    made = make_run(image_root, tmp_path_factory.mktemp("finished"), "trip", "--trainer.rounds=1")
-    folder = finish(made)
-    (folder / "config.yaml").write_text(made.parser.dump(made.config, skip_unset=False), encoding="utf-8")
-    return folder
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy of it."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
 def contents(folder):
     """What the files of a folder hold."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_of_the_run_is_no_output(command, run, tmp_path, capsys):
+def test_a_file_of_the_run_is_no_output(command, trip_run, tmp_path, capsys):
+    run = trip_run
     os.link(run / "prompts.safetensors", tmp_path / "model.pt2")
     before = contents(run)
     for output in (run / "summary.json", tmp_path / "model.pt2"):
@@ -55,7 +37,8 @@ def test_a_file_of_the_run_is_no_output(command, run, tmp_path, capsys):
         assert contents(run) == before
 
 
-def test_a_page_in_the_runs_folder_is_written_anew(run):
+def test_a_page_in_the_runs_folder_is_written_anew(trip_run):
+    run = trip_run
     before = contents(run)
     for _ in range(2):
         assert main(["leaderboard", str(run), "-o", str(run / "page.html")]) == 0

@@ -99,4 +99,4 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
     assert f"No run at {tmp_path}" in capsys.readouterr().err
     append_events(tmp_path, [ended(1)])
     assert main(["status", str(tmp_path)]) == 1
-    assert "has no event of a run that starts" in capsys.readouterr().err
+    assert "has no events of a run that starts" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
 from fedvlp.data.catalog.description import Description
-from fedvlp.data.domain_folders import ImageFile
+from fedvlp.data.domain_folders import ImageFile, spellings
 from fedvlp.data.files.images import in_threads, unreadable
 
 
@@ -26,6 +26,9 @@ class Findings(NamedTuple):
 def compare(manifest: Manifest, description: Description | None) -> Findings:
     """Compares images on disk with what was published, if that is known, and reads each of them."""
     problems = differences(manifest, description)
+    if description is None:
+        for names in spellings(manifest.files):
+            problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
     unreadable_images = []
     for domain, files in manifest.files.items():
         on_disk = [image for image in files if image.pixels is None]
@@ -128,6 +131,8 @@ def _groups_of_equals(images: list[ImageFile]) -> list[list[ImageFile]]:
     """Returns groups of several images with the same bytes, in order; only files of equal size are read."""
     of_size: dict[int, list[ImageFile]] = defaultdict(list)
     for image in images:
+        if image.pixels is None and not os.access(image.path, os.R_OK):
+            continue  # it was said already that it can't be read
         size = image.pixels.nbytes if image.pixels is not None else os.stat(image.path).st_size
         of_size[size].append(image)
     alike = list(chain.from_iterable(group for group in of_size.values() if len(group) > 1))
@@ -139,9 +144,5 @@ def _groups_of_equals(images: list[ImageFile]) -> list[list[ImageFile]]:
 
 
 def _digest(image: ImageFile) -> str:
-    """Returns the digest of an image; of a file that can't be read, its path."""
-    try:
-        content = Path(image.path).read_bytes() if image.pixels is None else image.pixels.tobytes()
-        return hashlib.sha256(content).hexdigest()
-    except OSError:
-        return image.path
+    content = Path(image.path).read_bytes() if image.pixels is None else image.pixels.tobytes()
+    return hashlib.sha256(content).hexdigest()

@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedvlp.data.catalog.description import (
-    ClassFolders,
     Description,
+    FolderPerClass,
     ImageLists,
     Layout,
     LayoutPart,
@@ -81,7 +81,7 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
             return (folder / part.file).is_file()
         case TorchvisionFolder():
             return all((folder / name).exists() for name in part.holds)
-        case ClassFolders():
+        case FolderPerClass():
             return part.is_optional or _has_classes(folder / part.folder, description)
         case ImageLists():
             return all((folder / file).is_file() for file in part.files)
@@ -102,7 +102,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
                 files += _split_file(folder, part, description)
             case TorchvisionFolder():
                 files += _torchvision(folder, part, description)
-            case ClassFolders():
+            case FolderPerClass():
                 files += _class_folders(folder / part.folder, part, description)
             case ImageLists():
                 for list_file in part.files:
@@ -151,7 +151,7 @@ def _has_classes(folder: Path, description: Description) -> bool:
     return any(description.class_of(composed(name)) for name in folders_in(folder))
 
 
-def _class_folders(folder: Path, part: ClassFolders, description: Description) -> list[ImageFile]:
+def _class_folders(folder: Path, part: FolderPerClass, description: Description) -> list[ImageFile]:
     """Returns the images of class folders; raises UserError if there are other folders as well."""
     # Without any class an optional part is absent, whatever else is in its place.
     if part.is_optional and not _has_classes(folder, description):

@@ -61,7 +61,7 @@ class TorchvisionFolder:
 
 
 @dataclass(frozen=True)
-class ClassFolders:
+class FolderPerClass:
     """A folder for each class, with images at any depth.
 
     Attributes:
@@ -120,10 +120,10 @@ class PixelBatches:
     md5: Mapping[str, str]
 
 
-LayoutPart = SplitFile | TorchvisionFolder | ClassFolders | ImageLists | PixelBatches
+LayoutPart = SplitFile | TorchvisionFolder | FolderPerClass | ImageLists | PixelBatches
 # By the name that a TOML file calls them.
 PARTS: dict[str, type[LayoutPart]] = {
-    "class_folders": ClassFolders,
+    "class_folders": FolderPerClass,
     "image_lists": ImageLists,
     "pixel_batches": PixelBatches,
     "split_file": SplitFile,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import struct
 import unicodedata
@@ -23,10 +24,12 @@ from tqdm import tqdm
 
 from fedvlp.utils.errors import UserError
 
+log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 # Odd but readable files are no news to whoever trains on them.
 warnings.filterwarnings("ignore", module=r"PIL\b")
+NEARLY_BLACK = "no value is above 15 of 255"
 EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
 
 
@@ -48,15 +51,25 @@ def folders_in(folder: Path) -> list[str]:
         return []
 
 
+def is_image(path: str) -> bool:
+    """Whether a file's name ends as that of an image."""
+    return os.path.splitext(path)[1].lower() in EXTENSIONS
+
+
 def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
     """Returns names of folders and file, and the path, of all images below the root, sorted."""
+    return [(parts, path) for parts, path in list_files(root) if is_image(path)]
+
+
+def list_files(root: Path) -> list[tuple[tuple[str, ...], str]]:
+    """Returns the same of all files, but for hidden ones."""
     try:
-        return sorted(_images_below(root, (), frozenset()))
+        return sorted(_files_below(root, (), frozenset()))
     except OSError as error:
         raise UserError(f"Could not list the images in {root}: {error}. Check the rights and the disk.") from error
 
 
-def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _files_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
     # A link to a folder above it would be followed for ever.
     real_path = os.path.realpath(folder)
     if real_path in above:
@@ -66,8 +79,8 @@ def _images_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -
             if is_hidden(entry.name):
                 continue
             if entry.is_dir():
-                yield from _images_below(Path(entry.path), (*parts, entry.name), above | {real_path})
-            elif os.path.splitext(entry.name)[1].lower() in EXTENSIONS:
+                yield from _files_below(Path(entry.path), (*parts, entry.name), above | {real_path})
+            else:
                 yield (*parts, entry.name), entry.path
 
 
@@ -75,7 +88,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Returns an image upright, in 8-bit RGB; what is transparent shows white.
 
     Palettes, grey, 1-bit and CMYK are converted; 16-bit values lose their low byte; float values in [0, 1] are scaled
-    to [0, 255], other float values are clipped to it; of an animation the first frame is taken.
+    to [0, 255], other float values are clipped to it, and NaN and infinity are a ValueError; of an animation the first
+    frame is taken.
     """
     # A damaged EXIF block must not spoil the pixels.
     with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
@@ -92,7 +106,8 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Scales integers of up to 16 bits, or floats, to uint8."""
     # No format says what range its values have, so it is told from the largest and smallest.
     if values.dtype.kind == "f":
-        values = np.nan_to_num(values)
+        if not np.isfinite(values).all():
+            raise ValueError("it has values that are NaN or infinite")
         scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
         return np.asarray((values * scale).round().clip(0, 255), dtype=np.uint8)
     is_wide = values.dtype == np.uint16 or values.max(initial=0) > 255
@@ -107,9 +122,16 @@ def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
 
 
 def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
-    """Decodes every image file, in threads, and returns why some can't be: reason by position in ``paths``."""
-    reasons = in_threads(_reason, paths, description)
-    return {position: reason for position, reason in enumerate(reasons) if reason is not None}
+    """Decodes every image file, in threads, and returns why some can't be: reason by position in ``paths``.
+
+    Warns of images that are readable and nearly black.
+    """
+    reasons = dict(enumerate(in_threads(_reason, paths, description)))
+    dark = [os.fspath(paths[position]) for position, reason in reasons.items() if reason == NEARLY_BLACK]
+    if dark:
+        line = "%d of %d images are nearly black, such as %s. Of 16 bits the upper 8 are taken: stretch smaller values."
+        log.warning(line, len(dark), len(paths), dark[0])
+    return {position: reason for position, reason in reasons.items() if reason and reason != NEARLY_BLACK}
 
 
 def in_threads(
@@ -130,11 +152,14 @@ def in_threads(
 
 
 def _reason(path: str | os.PathLike[str]) -> str | None:
-    """Returns why an image file can't be read; None if it can."""
+    """Returns why an image file can't be read, or that it is nearly black; else None."""
     try:
+        if not os.path.exists(path) and os.path.islink(path):
+            return f"it is a link to {os.readlink(path)}, which is not there"
         if not Path(path).stat().st_size:
             return "the file is empty"
-        read_rgb(path)
+        if np.asarray(read_rgb(path)).max() < 16:
+            return NEARLY_BLACK
     except Exception as error:  # PIL's decoders raise nearly every type on damaged files
         if isinstance(error, UnidentifiedImageError):
             return "it is not an image that Pillow knows"
@@ -283,7 +308,7 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
             images.update(dict.fromkeys(below))
         elif not path.exists():
             raise UserError(f"Expected an image or a folder of images; {path} does not exist. Check its spelling.")
-        elif path.suffix.lower() not in EXTENSIONS:
+        elif not is_image(name):
             raise UserError(f"Expected an image ({endings}); got {path}. Name images or folders.")
         else:
             images[path] = None

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
+from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
-from fedvlp.tools.trained_run import TrainedRunCLI, config_of_file, load_run, parse
+from fedvlp.tools.trained_run import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 
@@ -57,7 +57,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")
         # Words of prompts are all that is measured without images.
-        trained = config_of_file(file, given.allow, None if _kinds(given.what) == ["words"] else "--what words")
+        trained = trained_config(file, given.allow, None if _kinds(given.what) == ["words"] else "--what words")
     command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
     config = command.config
 

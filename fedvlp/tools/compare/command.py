@@ -36,7 +36,8 @@ def run_compare(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.output is not None:
         check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
-    records, problems = find_records(options.runs)
+    needs = {"history": options.oracle, "predictions": options.intervals}
+    records, problems = find_records(options.runs, [name for name, is_needed in needs.items() if is_needed])
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
         compared = [with_intervals(table) for table in compared]

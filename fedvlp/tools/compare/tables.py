@@ -178,8 +178,9 @@ def _labelled(
     names = frame["settings"].map(labels)
     frame["method"] = names.mask(frame["round"] == UNTRAINED, frame["settings"].map(zero_shot))
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
-    incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
-    frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
+    if ORACLE in rounds:
+        incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
+        frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -195,7 +196,7 @@ def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
 
 def _zero_shot_label(record: Record) -> str:
     """Returns the label of the zero-shot CLIP that a run measured; every run measures that of one template."""
-    templates = int(record.options.get("templates", 1)) if record.method == ZERO_SHOT else 1
+    templates = record.options.get("templates", 1) if record.method == ZERO_SHOT else 1
     return ZERO_SHOT_ROW if templates == 1 else f"{ZERO_SHOT_ROW}, {templates} templates"
 
 

@@ -12,14 +12,14 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED_NAME
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_file
+from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
-from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, config_of_file, load_run, parse, read_pixels
+from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse, read_pixels
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
@@ -84,7 +84,7 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
         file = trained_file(given.ckpt_path, "explain")
         kinds = _kinds(given.what)
         needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = config_of_file(file, given.allow, "--images" if "tsne" in kinds or needs_samples else None)
+        trained = trained_config(file, given.allow, "--images" if "tsne" in kinds or needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 

@@ -17,7 +17,7 @@ from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.tools.explain.methods import text_prompts
-from fedvlp.utils.text_table import markdown_cell, markdown_table, text_table
+from fedvlp.utils.text_table import markdown_table, markdown_text, text_table
 
 COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 
@@ -120,7 +120,7 @@ def format_words(words: DataFrame, form: Literal["table", "markdown"]) -> str:
     rows = table.to_numpy().tolist()
     if form == "table":
         return text_table([list(table.columns), *rows])
-    return markdown_table([*map(markdown_cell, table.columns)], ["---:", *[":---"] * (table.shape[1] - 1)], rows)
+    return markdown_table([*map(markdown_text, table.columns)], ["---:", *[":---"] * (table.shape[1] - 1)], rows)
 
 
 def _code(word: str) -> str:

@@ -21,10 +21,9 @@ from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
-from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
-from fedvlp.utils.text_table import markdown_cell, markdown_table, markdown_text
+from fedvlp.utils.text_table import markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
 """Options that are paths, also where they are relative."""
@@ -126,15 +125,14 @@ def write_folder(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
     classifier = from_pretrained(record.folder, allow=allow)
-    beside = record.folder / "config.yaml"
-    config = read_yaml(beside) if beside.is_file() else None
+    config = record.config
     # The header of what is written has the path of CLIP's weights, too.
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
     summary = json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))
     write_json(target / "summary.json", without_folders(summary))
-    if config is not None:
+    if config:
         write_text(target / "config.yaml", yaml.safe_dump(without_folders(config), sort_keys=False))
         files.append(target / "config.yaml")
     return files
@@ -173,7 +171,9 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         metadata=yaml.safe_dump(metadata, sort_keys=False),
         title=markdown_text(f"{record.method} on {_data_name(record)}"),
         class_names=[markdown_text(name) for name in classifier.class_names],
-        record=record,
+        method=markdown_text(record.method),
+        clip=markdown_text(record.clip),
+        is_centralised=record.is_centralised,
         paper=markdown_text(paper_of(type(classifier.method))),
         repository=repository,
         accuracy=_accuracy(record),
@@ -222,8 +222,8 @@ def _accuracy(record: Record) -> str:
     body = []
     for title, row in rows:
         cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
-        body.append([markdown_cell(title), *cells])
-    head = ["in %", *map(markdown_cell, column_titles(columns))]
+        body.append([markdown_text(title), *cells])
+    head = ["in %", *map(markdown_text, column_titles(columns))]
     return markdown_table(head, ["---", *["---:"] * len(columns)], body)
 
 
@@ -248,7 +248,7 @@ def _facts(record: Record) -> str:
         facts["optimizer"] = f"{record.optimizer.get('class')}, learning rate {record.optimizer.get('lr')}"
     if record.communication:
         facts["sent by a client each round"] = f"{record.communication['upload_parameters']:,} parameters"
-    body = [[name, markdown_cell(str(value))] for name, value in facts.items() if value not in (None, "")]
+    body = [[name, markdown_text(str(value))] for name, value in facts.items() if value not in (None, "")]
     return markdown_table(["", ""], ["---", "---"], body)
 
 

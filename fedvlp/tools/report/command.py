@@ -13,7 +13,7 @@ from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import check_replaceable, write_bytes
+from fedvlp.utils.files import DAMAGES, check_replaceable, checked_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def run_report(arguments: Sequence[str]) -> int:
     parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
-    records, problems = find_records(options.runs)
+    records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
     notes: list[str] = []
     for path in options.runs:
         failed, unfinished = unfinished_runs(path)
@@ -91,7 +91,7 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
     failed: dict[str, list[str]] = {}
     num_waiting = 0
     try:
-        runs = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))["runs"]
+        runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
         for name, run in runs.items():
             if run["state"] == "failed":
                 failed.setdefault(str(run.get("error")), []).append(name)
@@ -99,7 +99,7 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
                 num_waiting += 1
     except FileNotFoundError:
         return [], []
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as reason:
+    except DAMAGES as reason:
         return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
     problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
     waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."

@@ -25,6 +25,7 @@ from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.ranking import finding, ranked, ranking
+from fedvlp.utils.files import DAMAGES, check_inside, checked_json
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -158,15 +159,16 @@ def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     pictures: list[dict[str, Any]] = []
     problems: list[str] = []
     try:
-        for entry in json.loads(listed.read_text(encoding="utf-8")):
-            # The name alone: a list of pictures must not lead out of its own folder.
+        for entry in checked_json(json.loads(listed.read_text(encoding="utf-8"))):
+            # The name alone, and no link: a list of pictures must not lead out of its own folder.
             path = folder / Path(entry["file"]).name
-            picture = {name: entry[name] for name in ("title", "caption", "alt")}
+            check_inside(path, folder)
+            picture = {name: str(entry[name]) for name in ("title", "caption", "alt")}
             if path.is_file():
                 pictures.append({**picture, "content": path.read_bytes()})
             else:
                 problems.append(f"{path} is missing. Make the explanations again.")
-    except (ValueError, KeyError, TypeError) as error:
+    except DAMAGES as error:
         return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
     return pictures, problems
 
@@ -278,11 +280,11 @@ def classes(table: Table) -> TextTable | None:
             is_right = pairs["true"] == pairs["predicted"]
             counts[row[0]] = pd.crosstab(pairs["true"], pairs["predicted"])
             shares[row[0]] = 100 * is_right.groupby(pairs["true"]).mean()
-    if not counts:
+    names = table.records[0].data.get("classes", [])
+    if not counts or not names:
         return None
     accuracies = pd.DataFrame(shares)
     best = next(iter(counts))
-    names = [str(name) for name in table.records[0].data.get("classes", [])]
     images = _images_of_classes(table)
     rows = []
     # The sort keeps the order of the labels where two classes are equally hard.

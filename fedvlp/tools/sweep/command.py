@@ -250,7 +250,8 @@ def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, 
         with unwrapped_errors():
             domains_by_data[key] = parser.instantiate_classes(parser.parse_object({"data": data})).data.domains
     domains = domains_by_data[key]
-    if plan.held_out == "none" or not holds_out:
+    # Of a single domain none would be left to train.
+    if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
         return []
     chosen: list[str] = []
     for name in domains if plan.held_out == "all" else plan.held_out:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import sys
+from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.prediction import without_validation
-from fedvlp.utils.config_files import read_yaml, with_config_paths
+from fedvlp.utils.config_files import read_run_config, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat
 
@@ -107,10 +108,13 @@ def verify(
             raise UserError(f"It lacks {name}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
     record = load_record(entry)
     words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(of_config)]
+    # A wrong option is of this entry alone, so it ends no program.
     with unwrapped_errors():
-        command = FederationCLI(
-            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp verify"}
-        )
+        parser_kwargs = {"prog": "fedvlp verify", "exit_on_error": False}
+        try:
+            command = FederationCLI(run=False, args=words, save_config_callback=None, parser_kwargs=parser_kwargs)
+        except ArgumentError as error:
+            raise UserError(f"Its config can't be used: {error}") from error
     rounds = cast(Federation, command.trainer).rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
@@ -139,19 +143,15 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: if it is no config, or names a class that is not allowed.
     """
-    content = read_yaml(path)
-    parts = [content.get(name) for name in ("model", "data", "trainer")] if isinstance(content, dict) else []
-    if not parts or not all(isinstance(part, dict) for part in parts):
-        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
-    config = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
-    trainer = {name: value for name, value in content["trainer"].items() if name in OF_TRAINER}
+    content = read_run_config(path, needs=("model", "data"))
+    config: dict[str, Any] = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
+    trainer = {name: value for name, value in content.get("trainer", {}).items() if name in OF_TRAINER}
     if isinstance(trainer.get("clients"), dict):
         trainer["clients"].pop("personal_on_disk", None)
     # Nothing is written: the entry is someone else's, and its folder must not change.
     config["trainer"] = trainer | {"runtime": {"default_callbacks": False}, "enable_progress_bar": False}
-    if isinstance(content["data"].get("init_args"), dict):
-        for name in NOT_OF_OTHERS:
-            content["data"]["init_args"].pop(name, None)
+    for name in NOT_OF_OTHERS:
+        (content["data"].get("init_args") or {}).pop(name, None)
     check_classes(path, config, allow)
     return config
 

@@ -8,7 +8,7 @@ import pytest
 from fedvlp.data.benchmarks.comparison import compare, differences, duplicates
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
 from fedvlp.data.catalog.description import DATA_SETS
-from fedvlp.data.domain_folders import scan
+from fedvlp.data.domain_folders import DomainFolders
 from tests.helpers.benchmark_layouts import AS_COOP
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture
 from tests.helpers.family_trees import imagenet
@@ -100,10 +100,16 @@ def test_the_same_image_in_two_parts_of_the_split_or_two_domains_leaks(pacs):
 
 
 def test_folders_without_a_description(tree):
-    found = Manifest(tree, scan(tree))
+    found = Manifest(tree, DomainFolders(str(tree)).scan())
     assert [len(group) for group in duplicates(found)] == [16, 0]  # each domain has the same images
     shutil.rmtree(tree / "art" / "cat")
-    assert compare(Manifest(tree, scan(tree)), None).problems[0] == "art: no image of cat"
+    (tree / "photo" / "dog" / "0.png").rename(tree / "gone")
+    (tree / "photo" / "dog" / "0.png").symlink_to(tree / "nowhere")
+    (tree / "sketch" / "dog").rename(tree / "sketch" / "Dog")
+    problems = compare(Manifest(tree, DomainFolders(str(tree)).scan()), None).problems
+    assert problems[0] == "art: no image of Dog, cat"
+    assert problems[3] == "one class in 2 spellings: dog, Dog (see data.merge_spellings)"
+    assert problems[4].startswith("1 images can't be read: photo/dog/0.png (it is a link to ")
 
 
 def test_without_counts_of_classes_a_missing_class_is_named(pacs):

@@ -21,7 +21,7 @@ import fedvlp.data
 from fedvlp.data.benchmarks import download as downloads
 from fedvlp.data.benchmarks.download import write_images
 from fedvlp.data.catalog.description import DATA_SETS
-from fedvlp.data.domain_folders import scan
+from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
@@ -63,7 +63,7 @@ def pacs_repository(hub):
 
 def images_in(root):
     """The images of each domain's folder; the folder of lists holds none."""
-    return {domain: files for domain, files in scan(root).items() if files}
+    return {domain: files for domain, files in DomainFolders(str(root)).scan().items() if files}
 
 
 def names(folder):

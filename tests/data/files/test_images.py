@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 from itertools import chain
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_modes_become_rgb_and_what_is_transparent_is_mixed_with_white(mode):
         ([0, 65535], np.int32, [0, 255]),
         ([0, 200], np.int32, [0, 200]),
         ([0.0, 1.0], np.float32, [0, 255]),
-        ([-3.0, 300.0, np.nan], np.float32, [0, 255, 0]),
+        ([-3.0, 300.0], np.float32, [0, 255]),
     ],
 )
 def test_wide_integers_and_floats_are_brought_to_bytes(values, dtype, expected):
@@ -80,13 +81,26 @@ def test_unreadable_says_why(tmp_path, save):
     (tmp_path / "text.png").write_text("not an image")
     (tmp_path / "half.png").write_bytes(good.read_bytes()[:-200])
     (tmp_path / "gone.png").symlink_to(tmp_path / "nowhere.png")
-    names = ["good.png", "empty.png", "text.png", "half.png", "gone.png"]
+    for name, value in (("nan", np.nan), ("inf", -np.inf)):
+        Image.fromarray(np.array([[0.5, value]], np.float32)).save(tmp_path / f"{name}.tif")
+    names = ["good.png", "empty.png", "text.png", "half.png", "gone.png", "nan.tif", "inf.tif"]
     reasons = unreadable([tmp_path / name for name in names])
-    assert list(reasons) == [1, 2, 3, 4]
+    assert list(reasons) == [1, 2, 3, 4, 5, 6]
     assert reasons[1] == "the file is empty"
     assert reasons[2] == "it is not an image that Pillow knows"
     assert "truncated" in reasons[3]
-    assert reasons[4] == "No such file or directory"
+    assert reasons[4] == f"it is a link to {tmp_path / 'nowhere.png'}, which is not there"
+    assert reasons[5] == reasons[6] == "it has values that are NaN or infinite"
+
+
+def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
+    paths = [tmp_path / f"{most}.png" for most in (4096, 4095, 300)]
+    for path in paths:
+        Image.fromarray(np.array([[0, int(path.stem)]], np.uint16)).save(path)
+    with caplog.at_level(logging.WARNING):
+        assert unreadable(paths) == {}
+    (message,) = caplog.messages
+    assert message.startswith(f"2 of 3 images are nearly black, such as {paths[1]}. Of 16 bits the upper 8 are taken")
 
 
 def test_bad_images_beyond_the_cap_are_counted():

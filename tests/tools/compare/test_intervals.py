@@ -17,6 +17,7 @@ from tests.helpers.records import make_record
 
 SEEDS = (0, 1)
 DOMAINS = ("photo", "sketch")
+CLASSES = {"classes": list("abcde")}
 ROWS = ("zero-shot CLIP", "last round")
 
 
@@ -34,7 +35,7 @@ def write(tmp_path):
                 if found is not None:
                     split = f"held_out/{domain}"
                     write_predictions(folder, {ROWS[0]: {split: of_run(domain, 0)}, ROWS[1]: {split: found}})
-                runs.append(make_record(50.0, held_out=domain, seed=seed, folder=folder))
+                runs.append(make_record(50.0, held_out=domain, seed=seed, folder=folder, data=CLASSES))
         return runs
 
     return make
@@ -102,7 +103,9 @@ def test_columns_that_are_means_of_roles_have_intervals_and_what_is_computed_has
     }
     write_predictions(tmp_path, {"last round": splits})
     last = {"personal": 61.0, "personal_worst": 50.0, "global": 40.0, "validation": 9.0, "personal/photo": 60.0}
-    record = make_record(held_out=(), data={"kind": "personal"}, folder=tmp_path, accuracy={"last round (3)": last})
+    record = make_record(
+        held_out=(), data={"kind": "personal", **CLASSES}, folder=tmp_path, accuracy={"last round (3)": last}
+    )
     row = found([record])["last"]
     assert row.keys() == {"global model", "average"}
     samples = [resample(splits[f"personal/{name}"], 5, f"personal/{name}")["accuracy"] for name in DOMAINS]

@@ -39,7 +39,7 @@ def test_markdown_has_as_many_cells_in_every_row():
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
     assert lines[1] == "| --- | ---: | ---: |"
     assert lines[3] == "| a\\|b | 7.5 | - |"
-    assert "* [1] Said once." in format_tables([TABLE], "markdown")
+    assert "* \\[1] Said once." in format_tables([TABLE], "markdown")
 
 
 def test_latex_is_escaped_and_balanced():

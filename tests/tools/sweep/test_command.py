@@ -236,7 +236,10 @@ def test_bad_options(capsys, wrong):
     assert "fedvlp sweep: error: " in capsys.readouterr().err
 
 
-def test_a_protocol_that_holds_nothing_out_has_one_run_a_seed(more, tmp_path, capsys):
+def test_what_holds_nothing_out_has_one_run_a_seed(more, image_root, tmp_path, capsys):
+    one_domain = [*more, f"--data.root={image_root / 'ink'}", "--config=data/class_folders", "--models=promptfl"]
+    assert main(["sweep", *one_domain, "--seeds=0,1", f"--output={tmp_path}", "--dry_run"]) == 0
+    assert capsys.readouterr().out.count("--data.held_out=null") == 2
     protocol = [*more, "--config=data/folders", "--config=protocols/personal", "--models=promptfl", "--dry_run"]
     assert main(["sweep", *protocol, "--seeds=0,1", f"--output={tmp_path}"]) == 0
     printed = capsys.readouterr().out

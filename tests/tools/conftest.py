@@ -1,0 +1,26 @@
+"""A run of TRIP that tests of several commands copy."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.runs import make_run
+from tests.pretrained.conftest import finish
+
+
+@pytest.fixture(scope="session")
+def finished_trip(image_root, tmp_path_factory):
+    """The folder of a run of one round, with its config."""
+    made = make_run(image_root, tmp_path_factory.mktemp("finished"), "trip", "--trainer.rounds=1")
+    folder = finish(made)
+    (folder / "config.yaml").write_text(made.parser.dump(made.config, skip_unset=False), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def trip_run(finished_trip, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(finished_trip, tmp_path / "run"))
