@@ -16,12 +16,18 @@ from fedvlp.tools.export.graph import exported_program, load_onnx, write_onnx
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import METHODS
-from tests.helpers.exporting import take_the_exported_way
 from tests.helpers.shapes import unchecked
 
 
 def made(config):
     return trained(method(configs_folder() / "methods" / f"{config}.yaml"))
+
+
+def plain_loop(goes_on, step, values):
+    """A loop of Python, in place of the one that an export writes down."""
+    while goes_on(*values):
+        values = step(*values)
+    return values
 
 
 @pytest.mark.parametrize("config", METHODS)
@@ -31,7 +37,8 @@ def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
     images = example_images(classifier.method, 3, seed=7)
     ours = classifier(images)
     assert ours.std() > 1e-3
-    take_the_exported_way(monkeypatch)
+    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    monkeypatch.setattr(torch, "while_loop", plain_loop)
     torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
 
 
