@@ -118,7 +118,7 @@ def test_costs(desk, capsys):
 def test_the_tutorials_table_is_what_compare_prints(desk, capsys):
     folder = desk.fetch(SWEEP)
     assert main(command(TUTORIAL, "latex")[:4]) == 0
-    assert "PromptFL" in capsys.readouterr().out
+    assert "promptfl" in capsys.readouterr().out
     refreshed = runpy.run_path(str(DOCS / "refresh.py"))
     once = refreshed["with_sweep"](TUTORIAL.text, refreshed["sweep_table"](folder))
     assert once.count("zero-shot CLIP  -") == TUTORIAL.text.count("zero-shot CLIP  -") == 1

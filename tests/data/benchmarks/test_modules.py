@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import FEW, LAYOUTS, kfold, names_of, plain_tree, write_images
 from tests.helpers.family_trees import FAMILY
-from tests.helpers.single_domain_trees import without_split
+from tests.helpers.single_domain_trees import KEPT, coop, without_split
 
 ALL_LAYOUTS = LAYOUTS | OTHER_LAYOUTS
 
@@ -55,16 +56,12 @@ del WITH_VALIDATION["TinyImageNet"], WITH_VALIDATION["ImageNet"]  # theirs test
 """A layout of each data set whose split has validation images."""
 
 
-@pytest.mark.parametrize("layout", dict.fromkeys([*TRAINED, *WITH_VALIDATION.values()]))
-def test_each_data_set_leads_from_its_config_to_a_table(
-    lay_out, tmp_path, capsys, home, small_files_are_published, layout
-):
-    name, _, split = ALL_LAYOUTS[layout]
-    description = getattr(fedvlp.data, name).description
-    arguments = [
+def of_fit(config, root, tmp_path):
+    """What a short fit of a data set's config needs."""
+    return [
         "--config=methods/promptfl",
-        f"--config={description.config}",
-        f"--data.root={lay_out(layout)}",
+        f"--config={config}",
+        f"--data.root={root}",
         "--data.allow_missing_classes=true",
         f"--data.cache_dir={tmp_path / 'cache'}",
         "--model.clip.name=fedvlp-tiny",
@@ -73,9 +70,17 @@ def test_each_data_set_leads_from_its_config_to_a_table(
         "--trainer.accelerator=cpu",
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={tmp_path / 'runs'}",
-        *TRAINED.get(layout, ["--data.partition.init_args.num_clients=2"]),
     ]
-    assert main(["fit", *arguments]) == 0
+
+
+@pytest.mark.parametrize("layout", dict.fromkeys([*TRAINED, *WITH_VALIDATION.values()]))
+def test_each_data_set_leads_from_its_config_to_a_table(
+    lay_out, tmp_path, capsys, home, small_files_are_published, layout
+):
+    name, _, split = ALL_LAYOUTS[layout]
+    description = getattr(fedvlp.data, name).description
+    further = TRAINED.get(layout, ["--data.partition.init_args.num_clients=2"])
+    assert main(["fit", *of_fit(description.config, lay_out(layout), tmp_path), *further]) == 0
     runs = str(tmp_path / "runs")
     pages = [[command, runs, f"--output={tmp_path / command}"] for command in ("report", "leaderboard")]
     for command in (["compare", runs, "--row=last"], *pages, ["verify", runs]):
@@ -98,6 +103,23 @@ def test_each_data_set_leads_from_its_config_to_a_table(
         "Camelyon17": {"hospital_2"},
         "ImageNet": {"ImageNetV2", "ImageNet-R"},
     }.get(name, set())
+
+
+def test_base_and_new_classes_lead_from_a_config_to_the_table_of_a_paper(tmp_path, capsys, monkeypatch):
+    kept = KEPT["EuroSAT"]
+    monkeypatch.setitem(KEPT, "EuroSAT", replace(kept, classes={**kept.classes, "Forest": "Forest"}))
+    root = coop("EuroSAT", "eurosat")(tmp_path / "twenty")
+    options = ["--config=protocols/base_to_new", "--data.partition.init_args.num_clients=2"]
+    assert main(["fit", *of_fit("data/eurosat", root, tmp_path), *options]) == 0
+    assert re.search(r"^accuracy in % +validation +Base +New +H$", capsys.readouterr().out, re.MULTILINE)
+    given = ["--row=last", "--format=latex", "--columns", "Base", "New", "H", "--caption", "From base to new"]
+    assert main(["compare", str(tmp_path / "runs"), *given]) == 0
+    first, _, table = capsys.readouterr().out.partition("\\begin{table}")
+    assert first.startswith("% One seed decides")
+    assert [line for line in first.splitlines() if line and not line.startswith("%")] == []
+    assert r"\caption{From base to new}" in table
+    assert "method & Base & New & H \\\\" in table
+    assert re.search(r"^promptfl( & (\\textbf\{|\\underline\{)?\d+\.\d\}?){3} \\\\$", table, re.MULTILINE)
 
 
 @pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)
