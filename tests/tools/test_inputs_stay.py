@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -38,7 +39,8 @@ def test_a_file_of_the_run_is_no_output(command, trip_run, tmp_path, capsys):
 
 
 def test_neither_an_image_nor_a_file_of_the_run_is_a_table_of_predictions(trip_run, image_root, tmp_path, capsys):
-    image = Path(shutil.copy(next(image_root.rglob("*.png")), tmp_path / "image.png"))
+    image = tmp_path / "image.png"
+    shutil.copy(next(image_root.rglob("*.png")), image)
     for output in (image, trip_run / "summary.json"):
         before = output.read_bytes()
         assert main(["predict", str(trip_run), f"--images={image}", f"--output={output}"]) == 1
