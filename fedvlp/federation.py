@@ -41,7 +41,7 @@ from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, che
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.task import check_add_ons, set_up_phases
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
 
@@ -74,7 +74,7 @@ class Federation(ConfiguredRun):
             process; needed on a GPU only.
         logger: One or more Lightning loggers, such as ``CSVLogger``, ``TensorBoardLogger`` or ``WandbLogger``; none by
             default. A logger that fails is left out for the rest of the run and never stops it.
-        callbacks: Lightning or fedvlp callbacks, besides the default ones.
+        callbacks: Lightning or fedvlp callbacks besides the default ones, such as ``EarlyStopping`` or ``Timer``.
         runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
 
     Attributes:
@@ -257,19 +257,23 @@ class Federation(ConfiguredRun):
             The file written.
         """
         file = Path(output)
-        check_replaceable(file)  # before an image is classified
+        given = [images] if isinstance(images, str) else images
+        paths = image_paths(given)
+        of_run = [] if ckpt_path is None else [run_of(self._checkpoint(ckpt_path))]
+        check_replaceable(file, [*paths, *files_of_runs(of_run)])  # before an image is classified
         self._launch(model)
         if ckpt_path is not None:
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if class_names is not None:
             model = model.for_classes(class_names)
-        given = [images] if isinstance(images, str) else images
-        paths = image_paths(given)
         # No client's own part is known for images of no client.
         with model.shared_part_alone():
             predictions = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]
+        if len(paths) == 1:
+            name, probability = names[int(predictions.predicted)], float(predictions.confidence)
+            self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
         folders = folder_labels(paths, given, names)
         if self.is_global_zero:
             for line in write_folder_scores(file, folders.by_domain(predictions), names, folders.others):

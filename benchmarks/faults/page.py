@@ -11,7 +11,7 @@ from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
 HEADER = ("row", "injected", "what happened", "lost", "other projects")
 
 INTRODUCTION = """\
-Read here what a run does when a client, a process, a disk or a file fails, and what is lost by it. Each row puts one
+After this page you know what a run does when a client, process, disk or file fails, and what is lost. Each row puts one
 fault into real runs with the bundled tiny CLIP and 72 small made-up images, and is written by the command below.
 
 A row *holds* if all happened that must. "Equal" means byte for byte, in `prompts.safetensors`,

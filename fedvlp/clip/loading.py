@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torchvision.transforms import Compose, RandomHorizontalFlip
 
-from fedvlp.clip.weights import WEIGHT_SUFFIXES, config_beside, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.clip.weights import WEIGHT_SUFFIXES, check_hub, config_beside, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
 
@@ -136,6 +136,7 @@ def _resolve_hub(spec: CLIPSpec) -> Blueprint:
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
     repository = spec.name.removeprefix(HUB_PREFIX)
     try:
+        check_hub(repository)
         description = json.loads(Path(download_pretrained_from_hf(repository, HF_CONFIG_NAME)).read_text("utf-8"))
         tokenizer = open_clip.get_tokenizer(spec.name)
         # Random weights, or those of a local file, need only the hub's description.

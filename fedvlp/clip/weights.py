@@ -10,6 +10,8 @@ from typing import Any
 
 import open_clip
 import torch
+from huggingface_hub import constants, get_session
+from huggingface_hub.file_download import repo_folder_name
 from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,6 +19,8 @@ from torch import Tensor
 from fedvlp.utils.errors import UserError
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+HUB_SECONDS = 5.0
+"""How long the hub may take to answer before it counts as out of reach."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -92,12 +96,14 @@ def fetch_weights(name: str, tag: str) -> Path:
         UserError: If they cannot be downloaded; names the file and the option that takes it.
     """
     published = open_clip.get_pretrained_cfg(name, tag)
+    # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
+    repository, _, file = published.get("hf_hub", "").rpartition("/")
     try:
+        if repository:
+            check_hub(repository)
         return Path(open_clip.download_pretrained(published))
     # The hub's client raises many kinds of errors; all of them mean that there is no file.
     except Exception as error:
-        # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
-        repository, _, file = published.get("hf_hub", "").rpartition("/")
         addresses = [published.get("url", "")]
         if repository:
             addresses.insert(0, f"https://huggingface.co/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}")
@@ -108,6 +114,16 @@ def fetch_weights(name: str, tag: str) -> Path:
             f"{' or '.join(filter(None, addresses))} elsewhere, copy it here and give --model.clip.name {name}{suffix} "
             "--model.clip.pretrained /path/to/the/file."
         ) from error
+
+
+def check_hub(repository: str) -> None:
+    """Asks the hub for an answer once if nothing of a repository is on this machine; it raises the error of its client.
+
+    A download itself tries again for a minute where there is no network.
+    """
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
+    if not (folder / "snapshots").is_dir():
+        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
 
 
 def config_beside(path: Path) -> dict[str, Any] | None:

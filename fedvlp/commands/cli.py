@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from typing import NamedTuple
 
 from fedvlp.utils.errors import UserError, escape_control_chars
@@ -37,13 +38,27 @@ class Command(NamedTuple):
 
     def __call__(self, arguments: Sequence[str]) -> int:
         """Runs the command with all words after ``fedvlp``, and returns the exit code."""
+        words = list(arguments)
+        # Lightning's users write --ckpt_path, so that is what parsers and configs have.
+        if self.name in TAKES_RUN and len(words) > 1 and not words[1].startswith("-"):
+            words[1] = f"--ckpt_path={words[1]}"
+        if self.name in WAITS and sys.stderr.isatty() and not {"-h", "--help"} & set(words):
+            sys.stderr.write(f"fedvlp {self.name}: {WAITS[self.name]}\n")
         module, name = self.target.split(":")
         function = getattr(import_module(f"fedvlp.{module}"), name)
         # LightningCLI parses its commands' names as subcommands.
-        return int(function(arguments if self.target == FEDERATION else arguments[1:]))
+        return int(function(words if self.target == FEDERATION else words[1:]))
 
 
 FEDERATION = "commands.lightning_cli:run_federation"
+WAITS = {
+    "explain": "loads the method and its images, then draws pictures; about half a minute",
+    "export": "traces the method, then compares the file's logits with its own; up to a minute",
+    "verify": "classifies the images of each entry again; seconds to minutes for each",
+}
+"""What takes long, and about how long; shown on a terminal before anything is imported."""
+TAKES_RUN = ("validate", "test", "predict", "diagnose", "explain", "audit")
+"""Commands in which a trained run stands first, or after ``--ckpt_path``; the parsers of others have RUN themselves."""
 COMMANDS = (
     Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy."),
     Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
@@ -85,8 +100,11 @@ config that is bundled, such as quickstart), and dotted overrides of any of its 
   fedvlp fit --config quickstart
   fedvlp fit --config methods/trip --config data/folders --data.root photos --data.held_out sketch
   fedvlp fit --config quickstart --print_config
-  fedvlp predict --ckpt_path runs/NAME/TIME/prompts.safetensors --images photos/new
+  fedvlp predict RUN --images photos/new
   fedvlp cost --config trip --config promptfl --data.classes 65 --data.domains 3
+
+RUN is the folder of a trained run, that of several, of which the newest, or a prompts.safetensors or checkpoint.
+It follows the name of the command: test RUN, predict RUN, explain RUN, export RUN.
 
 The others have options of their own, which --help explains:
 
@@ -146,11 +164,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     # LightningCLI also answers for a command that does not exist: it names those that do.
     command = next((command for command in COMMANDS if command.name == words[0]), COMMANDS[0])
+    # A name of a file or a sign that the terminal's encoding lacks must not end a run.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         with ended_by_sigterm():
-            return command(words)
+            code = command(words)
+        sys.stdout.flush()  # a reader that is gone shows here, and not at the interpreter's end
+        return code
     except UserError as error:
         return _fail(str(error))
+    except BrokenPipeError:  # what reads the output, such as head, has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as of a process that SIGPIPE ended
     except (OSError, MemoryError, RuntimeError) as error:
         message = user_hint(error)
         if message is None:

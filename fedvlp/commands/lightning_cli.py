@@ -15,6 +15,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 import fedvlp
 import fedvlp.methods
+from fedvlp.commands.cli import TAKES_RUN
 from fedvlp.commands.trained_config import ALLOW_HELP, config_of_command, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
@@ -30,9 +31,20 @@ OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runt
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
+OF_CLASSES = """
+
+Options of a method and of a data set are those of its class: --model.help PromptFL and --data.help DomainFolders list
+them. Most used are
+
+  --model.clip.name NAME  frozen CLIP: ViT-B-16, RN50 and others, or fedvlp-tiny, which needs no download
+  --data.root FOLDER      images, as FOLDER/domain/class/image
+  --data.held_out DOMAIN  domain that no client has, on which the method is tested
+  --data.shots N          training images of each class and source domain; all if not given
+"""
 PREDICT = (
-    "Classify images with a trained method and write a CSV of path, class and probabilities. --ckpt_path and --images "
-    "suffice. As fit does, it takes --config and --model, too, where the method is to be made in another way."
+    "Classify images with a trained method and write a CSV of path, class and probabilities: fedvlp predict RUN "
+    "--images FILE_OR_FOLDER. As fit does, it takes --config and --model, too, where the method is to be made in "
+    "another way."
 )
 
 
@@ -41,15 +53,21 @@ class FederationParser(LightningArgumentParser):
 
     Attributes:
         shown: the names of the options that the help shows; empty for all.
+        beside_usage: what the help shows between usage and options.
     """
 
     shown: Sequence[str] = ()
+    beside_usage = ""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def format_help(self) -> str:
         """Formats the help, of the options in ``shown`` alone where there are any."""
+        command = self.prog.replace(" [options]", "")
+        run = "[RUN] " if command.split()[-1] in TAKES_RUN else ""
+        # The parser's own usage is a list of all options, a page long.
+        self.usage = f"{command} {run}[--config NAME ...] [options]{self.beside_usage}"
         # Hidden and not left out: a run's config, which predict takes, names them.
         for group in self._action_groups if self.shown else ():
             hidden = [action for action in group._group_actions if action.dest not in self.shown]
@@ -123,6 +141,9 @@ class FederationCLI(LightningCLI):
         parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
         parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
         parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+        # Its help would list all callbacks of Lightning, most of which a federation refuses.
+        callbacks = cast(Any, next(action for action in parser._actions if action.dest == "trainer.callbacks"))
+        callbacks.extra_help = str
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
@@ -137,7 +158,9 @@ class FederationCLI(LightningCLI):
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**options)
         parser = super()._prepare_subcommand_parser(klass, subcommand, **options)
-        if subcommand != "fit":
+        if subcommand == "fit":
+            cast(FederationParser, parser).beside_usage = OF_CLASSES
+        else:
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
         if subcommand == "predict":
             cast(FederationParser, parser).shown = SHOWN_BY_PREDICT

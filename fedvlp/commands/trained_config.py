@@ -60,8 +60,7 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     if given.ckpt_path is None or given.help or given.method:
         return None
     if given.ckpt_path == "last":
-        folder = "Pass the run's folder or its prompts.safetensors to --ckpt_path"
-        raise UserError(f"{command} takes no `last` without --config. {folder}.")
+        raise UserError(f"{command} takes no `last` without --config. Name the run: fedvlp {command} RUN.")
     file = trained_file(given.ckpt_path, command)
     config = trained_config(file, given.allow)
     if command == "predict":
@@ -77,13 +76,15 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
 
 
 def trained_file(ckpt_path: str | None, command: str) -> Path:
-    """Returns the file of trained tensors that a command's ``--ckpt_path`` means.
+    """Returns the file of trained tensors that a command's RUN means.
 
     Raises:
         UserError: if none is given, or ``last``, which is for resuming alone.
     """
     if ckpt_path is None or ckpt_path == "last":
-        raise UserError(f"{command} needs --ckpt_path: a run's folder, its prompts.safetensors or a checkpoint.")
+        raise UserError(
+            f"{command} needs a run: fedvlp {command} RUN, its folder, its prompts.safetensors or a checkpoint."
+        )
     return file_of_run(Path(ckpt_path))
 
 

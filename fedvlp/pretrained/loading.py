@@ -10,6 +10,7 @@ from typing import Any
 
 import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip.weights import check_hub
 from fedvlp.core.module import FederatedModule
 from fedvlp.pretrained.classifier import PROMPTS_FILE, Classifier
 from fedvlp.runs.checkpoint import read_model
@@ -71,6 +72,7 @@ def download_prompts(source: str) -> Path:
     from huggingface_hub import HfApi
 
     try:
+        check_hub(repository)
         return Path(HfApi().hf_hub_download(repository, PROMPTS_FILE, revision=revision or None))
     except Exception as error:  # the hub's client raises many kinds, those of other packages included
         raise UserError(f"{source} could not be loaded: {hub_problem(error)}") from error

@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_file
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
@@ -77,8 +77,10 @@ class TrainedRunCLI(FederationCLI):
     """Makes a method and, where they are needed, its run's data; nothing is trained."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds ``--allow``, without which a trained file names no class but fedvlp's."""
+        """Adds the trained file, and ``--allow``, without which it names no class but fedvlp's."""
         super().add_arguments_to_parser(parser)
+        help = "RUN: a run's folder, its prompts.safetensors or one of its checkpoints."
+        parser.add_argument("--ckpt_path", type=str | None, help=help)
         parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
 
     def before_instantiate_classes(self) -> None:
@@ -107,12 +109,8 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
         return kind(run=False, args=arguments, save_config_callback=None, parser_kwargs=options)
 
 
-def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:
-    """Brings a command's method to its device, with the tensors of a trained file, and sets up its images.
-
-    Args:
-        command: parsed.
-        file: prompts or a checkpoint; None for an untrained method.
+def load_run(command: TrainedRunCLI) -> TrainedRun:
+    """Brings a parsed command's method to its device, with the tensors of its trained file, and sets up its images.
 
     Raises:
         UserError: if the file is damaged or of another method, or the images can't be found.
@@ -124,7 +122,9 @@ def load_run(command: TrainedRunCLI, file: Path | None) -> TrainedRun:
     # An untrained method deploys what it begins with.
     deployed: State = module.shared_state()
     personal: Mapping[int, State] = {}
-    if file is not None:
+    file = None
+    if command.config.ckpt_path is not None:
+        file = trained_file(command.config.ckpt_path, command.parser.prog.removeprefix("fedvlp "))
         deployed, personal = load_trained(file, module)
     module.load_state(deployed)
     module.eval()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-SPECIAL = re.compile(r"[\\`\[|]|:(?=//)|(?<=\w)\.(?=[^\W\d])")
-"""What makes code, links and pictures in Markdown; with their colon and dots escaped, addresses are no links."""
+SPECIAL = re.compile(r"^#|[\\`\[|]|:(?=//)|(?<=\w)\.(?=[^\W\d])")
+"""What makes headings, code, links and pictures in Markdown; without their colon and dots, addresses are no links."""
 
 
 def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedvlp.clip import CLIP, build_model, loading
+from fedvlp.clip import CLIP, build_model, loading, weights
 
 VIT = {
     "embed_dim": 24,
@@ -56,6 +56,9 @@ def small(monkeypatch, configs):
     }
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, tags)
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, f"{NAME}-quickgelu", {"openai": tags["openai"]})
+    # Tests with it replace downloads, before which the hub is asked.
+    for module in (weights, loading):
+        monkeypatch.setattr(module, "check_hub", lambda _: None)
     return build_model(configs["vit"], seed=5)
 
 

@@ -14,8 +14,8 @@ from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, blocks, load_
 from fedvlp.clip.blocks import QuickGELU, multiply
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
-from tests.helpers.text_features import NAMES
 
+NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
 COPIES = {"deepcopy": deepcopy, "pickle": lambda clip: pickle.loads(pickle.dumps(clip))}
 
 

@@ -48,7 +48,7 @@ def test_a_tokenizer_of_another_library_is_refused(name, weights):
         load_clip(CLIPSpec(name, weights))
 
 
-def test_a_hub_models_tokenizer_of_another_library_is_refused(configs, monkeypatch, tmp_path):
+def test_a_hub_models_tokenizer_of_another_library_is_refused(small, configs, monkeypatch, tmp_path):
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
     monkeypatch.setattr(loading, "download_pretrained_from_hf", lambda _, name="w": str(tmp_path / name))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import warnings
 
 import pytest
 import torch
+from huggingface_hub import constants
 from torch import nn
 
 from fedvlp.clip import CLIPSpec, load_clip, weights
@@ -121,3 +123,15 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     torch.save({"good": torch.ones(2), "bad": torch.tensor([1.0, float("nan")]), "whole": torch.tensor(3)}, path)
     with pytest.raises(UserError, match="NaN or infinity, in bad"):
         weights.read_weights(path)
+
+
+@pytest.mark.parametrize("name", ["ViT-B-16", "hf-hub:some/model"])
+def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path, name):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        with pytest.raises(UserError, match=r"could not be downloaded \(.{,20}\[Errno \d+\] Connection refused\)"):
+            load_clip(name)
+        (tmp_path / "models--some--model" / "snapshots").mkdir(parents=True)
+        weights.check_hub("some/model")

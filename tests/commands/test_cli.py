@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import OF_DEVICE, OF_PREDICT
+from fedvlp.training.lightning_hooks import REFUSED
+from fedvlp.utils.errors import UserError
 
 QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 
@@ -157,14 +160,14 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
     assert "Expected the name of a file to write" in capsys.readouterr().err
     assert main(["validate", trained[1]]) == 0  # with the config beside it
     assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
-    assert main(["test", f"--ckpt_path={folder}", "--data.eval_batch_size=5"]) == 0
+    assert main(["test", str(folder), "--data.eval_batch_size=5"]) == 0
     assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
 
     output = tmp_path / "predictions.csv"
     checkpoint = next((folder / "checkpoints").glob("round-00002*"))
     tables = []
     for path in (folder / "prompts.safetensors", checkpoint, folder):
-        given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", f"--output={output}"]
+        given = [str(path), f"--images={image_root / 'photo'}", f"--output={output}"]
         assert main(["predict", *given, "--trainer.accelerator=cpu"]) == 0
         tables.append(output.read_text())
     assert tables[0] == tables[1] == tables[2]
@@ -178,6 +181,11 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
     right = [Path(row["path"]).parent.name == row["class"] for row in rows]
     assert 100 * sum(right) / len(right) == pytest.approx(float(row["held_out/photo"]), abs=1e-3)
     assert sum(float(rows[0][name]) for name in ("circle", "square", "star")) == pytest.approx(1, abs=1e-4)
+    assert main(["predict", str(folder), f"--images={rows[0]['path']}", f"--output={output}"]) == 0
+    of_image = re.search(r": (\w+) \((\S+) %\)\n", capsys.readouterr().out)
+    assert of_image is not None
+    assert of_image[1] == rows[0]["class"]
+    assert float(of_image[2]) == pytest.approx(100 * float(rows[0][of_image[1]]), abs=0.051)
 
 
 def test_print_config_is_accepted_back(options, tmp_path, capsys):
@@ -314,6 +322,42 @@ def test_help_of_predict_shows_what_it_takes(capsys):
     of_device = [f"--trainer.{name}" for name in OF_DEVICE]
     assert sorted(shown) == sorted(["--help", *(f"--{name}" for name in OF_PREDICT[1:]), *of_device])
     assert "Linked arguments" not in printed
+
+
+def test_a_terminal_without_the_signs_of_a_line_trains_to_the_end(options, tmp_path, monkeypatch):
+    printed = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding="ascii"))
+    assert main(["fit", "--config=promptfl", *options]) == 0
+    assert b"round 2/2 ? validation" in printed.getvalue()
+    assert (run_folder(tmp_path) / "summary.json").is_file()
+
+
+def test_help_of_fit_names_what_runs_set_and_nothing_that_is_refused(options, capsys):
+    with pytest.raises(SystemExit):
+        main(["fit", "--help"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: fedvlp fit [--config NAME ...] [options]\n")
+    assert "%(" not in printed
+    assert not [name for name in REFUSED if f".{name}" in printed]
+    of_classes = re.findall(r"--(?:model|data)\.([\w.]+) +[A-Z]+ ", printed)
+    assert of_classes == ["clip.name", "root", "held_out", "shots"]
+    with pytest.raises(SystemExit):
+        main(["fit", "--config=promptfl", *options, "--data.shots=3", "--print_config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["data"]["init_args"].keys() >= {"root", "held_out", "shots"}
+    assert config["model"]["init_args"]["clip"].keys() >= {"name"}
+
+
+@pytest.mark.parametrize("command", ["explain", "export", "verify"])
+def test_what_takes_long_says_so_before_anything_is_imported(command, monkeypatch, capsys):
+    def importing(_):
+        assert re.match(rf"fedvlp {command}: .* minute", capsys.readouterr().err)
+        raise UserError("imported")
+
+    monkeypatch.setattr("fedvlp.commands.cli.import_module", importing)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main([command, "runs"]) == 1
+    assert "imported" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["file/runs", "/dev/null/runs", "file"])

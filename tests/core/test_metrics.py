@@ -108,6 +108,13 @@ def test_a_sure_and_right_method_has_no_error_and_a_sure_and_wrong_one_all_of_it
     assert calibration_error(replace(sure, predicted=1 - sure.predicted)) == pytest.approx(100.0)
 
 
+def test_a_confidence_of_1_is_in_the_last_bin_with_those_below_it():
+    """In a bin of its own the wrong image would not make up for the right one: 52.5 in place of 47.5."""
+    labels = torch.tensor([0, 1]).int()
+    last_bin = Predictions(labels, torch.tensor([[1, 1]]).int(), torch.tensor([[1.0, 0.95]]))
+    assert calibration_error(last_bin) == pytest.approx(47.5, abs=1e-4)
+
+
 def test_order_of_images_names_of_classes_and_repeats_change_no_bit_of_the_calibration_error():
     predictions = draw(300, 2)
     error = calibration_error(predictions)

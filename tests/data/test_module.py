@@ -126,9 +126,7 @@ class Classifier(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers.*", "ignore:.*logging interval.*", "ignore:.*LeafSpec.*:FutureWarning"
-)
+@pytest.mark.filterwarnings("ignore:.*logging interval")
 @pytest.mark.parametrize(
     ("options", "counts"),
     [({"held_out": "b"}, (25, 6, 12)), ({}, (34, 9, 9)), ({"test_fraction": 0.5}, (15, 7, 21))],

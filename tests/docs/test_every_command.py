@@ -73,7 +73,6 @@ def test_other_programs_are_known(line):
         assert words[2] in TOOLS or find_spec(words[2])
 
 
-@pytest.mark.filterwarnings("default")  # a plain Trainer warns of few workers, and of deprecated calls of its own
 @pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("python")])
 def test_python_runs_from_top_to_bottom(name, desk):
     page = FOLLOWED[name]

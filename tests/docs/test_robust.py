@@ -29,7 +29,7 @@ def rows(section):
 def test_every_rule_is_in_the_table():
     concrete = {name for name in fedvlp.core.aggregation.__all__ if name[0].isupper()}
     bases = {"Aggregator", "OuterAggregator", "ServerOptimizer"}
-    assert set(rows("The aggregator by which uploads become one")) == concrete - bases
+    assert set(rows("Aggregators")) == concrete - bases
 
 
 def test_every_add_on_is_in_the_table_with_its_options():
@@ -45,7 +45,7 @@ def test_every_attack_is_in_the_table():
 
 @pytest.mark.parametrize(
     ("section", "base", "common"),
-    [("The aggregator by which uploads become one", Aggregator, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
+    [("Aggregators", Aggregator, {"inner"}), ("Attacks", Attack, {"clients", "seed"})],
 )
 def test_options_in_the_tables_are_those_of_the_classes(section, base, common):
     for name, options in rows(section).items():

@@ -27,17 +27,6 @@ def assert_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None
         assert torch.equal(value, other[name]), name
 
 
-def assert_near(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> None:
-    """Fails unless all tensors are within 1e-5 of their largest element.
-
-    What is nothing but rounding, as under a gradient of zero, may differ by 1e-9.
-    """
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        bound = 1e-5 * other[name].abs().max().item() + 1e-9
-        assert (value - other[name]).abs().max() <= bound, name
-
-
 def assert_same_run(one: RunState, other: RunState) -> None:
     """Fails unless two runs have the same tensors, bit for bit, and the same metrics."""
     assert_equal(run_tensors(one), run_tensors(other))

@@ -63,8 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._resolve()
 
     def do_GET(self) -> None:
-        # huggingface_hub 0.30 asks of a revision, too, in which way it takes large files
-        repository = self.path.partition("?")[0].removeprefix("/api/models/").removesuffix("/revision/main")
+        repository = self.path.partition("?")[0].removeprefix("/api/models/")
         if repository in self.server.files:
             return self._answer({"id": repository, "private": repository in self.server.private})
         return self._resolve()
@@ -96,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _create(self, wanted: dict) -> None:
         name = f"{wanted['organization']}/{wanted['name']}"
         known = name in self.server.files
-        if not known and wanted.get("visibility") == "private":
+        # huggingface_hub 1.0 sends the former, later versions the latter.
+        if not known and (wanted.get("private") or wanted.get("visibility") == "private"):
             self.server.private.add(name)
         self.server.files.setdefault(name, {})
         self._answer({"url": f"{self.server.address}/{name}"}, 409 if known else 200)
@@ -159,8 +159,7 @@ def model_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[ModelHub
     constants = huggingface_hub.constants
     ask_at(hub.address, monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
-    # a protocol of its own, in Rust, without which huggingface_hub 0.30 does as it is
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a protocol of its own, in Rust
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)

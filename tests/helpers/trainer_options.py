@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.options import Clients, Runtime, Server
+from fedvlp.training.options import GROUPS
 
-GROUPS = {"local": LocalTraining, "server": Server, "clients": Clients, "runtime": Runtime}
 GROUP_OF = {field.name: name for name, group in GROUPS.items() for field in fields(group)}
 
 

@@ -150,7 +150,14 @@ def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog
 
 def test_a_sweep_downloads_before_its_runs(pacs_hub, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    options = ["--config=data/pacs", "--models=promptfl,zero_shot", "--dry_run", "--", "--data.download=true"]
+    options = [
+        "--config=data/pacs",
+        "--models=promptfl,zero_shot",
+        "--seeds=0",
+        "--dry_run",
+        "--",
+        "--data.download=true",
+    ]
     assert main(["sweep", *options, "--model.clip.name=fedvlp-tiny"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 8
     assert pacs_hub.sent[PACS_FILE] == len(pacs_hub.repositories["datasets", "flwrlabs/pacs"].files[PACS_FILE])

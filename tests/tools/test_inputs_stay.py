@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -35,6 +36,16 @@ def test_a_file_of_the_run_is_no_output(command, trip_run, tmp_path, capsys):
         assert main([*words, str(named)]) == 1
         assert f"{output} is one that is read. Name another." in capsys.readouterr().err
         assert contents(run) == before
+
+
+def test_neither_an_image_nor_a_file_of_the_run_is_a_table_of_predictions(trip_run, image_root, tmp_path, capsys):
+    image = tmp_path / "image.png"
+    shutil.copy(next(image_root.rglob("*.png")), image)
+    for output in (image, trip_run / "summary.json"):
+        before = output.read_bytes()
+        assert main(["predict", str(trip_run), f"--images={image}", f"--output={output}"]) == 1
+        assert f"{output} is one that is read. Name another." in capsys.readouterr().err
+        assert output.read_bytes() == before
 
 
 def test_a_page_in_the_runs_folder_is_written_anew(trip_run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 
 import pytest
 
@@ -92,6 +93,16 @@ def test_of_a_finished_run(tmp_path, capsys):
     assert "state      finished\n" in text
     assert "rounds     3 of 3, the last in " in text
     assert f"checkpoint {made.folder}/checkpoints/round-00003.safetensors\n" in text
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(run, capsys, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["status", str(run)]) == 141
+        monkeypatch.undo()
+    assert capsys.readouterr().err == ""
 
 
 def test_what_is_no_run_is_refused(tmp_path, capsys):

@@ -121,7 +121,7 @@ def is_refused(name):
 
 def test_every_callback_of_lightning_works_or_is_refused():
     assert {name for name in lightnings.__all__ if not is_refused(name)} == WORK
-    assert set(REFUSED) <= set(lightnings.__all__)
+    assert set(REFUSED) - {"WeightAveraging"} <= set(lightnings.__all__)  # which Lightning has since 2.6
 
 
 @pytest.mark.parametrize("name", sorted(set(lightnings.__all__) - WORK))

@@ -23,8 +23,6 @@ class AuditCLI(TrainedRunCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what this command takes."""
         super().add_arguments_to_parser(parser)
-        help = "A run's folder, its prompts.safetensors or one of its checkpoints; an untrained method if not given."
-        parser.add_argument("--ckpt_path", type=str | None, help=help)
         help = f"What to measure, with commas between: {', '.join(KINDS)}; all that the method allows if not given."
         parser.add_argument("--what", type=str | None, help=help)
         help = "Folder to write to; audit in the run's folder if not given, or in this folder without a run."
@@ -62,7 +60,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     config = command.config
 
     kinds = _kinds(config.what)
-    run = load_run(command, None if config.ckpt_path is None else trained_file(config.ckpt_path, "audit"))
+    run = load_run(command)
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
     folder = run.folder(config.output, "audit")

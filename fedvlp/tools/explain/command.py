@@ -23,7 +23,7 @@ from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse,
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
-from fedvlp.utils.ranges import PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import PositiveInt
 
 KINDS = ("predictions", "overlays", "experts", "tsne", "words")
 CAPTIONS = "captions.json"
@@ -40,8 +40,6 @@ class ExplainCLI(TrainedRunCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what this command takes."""
         super().add_arguments_to_parser(parser)
-        help = "A run's folder, its prompts.safetensors or one of its checkpoints."
-        parser.add_argument("--ckpt_path", type=str | None, help=help)
         help = "Image files or folders to look at; if not given, a few of the run's own that no client trained on."
         parser.add_argument("--images", type=str, nargs="+", help=help)
         help = f"What to make, with commas between: {', '.join(KINDS)}; all that the method has if not given."
@@ -56,8 +54,6 @@ class ExplainCLI(TrainedRunCLI):
         parser.add_argument("--num_images", type=PositiveInt, default=4, help=help)
         help = "The largest number of images in t-SNE."
         parser.add_argument("--most_points", type=PositiveInt, default=1000, help=help)
-        help = "Perplexity of t-SNE; 30, or less for few images, if not given."
-        parser.add_argument("--perplexity", type=PositiveFloat | None, help=help)
 
 
 def run_explain(arguments: Sequence[str]) -> int:
@@ -89,7 +85,7 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
     config = command.config
 
     # From here on options come from the parser, which knows those of a --config as well.
-    run = load_run(command, trained_file(config.ckpt_path, "explain"))
+    run = load_run(command)
     folder = run.folder(config.output, "explanations")
     samples = None
     if config.images:
@@ -129,7 +125,7 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
     if kind != "experts" and run.module.personal and run.personal:
         raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
     if kind == "tsne":
-        return explain_tsne(run, config.most_points, config.perplexity)
+        return explain_tsne(run, config.most_points)
     if samples is None:
         raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
     figures = []
@@ -186,7 +182,7 @@ def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
 
 
 @torch.no_grad()
-def explain_tsne(run: TrainedRun, most_points: int, perplexity: float | None) -> Files:
+def explain_tsne(run: TrainedRun, most_points: int) -> Files:
     """Returns images of the run that no client trained on as points in the plane, before and after training.
 
     Raises:
@@ -198,7 +194,7 @@ def explain_tsne(run: TrainedRun, most_points: int, perplexity: float | None) ->
     if run.data is None:
         raise UserError("t-SNE shows a run's own labelled images. Pass a run folder with its config.yaml.")
     chosen = images.spread_images(run.data, most_points)
-    tsne = images.suited_tsne(len(chosen), perplexity)
+    tsne = images.suited_tsne(len(chosen))
     before = []
     after = []
     # A thousand images at once may not fit into the memory of a GPU.

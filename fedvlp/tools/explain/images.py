@@ -352,11 +352,11 @@ def _weighted_attention(score: Tensor, blocks: Sequence[Any], calls: Calls) -> F
     return torch.stack(maps).mean(dim=0)
 
 
-def suited_tsne(count: int, perplexity: float | None) -> Any:
+def suited_tsne(count: int) -> Any:
     """Returns scikit-learn's t-SNE for so many points (van der Maaten and Hinton, JMLR 2008), always of one seed.
 
     Raises:
-        UserError: if scikit-learn is missing, there are fewer than four points, or not more than the perplexity.
+        UserError: if scikit-learn is missing, or there are fewer than four points.
     """
     try:
         from sklearn.manifold import TSNE  # optional, and slow to import
@@ -365,15 +365,8 @@ def suited_tsne(count: int, perplexity: float | None) -> Any:
         raise UserError(missing) from error
     if count < 4:
         raise UserError(f"t-SNE needs at least 4 images, but there are {count}. Use a domain with more images.")
-    if perplexity is None:
-        # Its authors advise 5 to 50; scikit-learn refuses as many as there are points.
-        perplexity = min(30.0, (count - 1) / 3)
-    if not 0 < perplexity < count:
-        raise UserError(
-            f"t-SNE needs a perplexity above 0 and below the number of images, {count}, but got {perplexity}. "
-            "Pass a smaller --perplexity."
-        )
-    return TSNE(perplexity=perplexity, init="pca", random_state=0)
+    # Its authors advise a perplexity of 5 to 50; scikit-learn refuses as many as there are points.
+    return TSNE(perplexity=min(30.0, (count - 1) / 3), init="pca", random_state=0)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
-from fedvlp.commands.trained_config import config_of_command, trained_file
+from fedvlp.commands.trained_config import config_of_command
 from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.core.roles import OF_CLIENTS
 from fedvlp.data import FederatedDataModule
@@ -61,8 +61,6 @@ class DiagnoseCLI(TrainedRunCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds what this command takes."""
         super().add_arguments_to_parser(parser)
-        help = "A run's folder, its prompts.safetensors or one of its checkpoints; an untrained method if not given."
-        parser.add_argument("--ckpt_path", type=str | None, help=help)
         help = "JSON file, or a folder for it; the run's folder if not given, and no file without a run."
         parser.add_argument("--output", type=str | None, help=help)
 
@@ -76,8 +74,8 @@ def run_diagnose(arguments: Sequence[str]) -> int:
     trained = config_of_command("diagnose", arguments)
     description = "Look inside a method on the images of every domain."
     command = parse(DiagnoseCLI, with_config_paths(arguments), trained, description)
-    ckpt_path, output = command.config.ckpt_path, command.config.output
-    run = load_run(command, None if ckpt_path is None else trained_file(ckpt_path, "diagnose"))
+    output = command.config.output
+    run = load_run(command)
     if not isinstance(run.module, TRIP):
         raise UserError(f"{run.name} has no diagnosis; TRIP has one, of its routes.")
     data = cast(FederatedDataModule, run.data)

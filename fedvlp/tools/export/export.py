@@ -119,7 +119,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
         inputs: files that neither of the two may replace.
 
     Raises:
-        UserError: if the format lacks a package, logits differ, or a file would be replaced.
+        UserError: if the format lacks a package, logits differ, a file would be replaced, or it can't be written.
     """
     if file_format == "onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise UserError('ONNX needs onnx, onnxscript and onnxruntime. Run: pip install "fedvlp[export]"')
@@ -131,12 +131,15 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
     classifier = ExportedClassifier(method)
     program = exported_program(classifier, example_images(method, 2))
     output.parent.mkdir(parents=True, exist_ok=True)
-    # A graph above 2 GiB has a second file, which it knows by name, so all get their names in a folder first.
-    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        difference = write_checked(classifier, program, file_format, Path(folder) / output.name)
-        write_json(Path(folder) / beside.name, describe(method, file_format))
-        for path in sorted(Path(folder).iterdir()):
-            os.replace(path, output.parent / path.name)
+    try:
+        # A graph above 2 GiB has a second file, which it knows by name, so all get their names in a folder first.
+        with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+            difference = write_checked(classifier, program, file_format, Path(folder) / output.name)
+            write_json(Path(folder) / beside.name, describe(method, file_format))
+            for path in sorted(Path(folder).iterdir()):
+                os.replace(path, output.parent / path.name)
+    except OSError as error:  # of a full disk NumPy, which writes the second file, names neither number nor file
+        raise UserError(f"{output} was not written: {error}. Check the disk and its rights.") from error
     return Exported(output, beside, difference)
 
 

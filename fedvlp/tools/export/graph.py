@@ -17,7 +17,6 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-LARGEST_BATCH = 2**31 - 1
 DESCRIPTION_NAME = "fedvlp.json"
 """The description's name among the extra files of torch.export."""
 OPSET = 20
@@ -42,9 +41,7 @@ def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) 
 
 
 def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
-    # PyTorch 2.7 takes no dimension without an upper bound.
-    shapes = ({0: Dim("batch", max=LARGEST_BATCH)},)
-    return torch.export.export(module, (examples,), dynamic_shapes=shapes, strict=False)
+    return torch.export.export(module, (examples,), dynamic_shapes=({0: Dim("batch")},), strict=False)
 
 
 @torch.no_grad()
@@ -120,8 +117,10 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
     made.save(path, external_data=size > LARGEST_FILE)
 
 
-def _product(first: Any, second: Any) -> Any:
+def _product(self: Any, other: Any = None) -> Any:
     """Translates a product of matrices; in double precision as a sum over an index.
+
+    PyTorch takes it for an operator's if arguments without a default have the operator's names; `mm` has `mat2`.
 
     Before a product, ONNX Runtime takes a transposition into an operator of its own, which its releases up to 1.24 at
     least have for floats alone: of doubles they load no such file.
@@ -129,21 +128,21 @@ def _product(first: Any, second: Any) -> Any:
     import onnxscript
 
     operators: Any = onnxscript.opset20
-    ranks = (len(first.shape), len(second.shape))
-    if first.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
-        return operators.MatMul(first, second)
+    ranks = (len(self.shape), len(other.shape))
+    if self.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
+        return operators.MatMul(self, other)
     # They also take no two "..." of different length.
     left, right = ("" if rank == 2 else "..." for rank in ranks)
-    return operators.Einsum(first, second, equation=f"{left}ij,{right}jk->{left or right}ik")
+    return operators.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
 
 
-def _stable_sort(values: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
+def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
     """Translates a sort that keeps the order of equals, as ONNX specifies TopK."""
     import onnxscript
 
     operators: Any = onnxscript.opset20
-    size = operators.Gather(operators.Shape(values), operators.Constant(value_ints=[dim]))
-    return operators.TopK(values, size, axis=dim, largest=int(descending), sorted=1)
+    size = operators.Gather(operators.Shape(self), operators.Constant(value_ints=[dim]))
+    return operators.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:

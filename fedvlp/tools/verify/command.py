@@ -106,6 +106,9 @@ def verify(
     for name in FILES:
         if not (entry / name).is_file():
             raise UserError(f"It lacks {name}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
+    if (entry / "sites.json").is_file():
+        of_others = f"fedvlp test --ckpt_path {entry / FILES[1]} --data DomainFolders --data.root IMAGES"
+        raise UserError(f"It is of real sites, so its images are not here. Measure it on images of yours: {of_others}")
     record = load_record(entry)
     words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(of_config)]
     # A wrong option is of this entry alone, so it ends no program.

@@ -10,7 +10,9 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict  # noqa: E402
+from flwr.serverapp import Grid  # noqa: E402
+from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedvlp.sites.flower import client_app, server_app  # noqa: E402
 from fedvlp.sites.flower.client_app import unpacked  # noqa: E402
@@ -18,15 +20,64 @@ from fedvlp.sites.flower.server_app import GridTransport  # noqa: E402
 from fedvlp.sites.wire import SiteError, Transport  # noqa: E402
 from fedvlp.utils.errors import UserError  # noqa: E402
 from tests.helpers.documents import environment  # noqa: E402
-from tests.helpers.flower_loopback import LoopbackGrid, flower_process  # noqa: E402
 
 ODD = bytes(range(256)) + b"\0\0"
 
 
+class LoopbackGrid(Grid):
+    """A grid whose nodes answer when they are asked for replies, the last first.
+
+    Args:
+        handler: a ClientApp.
+        homes: the ``home`` of each node by its id; None for a node that was started without one.
+        unknown: nodes that the grid refuses to send to.
+        silent: nodes that never reply.
+    """
+
+    def __init__(self, handler, homes, unknown=(), silent=()):
+        self.handler = handler
+        self.unknown = unknown
+        self.silent = silent
+        self.contexts = {}
+        for node, home in homes.items():
+            config = {} if home is None else {"home": home}
+            self.contexts[node] = Context(1, node, config, state=RecordDict(), run_config={})
+        self.sent = {}
+
+    def get_node_ids(self):
+        return list(self.contexts)
+
+    def push_messages(self, messages):
+        ids = []
+        for message in messages:
+            name = "" if message.metadata.dst_node_id in self.unknown else f"message {len(self.sent)}"
+            message.metadata.__dict__["_message_id"] = name
+            self.sent[name] = message
+            ids.append(name)
+        return ids
+
+    def pull_messages(self, message_ids):
+        asked = [self.sent[name] for name in message_ids]
+        return [self._reply(each) for each in reversed(asked) if each.metadata.dst_node_id not in self.silent]
+
+    def _reply(self, message):
+        """Answers as Flower's process of a ClientApp does, also where the app raises."""
+        try:
+            return self.handler(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:
+            return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    run = create_message = send_and_receive = set_run
+
+
 @pytest.fixture(autouse=True)
-def process():
-    with flower_process():
-        yield
+def process(monkeypatch):
+    """Lets messages be made outside Flower's own processes, which set three private attributes when they start."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @pytest.fixture

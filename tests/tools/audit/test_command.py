@@ -90,7 +90,7 @@ def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, mo
     [
         (["--inversion.images=2", "--inversion.labels=guessed"], "The class is guessed from the gradient of 1 image"),
         (["--what=words,wrods"], "Expected --what of inversion, membership, words"),
-        (["--ckpt_path=last"], "audit needs --ckpt_path"),
+        (["--ckpt_path=last"], "audit needs a run"),
         (["--ckpt_path=nowhere"], "No file"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import re
 
+import markdown_it
 import pandas as pd
 import pytest
 
@@ -40,6 +41,27 @@ def test_markdown_has_as_many_cells_in_every_row():
     assert lines[1] == "| --- | ---: | ---: |"
     assert lines[3] == "| a\\|b | 7.5 | - |"
     assert "* \\[1] Said once." in format_tables([TABLE], "markdown")
+
+
+NAMES = (
+    "![a](https://e.org/a.png)",
+    "[b](https://e.org)",
+    "<https://e.org>",
+    "[c]: https://e.org",
+    "www.e.org",
+    "\n\n# d",
+)
+
+
+def test_names_make_no_live_links_pictures_and_headings_in_markdown():
+    frame = pd.DataFrame([[name, "1.0"] for name in NAMES], columns=["method", NAMES[0]])
+    text = format_tables([TextTable(NAMES[0], NAMES, frame, notes=NAMES)], "markdown")
+    tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(text)
+    kinds = {each.type for token in tokens for each in [token, *(token.children or [])]}
+    assert "table_open" in kinds
+    assert not kinds & {"image", "link_open", "html_block", "html_inline", "heading_open"}
+    # What GitHub makes a link of without any brackets.
+    assert not re.search(r"(?<!\\)://|www\.", text)
 
 
 def test_latex_is_escaped_and_balanced():

@@ -154,7 +154,6 @@ def test_each_method_shows_what_it_has(run, capsys, learned_words, method, optio
         (["--what=experts"], "PromptFL, as it is set up here, sends no token to an expert"),
         (["--what=words,wrods"], "wrods"),
         (["--what=overlays", "--toward=cat"], "circle, square, star"),
-        (["--what=tsne", "--perplexity=24"], "below the number of images, 24"),
         (["--images=missing.png"], "does not exist"),
     ],
 )
@@ -166,7 +165,7 @@ def test_mistakes_write_nothing(train, tmp_path, capsys, arguments, message):
 
 
 def test_mistakes_in_the_trained_file(tmp_path, capsys):
-    for given, message in (([], "needs --ckpt_path"), ([f"--ckpt_path={tmp_path}"], "No file")):
+    for given, message in (([], "needs a run"), ([f"--ckpt_path={tmp_path}"], "No file")):
         assert main(["explain", *given]) == 1
         assert message in capsys.readouterr().err
     with pytest.raises(SystemExit):
