@@ -9,32 +9,32 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 36_000,
+    "lines": 36_400,
     "files": 220,
-    "lines outside tools and sites": 26_000,
+    "lines outside tools and sites": 26_300,
     "folders": 14,
     "floors of modules": 19,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 34_000,
+    "lines of tests": 34_400,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (980, 7),
     "clip": (2300, 10),
-    "commands": (560, 4),
+    "commands": (600, 4),
     "core": (2980, 14),
     "data": (5430, 22),
     "methods": (5950, 41),
     "pretrained": (250, 3),
-    "results": (850, 5),
-    "runs": (950, 6),
+    "results": (910, 5),
+    "runs": (980, 6),
     "sites": (2100, 13),
     "testing": (880, 6),
     "tools": (8060, 46),
     "training": (3860, 25),
-    "utils": (830, 10),
+    "utils": (950, 10),
 }
 
 

@@ -59,12 +59,6 @@ def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, cap
     assert f"{runs}, failed: no images (b)" in target.read_text(encoding="utf-8")
 
 
-def test_broken_sweep_file_is_named(runs, tmp_path, capsys):
-    (runs / "sweep.json").write_text("[", encoding="utf-8")
-    assert main(["report", str(runs), "-o", str(tmp_path / "report.html")]) == 1
-    assert "sweep.json can't be read" in capsys.readouterr().err
-
-
 def test_a_folder_is_no_output(runs, tmp_path, capsys):
     assert main(["report", str(runs), "-o", str(tmp_path)]) == 1
     assert "is a folder" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
 
-import pytest
 import torch
 from PIL import Image
 
@@ -207,13 +206,3 @@ def test_explanations_are_shown_of_their_own_folder_alone(tmp_path, no_figures):
     assert "Where it looks." in read.text
     assert "seen" not in pictures
     assert "secret.png is missing" in read.text
-
-
-@pytest.mark.parametrize("content", ["[{", '[{"file": "map.png"}]'])
-def test_broken_explanations_are_named_and_the_rest_is_shown(tmp_path, no_figures, content):
-    run = write_run(tmp_path, [50.0, 51.0])
-    (run / "explanations").mkdir()
-    (run / "explanations" / "captions.json").write_text(content, encoding="utf-8")
-    read = Reader(page_of(tmp_path))
-    assert f"{run / 'explanations' / 'captions.json'} can't be read" in read.text
-    assert read.all("table")
