@@ -25,6 +25,7 @@ from benchmarks.steps import (
 )
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
+from fedvlp.utils.memory import freed_memory_kept
 
 SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
@@ -36,7 +37,8 @@ round on. GFLOP are the matrix products of a side by count, for ours the least t
 GFLOP a second against a large float32 product, measured with the same threads in the same process before and after;
 *of the floor* is the least operations at that rate against the seconds. Memory is the peak above the loaded model and
 its batch. A side marked with *measured* was measured in parts, each multiplied by how often the step has it; losses
-and optimizer are left out there, and its memory is that of the largest part."""
+and optimizer are left out there, and its memory is that of the largest part. All sides keep the memory that they
+free."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
             yield Table(title, HEADER, _rows(results), _sentence(results))
 
 
+@freed_memory_kept()
 def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool) -> SideResult:
     """Returns what one side took in this process."""
     clip = load_clip(spec)

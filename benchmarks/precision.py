@@ -26,6 +26,7 @@ from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
 from fedvlp.training.setup import bfloat16_units
+from fedvlp.utils.memory import freed_memory_kept
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bfloat16")
@@ -85,6 +86,7 @@ def units() -> str:
     return f"This processor's units for bfloat16: {bfloat16_units()}."
 
 
+@freed_memory_kept()
 def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> tuple[Sides, float]:
     """Returns what a method's steps took, and the least operations of one."""
     steps: dict[str, Callable[[], object]] = {}
@@ -96,6 +98,7 @@ def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> 
     return in_turn(steps, 1.0 if quick else 12.0), least
 
 
+@freed_memory_kept()
 def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides, float]:
     """Returns what reading and encoding files took, and the operations of doing so."""
     clips = _both(spec)
@@ -114,6 +117,7 @@ def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides
     return sides, images * work
 
 
+@freed_memory_kept()
 def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> float:
     """Returns the peak memory of loading CLIP and two steps, in MB."""
     before = resident_megabytes()
@@ -127,6 +131,7 @@ def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> 
     return peak_megabytes() - before
 
 
+@freed_memory_kept()
 def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, quick: bool) -> Sides:
     """Returns what the text tower took forward and backward with chunks of so many tokens."""
     calls: dict[str, Callable[[], object]] = {}

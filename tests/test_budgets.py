@@ -34,7 +34,7 @@ ROOMS = {  # lines and files of each folder of the library
     "testing": (880, 6),
     "tools": (8060, 46),
     "training": (3860, 25),
-    "utils": (950, 10),
+    "utils": (990, 11),
 }
 
 

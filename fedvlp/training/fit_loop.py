@@ -20,6 +20,7 @@ from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
 from fedvlp.training.task import PhaseSetup, validation_splits
+from fedvlp.utils.memory import freed_memory_kept
 
 RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
@@ -48,7 +49,7 @@ class FitLoop:
         ``parent``.
         """
         run = self.run
-        with ExitStack() as claims:
+        with freed_memory_kept(), ExitStack() as claims:
             self._start_or_resume(parent, checkpoint, may_start_anew, claims)
             try:
                 rounds = self._make_run()
