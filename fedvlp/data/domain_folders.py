@@ -222,9 +222,8 @@ class ClassFolders(DomainFolders):
         files = scan_domain(self.root, domain)
         below: dict[str, set[str]] = defaultdict(set)
         for file in files:
-            below[file.class_name].add(
-                file.name.split("/", 2)[2].rpartition("/")[0]
-            )  # empty in the class folder itself
+            # The folders between class and image; empty for an image in the class folder itself.
+            below[file.class_name].add(file.name.split("/", 2)[2].rpartition("/")[0])
         first, *others = below.values()
         if len(first) > 1 and all(names == first for names in others):
             raise UserError(
