@@ -96,7 +96,7 @@ def test_its_trained_method_is_exported_from_any_folder(trained, tmp_path, monke
     """What is handed to the writer of the file is the trained method; tests/tools/export looks at the files."""
     handed = []
 
-    def export_method(method, file_format, output):
+    def export_method(method, file_format, output, inputs):
         handed.append(method)
         return Exported(output, output.with_suffix(".json"), 0.0)
 
