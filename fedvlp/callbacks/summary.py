@@ -6,7 +6,6 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +97,12 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
     """Prints the table with the notes on its columns."""
     write = federation.fabric.print
     write(f"\n{federation.data.protocol}\n{format_accuracies(rows)}")
-    roles = {name.split("/")[0] for name in chain.from_iterable(row for _, row in rows)}
+    roles: set[str] = set()
+    for _, row in rows:
+        roles |= {name.split("/")[0] for name in row}
     # Base and new classes have one note.
-    roles -= {"test"} if "test_harmonic" in roles else set()
+    if "test_harmonic" in roles:
+        roles.discard("test")
     for role, note in NOTES.items():
         if role in roles:
             write(note)

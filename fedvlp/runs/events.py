@@ -94,7 +94,9 @@ def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     # A resumed run starts again, and counts its rounds from the checkpoint that it resumed from.
     state = [event for event in events if event["event"] in ("fit_started", "fit_ended", "fit_failed")][-1]
     progress = [event for event in events if event["event"] in ("fit_started", "round_ended")][-1]
-    started, checkpoint, left_out = last["fit_started"], last.get("checkpoint"), last.get("client_left_out")
+    started = last["fit_started"]
+    checkpoint = last.get("checkpoint")
+    left_out = last.get("client_left_out")
     stages = {"fit_started": "running" if is_claimed(run) else "dead", "fit_ended": "finished", "fit_failed": "failed"}
     silent = datetime.now(timezone.utc) - datetime.fromisoformat(events[-1]["time"])
     measured = last.get("round_ended", {}).items()

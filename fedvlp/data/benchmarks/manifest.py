@@ -104,7 +104,8 @@ def _in_layout(folder: Path, layout: Layout, description: Description) -> Manife
     """Reads a data set that has one of its layouts in a folder."""
     images = read_layout(folder, layout, description)
     _check_once(images, folder)
-    files: dict[str, list[ImageFile]] = {domain: [] for domain in sorted({image.domain for image in images})}
+    domains = sorted({image.domain for image in images})
+    files: dict[str, list[ImageFile]] = {domain: [] for domain in domains}
     left_out: dict[str, list[str]] = defaultdict(list)
     classes = frozenset(description.class_names)
     for image in images:

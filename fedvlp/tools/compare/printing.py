@@ -145,10 +145,17 @@ def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str
 
 def _warnings(table: Table) -> list[str]:
     """Returns what a person would have seen while runs were made and the numbers do not show, a line for each kind."""
-    rising, short, at_edge, guessed = [], [], [], []
+    rising: list[str] = []
+    short: list[str] = []
+    at_edge: list[str] = []
+    guessed: list[str] = []
     averages: dict[str, dict[float, float]] = {}
-    first_rows = {method: (method, name) for method, name in table.rows[::-1] if name != UNTRAINED}
-    for method, row in reversed(first_rows.items()):
+    rows: dict[str, Row] = {}
+    for row in table.rows:
+        # A method's last and best rows are of the same runs.
+        if row[1] != UNTRAINED:
+            rows.setdefault(row[0], row)
+    for method, row in rows.items():
         runs = table.runs[method]
         if all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)

@@ -257,7 +257,8 @@ def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[
     captions = folder / CAPTIONS
     old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
     # The user may have removed a file since, and a stranger's list may name one that is elsewhere.
-    old = [entry for entry in old if entry["file"] in {path.name for path in folder.iterdir() if path.is_file()}]
+    present = {path.name for path in folder.iterdir() if path.is_file()}
+    old = [entry for entry in old if entry["file"] in present]
     listed = [entry for entry in old if not entry["file"].startswith(tuple(explanations))]
     written = []
     for files in explanations.values():
