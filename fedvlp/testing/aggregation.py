@@ -127,15 +127,6 @@ def check_strategy(
     server = ServerState.start(starting_state() if shared is None else shared)
     sent = updates_of(server.shared) if updates is None else list(updates)
     strategy.check([update.client for update in sent])
-    _check_broadcast(strategy, name, server, sent)
-    # All clients, without the first, and one alone.
-    for cohort in (sent, sent[1:], sent[:1]):
-        _check_aggregate(strategy, name, server, cohort)
-    change = difference(strategy.aggregate(server, []).shared, server.shared, ROUNDING)
-    require(not change, f"{name}.aggregate must change nothing that is shared where no client sent, but {change}.")
-
-
-def _check_broadcast(strategy: Strategy, name: str, server: ServerState, sent: Sequence[ClientUpdate]) -> None:
     who = f"{name}.broadcast"
     for update in sent:
         download, again = call_twice(strategy.broadcast, who, server, update.client)
@@ -143,6 +134,11 @@ def _check_broadcast(strategy: Strategy, name: str, server: ServerState, sent: S
         require(not odd, f"{who} must give tensors; {odd} are none.")
         change = difference(download, again)
         require(not change, f"{who} must give the same for the same server and client, but {change}.")
+    # All clients, without the first, and one alone.
+    for cohort in (sent, sent[1:], sent[:1]):
+        _check_aggregate(strategy, name, server, cohort)
+    change = difference(strategy.aggregate(server, []).shared, server.shared, ROUNDING)
+    require(not change, f"{name}.aggregate must change nothing that is shared where no client sent, but {change}.")
 
 
 def _check_aggregate(strategy: Strategy, name: str, server: ServerState, sent: Sequence[ClientUpdate]) -> None:

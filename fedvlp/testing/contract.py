@@ -13,10 +13,7 @@ from torch import Tensor
 
 from fedvlp.core.state import Client, ClientUpdate, RunState, State
 
-MASK = 20.0
-"""How large masks are; uploads are about 1."""
 ROUNDING = 1e-4
-SHAPES = {"prompt": (2, 3), "bias": (4,)}
 
 
 class ContractError(AssertionError):
@@ -87,7 +84,8 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], tolerance
 def starting_state(dtype: torch.dtype = torch.float32) -> State:
     """Returns what clients start from: two tensors."""
     generator = torch.Generator().manual_seed(6)
-    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+    shapes = {"prompt": (2, 3), "bias": (4,)}
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()}
 
 
 def moved(before: State, count: int) -> list[State]:
@@ -116,7 +114,8 @@ def masked(uploads: Sequence[State], weights: Sequence[float]) -> list[State]:
         hidden.append({name: value.double() for name, value in state.items()})
     for one, other in itertools.combinations(range(len(uploads)), 2):
         for name, value in uploads[one].items():
-            mask = MASK * torch.randn(value.shape, generator=generator, dtype=torch.float64)
+            # Twenty times as large as the uploads, which are about 1.
+            mask = 20 * torch.randn(value.shape, generator=generator, dtype=torch.float64)
             hidden[one][name] = hidden[one][name] + mask / weights[one]
             hidden[other][name] = hidden[other][name] - mask / weights[other]
     return hidden

@@ -108,7 +108,6 @@ class WholeRun:
         tensors: of the run's state at its end.
         sent: what its clients uploaded, by round, client and phase.
         folder: its run folder.
-        name: the method's, for messages.
     """
 
     build: Callable[..., FederationCLI]
@@ -119,7 +118,6 @@ class WholeRun:
     tensors: dict[str, Tensor]
     sent: dict[tuple[int, int, str], State]
     folder: Path
-    name: str
 
 
 def whole_run(build: Callable[..., FederationCLI]) -> WholeRun:
@@ -132,4 +130,4 @@ def whole_run(build: Callable[..., FederationCLI]) -> WholeRun:
     federation_of(run).add_callback(sent)
     tensors = fit(run)
     folder = Path(federation_of(run).log_dir)
-    return WholeRun(build, run, before, fingerprint, cost, tensors, sent.states, folder, type(run.model).__name__)
+    return WholeRun(build, run, before, fingerprint, cost, tensors, sent.states, folder)

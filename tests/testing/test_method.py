@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 import fedvlp.testing
 from fedvlp import PromptFL
@@ -125,6 +126,34 @@ def test_a_description_is_told(whole):
         run = model_with(whole, describe=lambda self, value=value: value)
         with pytest.raises(ContractError, match=message):
             check(replace(whole, run=run))
+
+
+class Scores(PromptFL):
+    """Leaves the bias of some scores out of its optimizer, which moves all of them alike under a softmax alone."""
+
+    is_softmax = True
+
+    def __init__(self, class_names, clip):
+        super().__init__(class_names, clip)
+        self.score = nn.Linear(3, 1)
+
+    def training_step(self, batch, batch_idx):
+        scores = self.score(torch.eye(3))
+        return super().training_step(batch, batch_idx) + (scores.softmax(0)[0] if self.is_softmax else scores).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.prompt, self.score.weight], lr=0.1)
+
+
+def test_what_an_optimizer_leaves_out_is_told_unless_no_loss_sees_it(whole, monkeypatch):
+    def build():
+        run = whole.build()
+        return SimpleNamespace(model=Scores(run.datamodule.class_names, run.model.clip), datamodule=run.datamodule)
+
+    checks.a_plain_trainer_trains_it(replace(whole, build=build))
+    monkeypatch.setattr(Scores, "is_softmax", False)
+    with pytest.raises(ContractError, match=r"train all of .* \['score.bias'\] did not move"):
+        checks.a_plain_trainer_trains_it(replace(whole, build=build))
 
 
 class Forgetful(PromptFL):
