@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax
 
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
 from fedvlp.methods import ADAPT, FedDPT
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
@@ -28,14 +30,6 @@ def make(clip):
         return module
 
     return make
-
-
-def log_softmax(values):
-    return values - values.max() - np.log(np.exp(values - values.max()).sum())
-
-
-def cosine(one, other):
-    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
 def parts(module, images):

@@ -1,6 +1,6 @@
 """DiPrompT: which prompts learn from which images, what classifies, and its limit cases.
 
-The equations of its losses and of the ensemble are in tests/methods/diprompt/test_losses.py, those of the server in
+The equations of its losses and of the ensemble are in tests/methods/test_diprompt_losses.py, those of the server in
 tests/core/test_strategies.py.
 """
 

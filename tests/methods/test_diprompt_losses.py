@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
 from fedvlp.methods.diprompt import domain_terms, ensemble_logits, given_class, pair_logits, query_terms
 
@@ -43,11 +44,6 @@ def cosine(one, other):
     one = np.asarray(one, np.float64)
     other = np.asarray(other, np.float64)
     return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-
-
-def softmax(values):
-    powers = np.exp(np.asarray(values) - np.max(values))
-    return powers / powers.sum()
 
 
 def test_joint_softmax_over_all_pairs(images, features, labels):

@@ -26,11 +26,6 @@ def module(clip):
     return module
 
 
-@pytest.fixture
-def images(clip):
-    return torch.rand(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def slow_logits(module, image, prompt):
     """One image with one prompt through the trained tower's own layers, and the cosine with each class's text."""
     visual = module.visual

@@ -24,11 +24,6 @@ def module(clip):
     return HCVP(CLASSES, clip, domain_weight=0.3, task_weight=0.5, class_weight=0.7, temperature=0.6)
 
 
-@pytest.fixture
-def images(clip):
-    return torch.rand(5, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
-
-
 def slow_prompts(module, image):
     """The two prompts of one image, the task's as a convolution of 1 x 1 over patches that is averaged behind it."""
     with torch.no_grad():

@@ -25,10 +25,6 @@ class Pickler(pickle.Pickler):
         return "clip" if isinstance(value, CLIP) else None
 
 
-def images(clip):
-    return torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(3))
-
-
 def through_a_pickle(method):
     file = io.BytesIO()
     Pickler(file).dump(method)
@@ -38,23 +34,23 @@ def through_a_pickle(method):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_comes_out_of_a_pickle_as_it_was(name, clip):
+def test_a_method_comes_out_of_a_pickle_as_it_was(name, clip, images):
     kind = getattr(fedvlp.methods, name)
     arguments = constructor_arguments(kind)
     method = kind(clip=clip, **{option: value for option, value in KNOWN.items() if option in arguments}).eval()
     again = through_a_pickle(method)
     assert_equal(again.state_dict(), method.state_dict())
     with torch.no_grad():
-        assert torch.equal(again(images(clip)), method(images(clip)))
+        assert torch.equal(again(images), method(images))
     assert again.make_optimizer is method.make_optimizer  # of the signature, by reference
     assert again.describe() == method.describe()
 
 
-def test_a_classifier_takes_its_clip_along(clip):
+def test_a_classifier_takes_its_clip_along(clip, images):
     classifier = Classifier(PromptFL(["red", "blue"], clip))
     again = pickle.loads(pickle.dumps(classifier))
     assert again.method.clip is not clip
-    assert torch.equal(again(images(clip)), classifier(images(clip)))
+    assert torch.equal(again(images), classifier(images))
 
 
 def test_a_copy_has_tensors_of_its_own_and_the_same_optimizer(clip):

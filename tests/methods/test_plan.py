@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.module import check_phases
-from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import PLAN
 from fedvlp.methods.plan import AttentionOverClients, PromptAttention
+from tests.helpers.slow import begin, cosine
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 1, 2, 0])
@@ -34,14 +35,10 @@ def plan(clip):
     return make(clip)
 
 
-def begin(module, stage, finished=0, client=1):
-    module.start_client(RoundContext(finished, check_phases(module)[stage], Client(client, client, 10)))
-
-
 def test_a_rule_of_local_training_measures_what_the_stage_trains(plan, images):
-    begin(plan, 0)
-    torch.testing.assert_close(plan.local_logits(images), plan.prompted.logits(images, plan.pool.own))
     begin(plan, 1)
+    torch.testing.assert_close(plan.local_logits(images), plan.prompted.logits(images, plan.pool.own))
+    begin(plan, 1, 1)
     torch.testing.assert_close(plan.local_logits(images), plan.prompted.logits(images, plan.pool.aggregate()))
 
 
@@ -53,15 +50,6 @@ def probabilities(module, images, prompts):
     visual = PromptedImageEncoder(clip)
     features = [visual(image[None], prompts["visual"]).features[0].detach().double().numpy() for image in images]
     return np.array([softmax([clip.logit_scale * cosine(f, w) for w in words]) for f in features])
-
-
-def cosine(one, other):
-    return (one @ other) / (np.linalg.norm(one) * np.linalg.norm(other))
-
-
-def softmax(values):
-    powers = np.exp(np.array(values) - max(values))
-    return powers / powers.sum()
 
 
 def stage_one_loss(local, reference, kl_weight):
@@ -77,7 +65,7 @@ def test_probabilities_are_those_of_the_global_prompts(plan, images):
 
 def test_first_round_is_held_to_zero_shot_clip(clip, images):
     module = make(clip, kl_weight=0.7, templates=60)
-    begin(module, 0)
+    begin(module, 1)
     words = zero_shot_text_features(clip, CLASSES, 60).numpy()
     features = clip.encode_image(images).numpy()
     reference = np.array([softmax([clip.logit_scale * cosine(f, w) for w in words]) for f in features])
@@ -87,7 +75,7 @@ def test_first_round_is_held_to_zero_shot_clip(clip, images):
 
 def test_later_rounds_are_held_to_the_global_prompts(clip, images):
     module = make(clip, kl_weight=0.7)
-    begin(module, 0, finished=3)
+    begin(module, 1, round=3)
     reference = probabilities(module, images, module.pool.globals)
     expected = stage_one_loss(probabilities(module, images, module.pool.own), reference, 0.7)
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
@@ -98,14 +86,14 @@ def test_later_rounds_are_held_to_the_global_prompts(clip, images):
 )
 def test_without_a_reference_the_loss_is_the_cross_entropy(clip, images, options, finished):
     module = make(clip, **options)
-    begin(module, 0, finished)
+    begin(module, 1, round=finished)
     local = probabilities(module, images, module.pool.own)
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(stage_one_loss(local, local, 0), rel=1e-3)
 
 
 def test_each_stage_trains_its_own_tensors(plan, images):
     for stage, prefix in enumerate(("pool.own", "pool.aggregators")):
-        begin(plan, stage, finished=1)
+        begin(plan, 1, stage, round=1)
         plan.zero_grad()
         plan.training_step((images, LABELS), 0).backward()
         moved = {name for name, parameter in plan.named_parameters() if parameter.grad is not None}
@@ -113,7 +101,7 @@ def test_each_stage_trains_its_own_tensors(plan, images):
 
 
 def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
-    begin(plan, 1)
+    begin(plan, 1, 1)
     mixed = {kind: plan.pool.aggregators[kind](plan.pool.clients[kind]) for kind in ("text", "visual")}
     local = probabilities(plan, images, mixed)
     expected = stage_one_loss(local, local, 0)
@@ -124,11 +112,11 @@ def test_the_server_computes_what_the_clients_would(plan):
     server = ServerState.start(plan.shared_state())
     first, second = check_phases(plan)
     client = Client(2, 2, 10)
-    begin(plan, 0, client=2)
+    begin(plan, 2)
     server = first.aggregate(server, [ClientUpdate(client, plan.upload_state(), 10)])
     assert torch.equal(server.shared["pool.clients.text"][2], plan.pool.own["text"])
     assert torch.equal(server.shared["pool.clients.text"][1], plan.pool.clients["text"][1])
-    begin(plan, 1, client=2)
+    begin(plan, 2, 1)
     plan.load_state(second.broadcast(server, client))
     server = second.aggregate(server, [ClientUpdate(client, plan.upload_state(), 10)])
     assert set(server.deployed) == {"pool.globals.text", "pool.globals.visual"}
@@ -155,7 +143,7 @@ def test_without_an_aggregator_the_mean_is_taken(clip, kind):
 def test_without_aggregators_there_is_one_stage(clip):
     module = make(clip, aggregate_text=False, aggregate_visual=False)
     (phase,) = check_phases(module)
-    begin(module, 0)
+    begin(module, 1)
     update = ClientUpdate(Client(1, 1, 10), module.upload_state(), 10)
     server = phase.aggregate(ServerState.start(module.shared_state()), [update])
     expected = torch.stack([module.pool.clients["text"][0], module.pool.own["text"], module.pool.clients["text"][2]])
@@ -167,7 +155,7 @@ def test_without_a_federation_the_own_prompts_are_deployed(plan, images):
     loss = plan.training_step((images, LABELS), 0)
     plan.on_train_batch_end(loss, (images, LABELS), 0)
     assert torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
-    begin(plan, 0)
+    begin(plan, 1)
     with torch.no_grad():
         plan.pool.own["text"].add_(1)
     plan.on_train_batch_end(loss, (images, LABELS), 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -44,11 +43,6 @@ class Doubled(PromptFL):
 
 class OtherTeacher(TRIP):
     """Inherits what prepares, and may change what that calls."""
-
-
-@pytest.fixture
-def images(clip):
-    return torch.randn(2, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(0))
 
 
 def test_features_are_prepared_unless_images_are_needed(clip, images):

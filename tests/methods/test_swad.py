@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import SWAD
 from fedvlp.methods.swad import LossValley
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.evaluation import validation_loss
@@ -119,8 +118,6 @@ def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
     assert loss == pytest.approx(sum(expected) / len(expected), rel=1e-5)
 
 
-def test_is_refused_where_there_are_clients(clip):
+def test_is_refused_where_there_are_clients():
     with pytest.raises(UserError, match="partition Pooled"):
         LossValley(3, 6, 1.3).check([Client(0, 0, 3), Client(1, 1, 3)])
-    with pytest.raises(UserError, match="end_patience"):
-        SWAD(["cat", "dog"], clip, start_patience=3, end_patience=2)

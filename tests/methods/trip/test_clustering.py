@@ -6,6 +6,7 @@ import torch
 
 from fedvlp.methods.trip.clustering import assign_with_capacity, capacity_kmeans, cluster_capacities
 from fedvlp.utils.errors import UserError
+from tests.helpers.trip import scene, sequential_kmeans
 
 
 def replaced_assignment(costs, limits):
@@ -21,7 +22,7 @@ def replaced_assignment(costs, limits):
 
 @pytest.mark.parametrize("capacity", [0.5, 1.0, 2.0, None])
 @pytest.mark.parametrize("seed", range(4))
-def test_equals_the_sequential_algorithm(scene, sequential_kmeans, capacity, seed):
+def test_equals_the_sequential_algorithm(capacity, seed):
     tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
     capacities = cluster_capacities(50, 4, capacity)
     clusters = capacity_kmeans(tokens, start, capacities)
@@ -33,7 +34,7 @@ def test_equals_the_sequential_algorithm(scene, sequential_kmeans, capacity, see
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 7])
-def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(scene, sequential_kmeans, iterations):
+def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(iterations):
     tokens, start = scene(seed=5)
     capacities = cluster_capacities(50, 4, 1.0)
     clusters = capacity_kmeans(tokens, start, capacities, max_iterations=iterations)
@@ -42,7 +43,7 @@ def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(s
     assert clusters.assignment[0].tolist() == expected[2].tolist()
 
 
-def test_an_image_is_clustered_alike_alone_and_in_any_batch(scene):
+def test_an_image_is_clustered_alike_alone_and_in_any_batch():
     tokens, start = scene(batch=9, seed=3)
     capacities = cluster_capacities(50, 4, 1.0)
     together = capacity_kmeans(tokens, start, capacities)
@@ -54,7 +55,7 @@ def test_an_image_is_clustered_alike_alone_and_in_any_batch(scene):
         assert torch.equal(alone.centroids[0], together.centroids[image])
 
 
-def test_equal_tokens_and_empty_clusters(sequential_kmeans):
+def test_equal_tokens_and_empty_clusters():
     generator = torch.Generator().manual_seed(0)
     kinds = torch.randn(3, 8, generator=generator)
     tokens = kinds[torch.randint(3, (4, 30), generator=generator)]

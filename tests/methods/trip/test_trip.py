@@ -7,18 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.special import softmax
 
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods import TRIP, PromptFL
+from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]
-
-
-@pytest.fixture
-def images(clip):
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(6, 3, clip.image_size, clip.image_size, generator=generator)
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 
 
 @pytest.fixture
@@ -28,15 +25,6 @@ def trip(clip):
     with torch.no_grad():
         module.experts.mul_(20)  # far from zero, so that mixing matters
     return module
-
-
-def softmax(values):
-    powers = np.exp(values - values.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def cosine(one, other):
-    return (one @ other) / (np.linalg.norm(one) * np.linalg.norm(other))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -58,14 +46,13 @@ def test_logits_are_those_of_each_images_own_mixture(trip, images, training):
 def test_loss_is_cross_entropy_and_divergence_from_the_teacher(trip, images):
     """Eq. 12, with the teacher's mean over 60 templates."""
     trip.train()
-    labels = torch.tensor([0, 1, 2, 0, 1, 2])
     text = zero_shot_text_features(trip.clip, CLASSES, 60).numpy()
     features = trip.precompute(images)["features"].numpy()
-    teacher = softmax(np.array([[trip.clip.logit_scale * cosine(f, w) for w in text] for f in features]))
-    student = softmax(trip(images).detach().double().numpy())
-    cross_entropy = -np.log(student[np.arange(6), labels]).mean()
+    teacher = softmax(np.array([[trip.clip.logit_scale * cosine(f, w) for w in text] for f in features]), axis=-1)
+    student = softmax(trip(images).detach().double().numpy(), axis=-1)
+    cross_entropy = -np.log(student[np.arange(6), LABELS]).mean()
     divergence = (teacher * (np.log(teacher) - np.log(student))).sum(1).mean()
-    loss = trip.training_step((images, labels), 0)
+    loss = trip.training_step((images, LABELS), 0)
     assert loss.item() == pytest.approx(cross_entropy + 0.8 * divergence, rel=1e-4)
 
 
@@ -81,8 +68,7 @@ def test_one_expert_is_promptfl_with_the_divergence(clip, images, options):
     promptfl = PromptFL(CLASSES, clip, kl_weight=0.8).train()
     promptfl.load_state({"prompt": trip.experts[0].detach()})
     assert torch.allclose(trip(images), promptfl(images), atol=1e-4)
-    labels = torch.tensor([0, 1, 2, 0, 1, 2])
-    losses = [module.training_step((images, labels), 0) for module in (trip, promptfl)]
+    losses = [module.training_step((images, LABELS), 0) for module in (trip, promptfl)]
     balance = 0.01 if "learned" in options.get("routing", "") else 0  # of one expert the loss is 1
     assert losses[0].item() == pytest.approx(losses[1].item() + balance, rel=1e-5)
     for loss in losses:

@@ -1,11 +1,12 @@
+"""TRIP's clustering token by token, and tokens to cluster."""
+
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
 
-def _sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
+def sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=1e-4, multiplier_step=1e-4):
     """One image, token after token, cheapest first."""
     tokens = np.asarray(tokens, dtype=np.float64)
     limits = np.asarray(capacities)
@@ -36,7 +37,7 @@ def _sequential_kmeans(tokens, start, capacities, max_iterations=100, tolerance=
     return centroids, sizes, assignment
 
 
-def _scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
+def scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
     generator = torch.Generator().manual_seed(seed)
     centres = scale * torch.randn(batch, 5, width, generator=generator)
     which = torch.randint(5, (batch, num_tokens), generator=generator)
@@ -44,13 +45,3 @@ def _scene(batch=6, num_tokens=50, width=24, seed=0, scale=3.0):
     tokens = centres.gather(1, which[:, :, None].expand(-1, -1, width)) + noise
     start = torch.stack([torch.randperm(num_tokens, generator=generator)[:4] for _ in range(batch)])
     return tokens, start
-
-
-@pytest.fixture(scope="session")
-def sequential_kmeans():
-    return _sequential_kmeans
-
-
-@pytest.fixture(scope="session")
-def scene():
-    return _scene
