@@ -11,8 +11,9 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from open_clip.transform import PreprocessCfg
+from open_clip.transform import AugmentationCfg, PreprocessCfg, image_transform_v2
 from torch import Tensor, nn
+from torchvision.transforms import Compose, RandomHorizontalFlip
 
 from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.loading import (
@@ -20,11 +21,9 @@ from fedvlp.clip.loading import (
     ImageTransform,
     Tokenizer,
     build_model,
-    evaluation_transform,
     install_weights,
     resolve,
     shapes_only,
-    training_transform,
 )
 from fedvlp.clip.towers import ImageTower, TextTower, make_image_tower
 from fedvlp.utils.errors import UserError
@@ -75,8 +74,12 @@ class CLIP(nn.Module):
         # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
-        self.preprocess = evaluation_transform(self.preprocess_options)
-        self.train_preprocess = training_transform(self.preprocess_options)
+        # CLIP's own: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation.
+        self.preprocess = image_transform_v2(self.preprocess_options, is_train=False)
+        # CoOp's augmentation: half of the pictures mirrored, a bicubic crop of 8 to 100 % of the area.
+        crop = AugmentationCfg(scale=(0.08, 1.0))
+        augmented = image_transform_v2(self.preprocess_options, is_train=True, aug_cfg=crop)
+        self.train_preprocess = Compose([RandomHorizontalFlip(), augmented])
         self._fingerprint: str | None = None
         # With `state_dict` empty, loading must not report the frozen weights as missing.
         self._state_prefix = ""
@@ -159,7 +162,7 @@ class CLIP(nn.Module):
 
     @property
     def _transformers(self) -> list[Blocks]:
-        text = self._text.blocks if self._text.is_suited else None
+        text = self._text.blocks if self._text.unsuited is None else None
         return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
 
     # A method's `train()` reaches its CLIP, too; dropout and batch statistics must stay off.

@@ -42,11 +42,6 @@ class ChunkedMask:
     masks: tuple[Float[Tensor, "_ _"], ...]
 
     @property
-    def num_queries(self) -> int:
-        """The number of tokens whose queries are taken."""
-        return sum(map(len, self.masks))
-
-    @property
     def length(self) -> int:
         """The number of tokens in the row."""
         return sum(self._lengths)
@@ -110,7 +105,7 @@ class BlockDiagonalMask:
     ) -> Float[Tensor, "sequences queries width"]:
         """Returns what tokens read from those that they see."""
         lengths = [row.length for row in self.rows]
-        queries = torch.split(query, [row.num_queries for row in self.rows], dim=1)
+        queries = torch.split(query, [sum(map(len, row.masks)) for row in self.rows], dim=1)
         keys = torch.split(key, lengths, dim=1)
         values = torch.split(value, lengths, dim=1)
         # Rows see nothing of each other: a joint mask would only add scores of -inf.
@@ -182,16 +177,6 @@ class Blocks:
             return attention_dtype(self._first) or self._first.mlp.c_fc.weight.dtype
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
-
-    @property
-    def ends_with_standard_block(self) -> bool:
-        """Whether the last block is CLIP's own kind, whose queries can be run alone and whose keys can be read."""
-        return is_standard_block(self._transformer.resblocks[-1])
-
-    @property
-    def are_standard(self) -> bool:
-        """Whether all blocks are CLIP's own kind."""
-        return all(map(is_standard_block, self))
 
     def run(
         self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None

@@ -16,12 +16,11 @@ from open_clip.constants import HF_CONFIG_NAME
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
 from open_clip.pretrained import download_pretrained_from_hf
-from open_clip.transform import AugmentationCfg, PreprocessCfg, image_transform_v2
+from open_clip.transform import PreprocessCfg
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torchvision.transforms import Compose, RandomHorizontalFlip
 
 from fedvlp.clip.weights import WEIGHT_SUFFIXES, check_hub, config_beside, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.errors import UserError, nearest_names
@@ -103,7 +102,7 @@ def bundled_state_dict() -> dict[str, Tensor]:
     return expand(stored, int(bundled_config()["text_cfg"]["vocab_size"]))
 
 
-def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> dict[str, Tensor]:
+def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
     """Returns a full state dict in float32 from one that stores trained rows of the vocabulary only.
 
     Words that no caption used have no row; theirs are random as before training, from N(0, 0.02).
@@ -112,12 +111,11 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int, seed: int = 0) -> di
         stored: Tensors by name, with ``token_embedding.index`` (the trained rows' numbers) and
             ``token_embedding.rows`` (their values) instead of ``token_embedding.weight``.
         vocabulary_size: Number of rows of the whole vocabulary.
-        seed: Seed of these random rows.
     """
     state = {name: tensor.float() for name, tensor in stored.items() if not name.startswith("token_embedding.")}
     rows = stored["token_embedding.rows"].float()
     # Of the vocabulary's 49,408 rows captions used few; the package ships these alone.
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     weight = 0.02 * torch.randn(vocabulary_size, rows.shape[1], generator=generator)
     weight[stored["token_embedding.index"].long()] = rows
     state["token_embedding.weight"] = weight
@@ -255,9 +253,6 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
     )
 
 
-_RANDOM_FILLS = frozenset({"kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_"})
-
-
 class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
     """Fills new weights with zeros, where they are overwritten or only counted: random numbers take seconds."""
 
@@ -266,7 +261,8 @@ class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
     ) -> Any:
         """Calls the function, or fills with zeros the tensor that it would fill with random numbers."""
         options = options or {}
-        if function.__name__ not in _RANDOM_FILLS:
+        fills = {"kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_"}
+        if function.__name__ not in fills:
             return function(*arguments, **options)
         with torch.no_grad():
             return (arguments[0] if arguments else options["tensor"]).zero_()
@@ -343,16 +339,3 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
     ignored = ("position_ids", "attn_mask", "num_batches_tracked")
     unexpected = [name for name in state if name not in expected and not name.endswith(ignored)]
     return [*differences, *(f"{name} is unexpected" for name in unexpected)]
-
-
-def evaluation_transform(options: PreprocessCfg) -> ImageTransform:
-    """Returns CLIP's own transform: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation."""
-    transform: ImageTransform = image_transform_v2(options, is_train=False)
-    return transform
-
-
-def training_transform(options: PreprocessCfg) -> ImageTransform:
-    """Returns CoOp's augmentation: a bicubic crop of 8 to 100 % of the area, half of the pictures mirrored."""
-    crop = image_transform_v2(options, is_train=True, aug_cfg=AugmentationCfg(scale=(0.08, 1.0)))
-    transform: ImageTransform = Compose([RandomHorizontalFlip(), crop])
-    return transform

@@ -20,16 +20,6 @@ from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask
 from fedvlp.clip.towers import TextTower, causal_mask
 
 
-def prompt_ids(prompt_length: int) -> list[int]:
-    """Returns the ids that stand for a prompt's vectors.
-
-    Example:
-        >>> prompt_ids(3)
-        [-1, -2, -3]
-    """
-    return [-(index + 1) for index in range(prompt_length)]
-
-
 class TokenRows(nn.Module):
     """Rows of tokens with their positions, what they see of each other, and the places where features are read.
 
@@ -157,7 +147,7 @@ def encode_side_by_side(
     return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in rows]))
 
 
-def pack(sequences: Sequence[Sequence[int]], token_budget: int) -> TokenRows:
+def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> TokenRows:
     """Returns one packed row `[what all begin with, rest 1, rest 2, ...]`, whose attention is computed in chunks.
 
     Within a chunk the rest of a sequence leaves out the first tokens that it shares with the sequence before it.

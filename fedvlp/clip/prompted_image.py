@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.towers import VisionTransformerTower
-from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class PromptedImageEncoder(nn.Module):
             UserError: If there are fewer than J blocks.
         """
         blocks = self._tower.blocks
-        hidden = self._before_last(images, prompts)  # [B, P + L, W]
+        hidden = before_last_block(self._tower, self._tower.embed(images), prompts.unbind())  # [B, P + L, W]
         num_tokens = hidden.shape[1]
         of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
         # Fused attention returns no scores, so those few are computed beside it.
@@ -74,13 +73,11 @@ class PromptedImageEncoder(nn.Module):
         features = self._tower.project(blocks.run_last(hidden, indices))  # [B, 1 + L, d]
         return PromptedImages(features[:, 0], features[:, 1:], scores)
 
-    def encode(
-        self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"] | None = None
-    ) -> Float[Tensor, "B d"]:
+    def encode(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B d"]:
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
-        if prompts is None or not prompts.numel():
+        if not prompts.numel():
             return self.clip.encode_image(images)
-        return self._class_features(self._before_last(images, prompts))
+        return self._class_features(self._tower.embed(images), prompts.unbind())
 
     def encode_each(
         self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
@@ -91,49 +88,42 @@ class PromptedImageEncoder(nn.Module):
             images: Pixels, as CLIP's transform puts them out.
             make: From the patches, as they go into the first block, to the prompts.
         """
-        tower = self._tower
-        tokens = tower.embed(images)
-        prompts = tower.embed_prompt(make(tokens[:, 1:]).to(tokens.dtype))
-        return self._class_features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
+        tokens = self._tower.embed(images)
+        return self._class_features(tokens, [make(tokens[:, 1:])])
 
     @property
     def _tower(self) -> VisionTransformerTower:
         return self.clip.image.for_prompts()
 
-    def _class_features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
-        """Joint features of the class token, from what goes into the last block."""
+    def _class_features(
+        self, tokens: Float[Tensor, "B P W"], prompts: Sequence[Float[Tensor, "*each L W"]]
+    ) -> Float[Tensor, "B d"]:
+        """Joint features of the class token."""
+        hidden = before_last_block(self._tower, tokens, prompts)
         class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
         return self._tower.project(self._tower.blocks.run_last(hidden, class_token))[:, 0]
 
-    def _before_last(
-        self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]
-    ) -> Float[Tensor, "B tokens W"]:
-        """What goes into the last block."""
-        tower = self._tower
-        tower.blocks.check_depth(len(prompts), "image")
-        tokens = tower.embed(images)  # [B, P, W]
-        # `prompts[0]` enters with the image; the others replace the prompt's places between blocks.
-        first, *deeper = prompts.to(tokens.dtype)
-        between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in deeper]
-        return tower.blocks.run_before_last(_with_prompt(tokens.shape[1], tower.embed_prompt(first), tokens), between)
+
+def before_last_block(
+    tower: VisionTransformerTower, tokens: Float[Tensor, "B P W"], prompts: Sequence[Float[Tensor, "*each L W"]]
+) -> Float[Tensor, "B longer W"]:
+    """Returns what goes into the last block, from an image's own tokens and the prompts of the first blocks.
+
+    Args:
+        tower: The tower.
+        tokens: What goes into the first block.
+        prompts: For each of the first blocks one for all images, or one for each.
+    """
+    tower.blocks.check_depth(len(prompts), "image")
+    # The first prompt enters with the image; the others replace its places between blocks.
+    first, *deeper = prompts
+    between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in deeper]
+    first = tower.embed_prompt(first.to(tokens.dtype))
+    return tower.blocks.run_before_last(_with_prompt(tokens.shape[1], first, tokens), between)
 
 
 def _with_prompt(
-    num_tokens: int, prompt: Float[Tensor, "L W"], hidden: Float[Tensor, "B tokens W"]
+    num_tokens: int, prompt: Float[Tensor, "*each L W"], hidden: Float[Tensor, "B tokens W"]
 ) -> Float[Tensor, "B longer W"]:
     """The image's own tokens with a prompt behind them."""
     return torch.cat([hidden[:, :num_tokens], prompt.to(hidden.dtype).expand(hidden.shape[0], -1, -1)], dim=1)
-
-
-def project_image_tokens(clip: CLIP, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
-    """Returns Proj(ln_post(token)), joint features of tokens of the last block, not normalised.
-
-    Raises:
-        UserError: If the image tower is not a ViT of open_clip.
-    """
-    if not isinstance(clip.image, VisionTransformerTower):
-        raise UserError(
-            "Single image tokens have joint features in open_clip's ViT towers only, but this image tower is a "
-            f"{clip.image.kind}. Choose another --model.clip.name, for example ViT-B-16."
-        )
-    return clip.image.project(tokens)

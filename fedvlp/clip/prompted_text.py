@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.packing import encode_side_by_side, pack, prompt_ids, stack
+from fedvlp.clip.packing import encode_side_by_side, pack, stack
 from fedvlp.clip.zero_shot import clean_class_names, zero_shot_text_features
 from fedvlp.utils.errors import UserError
 
@@ -145,7 +145,7 @@ class PromptedTextEncoder(nn.Module):
         texts = self.clip.tokenize([f"{name}." for name in self.class_names])
         name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
         # The full stop is part of the class's tokens, behind its name or behind the prompt.
-        slots = prompt_ids(self.prompt_length)
+        slots = [-(index + 1) for index in range(self.prompt_length)]
         before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
         return [
             [ids[0], *slots[:before], *ids[1 : 1 + length], *slots[before:], *ids[1 + length :]]

@@ -11,7 +11,7 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import Between, Blocks, Mask
+from fedvlp.clip.blocks import Between, Blocks, Mask, is_standard_block
 from fedvlp.utils.errors import UserError
 
 
@@ -77,6 +77,13 @@ class ImageTower:
         raise UserError(
             f"Image tokens are read from ViT and ResNet towers of open_clip, but this one is {self.kind}. "
             "Choose another --model.clip.name, for example ViT-B-16."
+        )
+
+    def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
+        """Returns joint features, not normalised, of tokens of the last block; refused if it is no ViT."""
+        raise UserError(
+            "Single image tokens have joint features in open_clip's ViT towers only, but this image tower is a "
+            f"{self.kind}. Choose another --model.clip.name, for example ViT-B-16."
         )
 
     def for_prompts(self) -> VisionTransformerTower:
@@ -150,7 +157,8 @@ class VisionTransformerTower(ImageTower):
             raise _refusal("pools its tokens by attention")
         if not self.reads_class_token:
             raise _refusal(f"pools its tokens by '{self._visual.pool_type}'")
-        if not self.blocks.ends_with_standard_block:
+        # The last block's queries are run alone, and its keys are read.
+        if not is_standard_block(self._visual.transformer.resblocks[-1]):
             raise _refusal("has attention of another kind than CLIP's")
         return self
 
@@ -229,6 +237,7 @@ class TextTower:
         model: An open_clip `CLIP` or `CustomTextCLIP`.
 
     Attributes:
+        unsuited: Why prompts cannot be learned in it, for a message; None if they can.
         blocks: The transformer; in an unsuited tower, which `for_prompts` refuses, it cannot be run.
     """
 
@@ -237,7 +246,7 @@ class TextTower:
         self._pool = getattr(self._tower, "text_pool_type", None) or getattr(self._tower, "pool_type", None)
         self._end_id = int(getattr(self._tower, "text_eos_id", None) or getattr(self._tower, "eos_id", None) or 0)
         self.blocks = Blocks(getattr(self._tower, "transformer", None))
-        self._unsuited = self._why_unsuited()
+        self.unsuited = self._why_unsuited()
 
     @property
     def depth(self) -> int:
@@ -249,17 +258,12 @@ class TextTower:
         """D, the width of a token."""
         return int(self._tower.token_embedding.embedding_dim)
 
-    @property
-    def is_suited(self) -> bool:
-        """Whether prompts can be learned in it."""
-        return self._unsuited is None
-
     def for_prompts(self) -> TextTower:
         """Returns this tower, refused unless it is causal and read at its end-of-text token."""
-        if self._unsuited is not None:
+        if self.unsuited is not None:
             raise UserError(
                 "Prompts are learned in a causal CLIP text transformer that is read at its end-of-text token, but this "
-                f"model's text tower {self._unsuited}. Choose another --model.clip.name, for example ViT-B-16."
+                f"model's text tower {self.unsuited}. Choose another --model.clip.name, for example ViT-B-16."
             )
         return self
 
@@ -335,7 +339,7 @@ class TextTower:
         if self._pool not in ("argmax", "eos"):
             return f"pools its tokens by '{self._pool}'"
         # Only attention of CLIP's own kind can be computed chunk by chunk.
-        return None if self.blocks.are_standard else "has attention of another kind than CLIP's"
+        return None if all(map(is_standard_block, self.blocks)) else "has attention of another kind than CLIP's"
 
 
 def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:

@@ -19,8 +19,6 @@ from torch import Tensor
 from fedvlp.utils.errors import UserError
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-HUB_SECONDS = 5.0
-"""How long the hub may take to answer before it counts as out of reach."""
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -60,9 +58,14 @@ def _load(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        if _is_torchscript(path):
-            return _load_torchscript(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if not _is_torchscript(path):
+            return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
+            state = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+        # OpenAI's archives have these sizes among their tensors.
+        sizes = ("input_resolution", "context_length", "vocab_size")
+        return {name: value for name, value in state.items() if name not in sizes}
     # For a file of another kind the unpickler raises nearly every type.
     except Exception as error:
         raise UserError(
@@ -77,16 +80,6 @@ def _is_torchscript(path: Path) -> bool:
         return False
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
-
-
-def _load_torchscript(path: Path) -> dict[str, Tensor]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
-        state: dict[str, Tensor] = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
-    # OpenAI's archives have these sizes among their tensors.
-    for number in ("input_resolution", "context_length", "vocab_size"):
-        state.pop(number, None)
-    return state
 
 
 def fetch_weights(name: str, tag: str) -> Path:
@@ -123,7 +116,7 @@ def check_hub(repository: str) -> None:
     """
     folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
     if not (folder / "snapshots").is_dir():
-        get_session().head(constants.ENDPOINT, timeout=HUB_SECONDS)
+        get_session().head(constants.ENDPOINT, timeout=5.0)  # seconds
 
 
 def config_beside(path: Path) -> dict[str, Any] | None:
@@ -155,12 +148,8 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     # The hub's cache has the repository's name in a folder and a digest as the file's name.
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
-    return "openai" in names or "quickgelu" in names or _is_torchscript(path) or _are_widened_halves(weights)
-
-
-def _are_widened_halves(weights: dict[str, Tensor]) -> bool:
-    """Whether the perceptrons' weights are half-precision numbers in single precision."""
+    if "openai" in names or "quickgelu" in names or _is_torchscript(path):
+        return True
     perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
-    return bool(perceptrons) and all(
-        value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons
-    )
+    are_halves = [value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons]
+    return bool(are_halves) and all(are_halves)

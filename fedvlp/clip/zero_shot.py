@@ -72,7 +72,7 @@ def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
 
 @torch.no_grad()
 def zero_shot_text_features(
-    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1, token_budget: int = 96
+    clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1
 ) -> Float[Tensor, "C d"]:
     """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
 
@@ -80,7 +80,6 @@ def zero_shot_text_features(
         clip: The frozen CLIP.
         class_names: One name for each class; `_` and `-` are read as spaces.
         templates: How many of `TEMPLATES`, or templates of one's own.
-        token_budget: Largest number of tokens whose attention is computed together.
     """
     names = clean_class_names(class_names)
     chosen = choose_templates(templates)
@@ -91,5 +90,5 @@ def zero_shot_text_features(
         for template in chosen:
             strings = [template.replace("{}", name) for name in names]
             # Strings of one template begin alike, so they are packed behind what they share.
-            total += pack(clip.tokenize(strings), token_budget).to(device).encode_words(clip.text).float()
+            total += pack(clip.tokenize(strings)).to(device).encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)

@@ -73,10 +73,6 @@ class ClientStatistics(nn.Module):
         return [slot for slot in filled if slot != self.slot]
 
 
-VARIANCE_FLOOR = 1e-5
-"""Added to a variance, so that a channel without any can be divided by its deviation."""
-
-
 def positions(features: Tensor) -> Float[Tensor, "B N W"]:
     """Returns what a feature map, or a ViT's tokens but for the class token, holds at the N positions of the image."""
     return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features[:, 1:]
@@ -84,9 +80,9 @@ def positions(features: Tensor) -> Float[Tensor, "B N W"]:
 
 def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
     """Returns each image's style: means and deviations over positions, in float32 and without a gradient."""
-    # A style is a target and no part of the graph.
+    # A style is a target and no part of the graph. 1e-5 lets a channel without variance be divided by its deviation.
     values = positions(features.detach()).float()
-    return torch.stack([values.mean(1), (values.var(1, correction=0) + VARIANCE_FLOOR).sqrt()], dim=1)
+    return torch.stack([values.mean(1), (values.var(1, correction=0) + 1e-5).sqrt()], dim=1)
 
 
 def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:

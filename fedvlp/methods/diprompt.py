@@ -225,19 +225,6 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
         return -cosines.log_softmax(-1).diagonal(dim1=1, dim2=2).mean(0)
 
 
-def feature_shift(
-    features: Float[Tensor, "C M d"], before: Float[Tensor, "C M d"], labels: Int[Tensor, "B"]
-) -> Float[Tensor, ""]:
-    """Returns the mean over images of sum_m ||Z_{y,m} - hatZ_{y,m}||^2 (DiPrompT, L_mse of Eq. 7).
-
-    >>> features = torch.tensor([[[1.0, 2.0]], [[0.0, 0.0]]])  # two classes, one domain
-    >>> feature_shift(features, torch.zeros(2, 1, 2), torch.tensor([0, 1])).item()
-    2.5
-    """
-    squares = (features.float() - before.float()).square().sum((1, 2))  # [C]
-    return squares[labels].mean()
-
-
 def domain_terms(
     image_features: Float[Tensor, "B d"],
     labels: Int[Tensor, "B"],
@@ -274,9 +261,10 @@ def query_terms(
     query = F.cross_entropy(logits.logsumexp(-1), labels)
     if domains is not None:
         query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)
+    squares = (features.float() - before.float()).square().sum((1, 2))  # sum_m ||Z_m - hatZ_m||^2, [C]
     return {
         "query": query,
-        "mse": feature_shift(features, before, labels),
+        "mse": squares[labels].mean(),
         "kl": distillation_kl(given_class(logits_before, labels), given_class(logits, labels)),
     }
 

@@ -100,7 +100,11 @@ class FedAPT(PromptLearner):
         """Returns the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
-        domain = self._own_domain()  # [M]
+        # Where no domain is known, all are as likely.
+        count = len(self.keys)
+        domain = torch.full((count,), 1 / count, device=self.keys.device)
+        if self.context is not None:
+            domain = torch.eye(count, device=self.keys.device)[known_domain(self.context.client, "FedAPT")]  # one-hot
         logits = cosine_logits(features, self.text(self.prompts(domain).flatten(0, 1)), self.clip.logit_scale)
         class_loss = F.cross_entropy(logits, labels)
         domain_loss = F.cross_entropy(self.domain_classifier(features), domain.expand(len(features), -1))
@@ -116,14 +120,6 @@ class FedAPT(PromptLearner):
         mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         distinct: Tensor = self.text(self.prompts(mixtures).flatten(1, 2))
         return distinct[mixture_of_image]
-
-    def _own_domain(self) -> Float[Tensor, "M"]:
-        """The domain of the client that trains, as a one-hot vector; where no domain is known, all are as likely."""
-        count = len(self.keys)
-        if self.context is None:
-            return torch.full((count,), 1 / count, device=self.keys.device)
-        own = known_domain(self.context.client, "FedAPT")
-        return torch.eye(count, device=self.keys.device)[own]
 
 
 def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:

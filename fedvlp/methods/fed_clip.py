@@ -38,8 +38,6 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names
 
-TEMPLATE = "a picture of a {}"
-
 
 class FedCLIP(PromptLearner):
     """Learns an adapter of the image feature, shared by all clients; the text features stay zero-shot CLIP's.
@@ -64,7 +62,7 @@ class FedCLIP(PromptLearner):
         self.loss = loss
         width = self.clip.embed_dim
         self.adapter = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1))
-        texts = zero_shot_text_features(self.clip, class_names, TEMPLATE)
+        texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
         # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("text_features", texts, persistent=False)
 

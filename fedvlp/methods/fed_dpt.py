@@ -128,11 +128,9 @@ class FedDPT(FederatedModule):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: own text prompt to its slot, image tokens to their mean."""
-        parts: dict[str | tuple[str, ...], Strategy] = {}
-        for name, stack in self.stacks().items():
-            parts[f"dual.{name}.shared"] = stack.strategy
         names = tuple(f"dual.{name}.shared" for name in self.stacks())
-        return (Phase("prompts", train=names, upload=names, strategy=ByName(parts)),)
+        strategy = ByName({f"dual.{name}.shared": stack.strategy for name, stack in self.stacks().items()})
+        return (Phase("prompts", train=names, upload=names, strategy=strategy),)
 
     def start_client(self, context: RoundContext) -> None:
         """Prepares for one client's local training; its copies will follow what was broadcast."""

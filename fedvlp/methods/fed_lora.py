@@ -20,7 +20,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -102,7 +102,7 @@ class AdaptedCLIP(nn.Module):
         super().__init__()
         self.clip = clip
         texts = [SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)]
-        self.rows = pack(clip.tokenize(texts), token_budget=96)
+        self.rows = pack(clip.tokenize(texts))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names = {}
@@ -112,7 +112,8 @@ class AdaptedCLIP(nn.Module):
 
     def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
         """Returns w_c, not normalised; those under updates without a gradient only when these have changed."""
-        return self._cache("", lambda *_: self._call("text", updates, self._encode_texts), updates.down, updates.up)
+        texts = (self.rows.encode_words, self.clip.text)
+        return self._cache("", lambda *_: self._call("text", updates, *texts), updates.down, updates.up)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], updates: LowRankUpdates) -> Float[Tensor, "B d"]:
         """Returns f(x), not normalised."""
@@ -132,9 +133,6 @@ class AdaptedCLIP(nn.Module):
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 
-    def _encode_texts(self) -> Float[Tensor, "C d"]:
-        return self.rows.encode_words(self.clip.text)
-
 
 def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:
     """Each block's query, key and value maps, in one tensor."""
@@ -143,5 +141,4 @@ def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:
             f"LoRA updates the attention of CLIP's own transformer blocks, but this model's {kind} tower has others. "
             "Choose another --model.clip.name, for example ViT-B-16."
         )
-    attentions: list[Any] = [block.attn for block in blocks]
-    return [attention.in_proj_weight for attention in attentions]
+    return [cast(Any, block).attn.in_proj_weight for block in blocks]

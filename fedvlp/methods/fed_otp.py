@@ -33,7 +33,6 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
-from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
@@ -73,14 +72,14 @@ class FedOTP(PromptLearner):
         self.mass = mass
         self.epsilon = epsilon
         self.iterations = iterations
-        project_image_tokens(self.clip, torch.empty(0, self.clip.image_width))  # else refused now
+        self.clip.image.project(torch.empty(0, self.clip.image_width))  # else refused now
         self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     @torch.no_grad()
     def patches(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
         """Returns G, the joint features of all patches but not of the class token, of length 1."""
         tokens = self.clip.encode_image_tokens(images)[1]
-        return F.normalize(project_image_tokens(self.clip, tokens[:, 1:]).float(), dim=-1)
+        return F.normalize(self.clip.image.project(tokens[:, 1:]).float(), dim=-1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient."""

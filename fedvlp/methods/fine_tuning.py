@@ -85,7 +85,7 @@ class TextClassifier(nn.Module):
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
         tokens = clip.tokenize([SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)])
-        self.rows = pack(tokens, token_budget=96)
+        self.rows = pack(tokens)
         self.language = _text_part(clip.model).float().requires_grad_(True)
         self._tower = TextTower(self.language)
         self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
 from fedvlp.clip.blocks import Between
+from fedvlp.clip.prompted_image import before_last_block
 from fedvlp.clip.towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
@@ -266,12 +267,6 @@ def prompted_features(
         prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
             replaces the prompt's tokens before its block. Further blocks take the tokens as they come.
     """
-    first = prompts[0]
-    length = first.shape[1]
-    embedded = tower.embed_prompt(first.flatten(0, 1)).view_as(first)
-    hidden = torch.cat([tower.embed(images), embedded], dim=1)  # [B, P + L, W]
-    for index in range(len(tower.blocks)):
-        if 0 < index < len(prompts):
-            hidden = torch.cat([hidden[:, :-length], prompts[index]], dim=1)
-        hidden = tower.blocks.run(index, hidden)
+    hidden = before_last_block(tower, tower.embed(images), prompts)  # [B, P + L, W]
+    hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)
     return tower.project(hidden[:, :1])[:, 0]

@@ -295,18 +295,14 @@ class AttentionOverClients(nn.Module):
     def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
         """Returns the mean over clients of their attended prompts, in float32."""
         with torch.autocast(prompts.device.type, enabled=False):
-            hidden = self.attention_norm(prompts + self._attend(prompts))
+            # The clients are the sequence; blocks and places in a prompt are batches of it.
+            heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
+            gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
+            attended = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))  # [K, J, L, width]
+            hidden = self.attention_norm(prompts + attended)
             hidden = self.perceptron_norm(hidden + self.perceptron(hidden))
             mean: Tensor = hidden.mean(dim=0)
         return mean
-
-    def _attend(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J L width"]:
-        """What each client's token gathers from the tokens at its place in all clients' prompts."""
-        # The clients are the sequence; blocks and places in a prompt are batches of it.
-        heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
-        gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
-        attended: Tensor = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))
-        return attended
 
 
 def _bottleneck(blocks: int, width: int, hidden: int, starts_at_zero: bool) -> nn.Sequential:

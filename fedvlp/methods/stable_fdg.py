@@ -182,10 +182,6 @@ def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
     return partners
 
 
-MIXING = 0.1
-"""Both parameters of the Beta distribution by which two images' styles are mixed."""
-
-
 def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
     """Returns images whose styles lie far apart: the seeds of k-means++, at most as many as styles differ.
 
@@ -227,8 +223,8 @@ def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: floa
 
 
 def mixed(style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-    """Returns lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of a Beta distribution, drawn anew."""
-    beta = torch.distributions.Beta(MIXING, MIXING)
+    """Returns lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of Beta(0.1, 0.1), drawn anew."""
+    beta = torch.distributions.Beta(0.1, 0.1)
     share = beta.sample(torch.Size([len(style)])).to(style.device)[:, None, None]
     others = style[torch.randperm(len(style)).to(style.device)]
     return share * style + (1 - share) * others

@@ -88,10 +88,6 @@ class SWAD(ImageTowerLearner):
         self.mean.update_parameters(self.visual)
 
 
-MEAN = "mean.module"
-WEIGHTS = "visual"
-
-
 @dataclass(frozen=True)
 class Mean:
     """A mean over rounds: the tensors, none of no rounds, and over how many rounds it is."""
@@ -193,8 +189,8 @@ class LossValley(Strategy):
         if not updates:
             return server
         upload = updates[0].state
-        weights = select(upload, (WEIGHTS,))
-        of_round = Mean({name: upload[name.replace(WEIGHTS, MEAN, 1)] for name in weights}, 1)
+        weights = select(upload, ("visual",))
+        of_round = Mean({name: upload[name.replace("visual", "mean.module", 1)] for name in weights}, 1)
         newest = _read(server.memory, "newest").joined(of_round)
         # Weights that no mean holds yet are deployed until one does.
         deployed = server.deployed if "swad.progress" in server.memory else weights

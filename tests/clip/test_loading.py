@@ -168,12 +168,6 @@ PUBLISHED = {
 
 
 @pytest.fixture
-def picture():
-    values = np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8)
-    return Image.fromarray(values)
-
-
-@pytest.fixture
 def load(small, tmp_path, save):
     """Loads weights with this preprocess_cfg in the config beside them; with None without a config."""
 
@@ -187,8 +181,9 @@ def load(small, tmp_path, save):
     return load_with
 
 
-def test_a_config_beside_the_file_says_its_transform(load, picture):
+def test_a_config_beside_the_file_says_its_transform(load):
     """Squashed by Pillow itself, pixel by pixel less the mean and over the deviation."""
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8))
     squashed = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64) / 255
     expected = np.zeros((3, 32, 32))
     for colour in range(3):

@@ -123,14 +123,23 @@ def test_prompts_of_each_class_equal_full_sequences(clip, position, layout):
 
 
 @pytest.mark.parametrize("token_budget", [1, 20, 25, 1000])
-def test_chunks_change_nothing(clip, token_budget):
+@pytest.mark.parametrize("levels", [0, 2])
+def test_chunks_change_nothing(clip, token_budget, levels):
+    """And each prompt of a batch is encoded as alone."""
     torch.manual_seed(0)
-    prompt = torch.randn(2, 3, 4, 32)
+    prompts = torch.randn(2, 3, 1 + levels, 4, 32)
     signal = torch.randn(2, 3, len(NAMES), 24)
     whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
     chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
     assert chunked.rows.num_chunks == {1: 5, 20: 3, 25: 2, 1000: 1}[token_budget]
-    assert_same(features_and_gradient(chunked, prompt, signal), features_and_gradient(whole, prompt, signal))
+
+    def encode(encoder, given):
+        return encoder(given[..., 0, :, :], given[..., 1:, :, :] if levels else None)
+
+    found = features_and_gradient(lambda given: encode(chunked, given), prompts, signal)
+    assert_same(found, features_and_gradient(lambda given: encode(whole, given), prompts, signal))
+    for alone, features in zip(prompts.flatten(0, 1), found[0].flatten(0, 1), strict=True):
+        torch.testing.assert_close(features, encode(chunked, alone), atol=1e-6, rtol=1e-5)
 
 
 def test_prompts_without_gradients_are_encoded_again_only_when_they_change(clip, monkeypatch):
@@ -197,21 +206,6 @@ def test_towers_with_attention_of_another_kind_are_refused(make_clip, configs):
     clip.model.transformer.resblocks[1].__class__ = Block
     with pytest.raises(UserError, match="attention of another kind"):
         PromptedTextEncoder(CLIP(clip.model, clip.tokenizer, configs["vit"]), NAMES, prompt_length=4)
-
-
-@pytest.mark.parametrize("token_budget", [1, 20, 1000])
-def test_batches_of_deeper_prompts_in_chunks(clip, token_budget):
-    torch.manual_seed(0)
-    prompts = torch.randn(2, 3, 3, 4, 32)
-    signal = torch.randn(2, 3, len(NAMES), 24)
-    whole = PromptedTextEncoder(clip, NAMES, prompt_length=4, layout="plain")
-    chunked = PromptedTextEncoder(clip, NAMES, prompt_length=4, token_budget=token_budget)
-    found = features_and_gradient(lambda p: chunked(p[:, :, 0], p[:, :, 1:]), prompts, signal)
-    assert_same(found, features_and_gradient(lambda p: whole(p[:, :, 0], p[:, :, 1:]), prompts, signal))
-    for first in range(2):
-        for second in range(3):
-            alone = chunked(prompts[first, second, 0], prompts[first, second, 1:])
-            torch.testing.assert_close(found[0][first, second], alone, atol=1e-6, rtol=1e-5)
 
 
 def test_more_prompts_than_blocks_are_refused(clip):

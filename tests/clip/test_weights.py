@@ -90,13 +90,6 @@ def test_pickled_code_is_never_run(small, tmp_path, save):
     assert not (tmp_path / "sprung").exists()
 
 
-@pytest.mark.parametrize("file_name", ["w.pt", "w.safetensors"])
-def test_damaged_files_are_refused(small, tmp_path, file_name):
-    (tmp_path / file_name).write_bytes(b"not weights at all")
-    with pytest.raises(UserError, match="w\\."):
-        load_clip(CLIPSpec(NAME, str(tmp_path / file_name)))
-
-
 def test_files_without_a_state_dict_are_refused(small, tmp_path):
     torch.save({"epoch": 3}, tmp_path / "w.pt")
     with pytest.raises(UserError, match="state dict"):
@@ -108,13 +101,14 @@ def test_a_missing_file_is_named(small):
         load_clip(CLIPSpec(NAME, "/somewhere/nowhere.pt"))
 
 
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize(
     "content", [b"root:x:0:0:root:/root:/bin/bash\n", b"", b"\x80", b"PK\x03\x04", b"(((((((((", b"cos\n"]
 )
-def test_a_file_of_another_kind_is_no_weights(tmp_path, content):
-    path = tmp_path / "weights.pt"
+def test_a_file_of_another_kind_is_no_weights(tmp_path, content, suffix):
+    path = tmp_path / f"weights{suffix}"
     path.write_bytes(content)
-    with pytest.raises(UserError, match="cannot be read as plain tensors"):
+    with pytest.raises(UserError, match=rf"weights\{suffix} cannot be read as plain tensors"):
         weights.read_weights(path)
 
 

@@ -82,23 +82,20 @@ def capacity_kmeans(
     start: Int[Tensor, "B M"],
     capacities: Sequence[int],
     max_iterations: int = 100,
-    tolerance: float = 1e-4,
-    multiplier_step: float = 1e-4,
 ) -> Clusters:
     """Returns clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
 
     In each iteration a token claims the cluster with the smallest `distance + theta_m`, and each cluster keeps its s_m
     cheapest claimants, the lower index first when costs are equal: this is what token replacement ends with. Then
-    theta_m rises by `multiplier_step` times the cluster's size over its capacity, and centroids move to the means of
-    their tokens. An empty cluster starts again, with theta_m = 0, at the token farthest from its nearest centroid.
+    theta_m rises by eta = 1e-4 times the cluster's size over its capacity, and centroids move to the means of their
+    tokens. An empty cluster starts again, with theta_m = 0, at the token farthest from its nearest centroid. An image
+    stops when its centroids moved by less than 1e-4 on average; they are then left unmoved.
 
     Args:
         tokens: Each image's tokens.
         start: Distinct indices of the tokens that the centroids start at.
         capacities: s_m.
         max_iterations: Largest number of iterations, at least 1.
-        tolerance: An image stops when its centroids moved by less than this on average; they are then left unmoved.
-        multiplier_step: eta, the step of the Lagrange multipliers.
     """
     exact = tokens.double()
     centred = exact - exact.mean(dim=1, keepdim=True)  # scalar products of smaller vectors are more exact
@@ -119,12 +116,12 @@ def capacity_kmeans(
         farthest = distances.amin(dim=1).argmax(dim=1)
         moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
         # A full cluster becomes dearer for all tokens, an empty one is as cheap as at first.
-        raised = (multipliers + multiplier_step * (sizes - limits)).masked_fill(empty, 0.0)
+        raised = (multipliers + 1e-4 * (sizes - limits)).masked_fill(empty, 0.0)
         # The squared shift is c^T K c, with the scalar products K: no centroid is computed in the loop.
         change = mean_weights(moved) - mean_weights(members)
         shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
         # An image that has converged keeps its centroids while others of its batch are still moving.
-        moves = running & (shift >= tolerance)
+        moves = running & (shift >= 1e-4)
         return (
             iteration + 1,
             _choose(moves, moved, members),

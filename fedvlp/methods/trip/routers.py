@@ -21,7 +21,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -30,7 +29,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.prompted_image import project_image_tokens
 from fedvlp.methods.trip.clustering import Clusters, capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_shares, random_start, random_token_shares
 from fedvlp.methods.trip.routing import KeyInit, cluster_shares, expert_shares, key_start, make_keys, match_clusters
@@ -62,7 +60,6 @@ class Router(nn.Module):
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
         self.options = options
-        self.seed = options.key_seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
@@ -80,7 +77,7 @@ class Router(nn.Module):
         num_tokens = tokens.shape[1]
         count = self.options.num_experts
         if keys is None:
-            start = random_start(image_seeds(images), num_tokens, count, self.seed)
+            start = random_start(image_seeds(images), num_tokens, count, self.options.key_seed)
         else:
             start = key_start(tokens, keys)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
@@ -130,13 +127,13 @@ class ExpertMatchingRouter(Router):
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
         super().__init__(options)
-        self._project = partial(project_image_tokens, clip)  # not a submodule, which it would be saved with
+        self.clip = clip
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in self.clusters(images, tokens).items():
-            constants[f"{mode}_centroids"] = self._project(clusters.centroids.to(tokens.dtype))
+            constants[f"{mode}_centroids"] = self.clip.image.project(clusters.centroids.to(tokens.dtype))
             constants[f"{mode}_shares"] = cluster_shares(clusters)
             constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
         return constants
@@ -152,7 +149,8 @@ class ExpertMatchingRouter(Router):
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
         """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
         clusters = self.clusters(images, tokens)["eval"]
-        return clusters.matched_to(match_clusters(self._project(clusters.centroids.to(tokens.dtype)), experts()))
+        centroids = self.clip.image.project(clusters.centroids.to(tokens.dtype))
+        return clusters.matched_to(match_clusters(centroids, experts()))
 
 
 class LearnedRouter(Router):
@@ -215,9 +213,10 @@ class RandomRouter(Router):
         """Returns pi."""
         seeds = image_seeds(images)
         num_experts = self.options.num_experts
+        key_seed = self.options.key_seed
         if self.options.routing == "random":
-            return {"weights": random_shares(seeds, num_experts, self.seed)}
-        return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, self.seed)}
+            return {"weights": random_shares(seeds, num_experts, key_seed)}
+        return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, key_seed)}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi."""

@@ -65,11 +65,6 @@ def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int
 
 def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
     """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7)."""
-    if centroids.shape[1] != len(keys):
-        raise UserError(
-            f"{centroids.shape[1]} clusters need as many keys, but there are {len(keys)}. "
-            "Give one key for each cluster."
-        )
     costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
     if len(keys) > (LARGEST_EXPORTED if torch.compiler.is_exporting() else LARGEST_ENUMERATED):
         return _cheapest_assignment(costs)

@@ -118,9 +118,8 @@ class TRIP(PromptLearner):
         (phase,) = super().configure_phases()
         if self.server_average == "none":
             return (phase,)
-        share = ema_share(0.99)
-        if self.server_average == "beta":
-            share = beta_share(0.2, self.rounds, repeats_first=True)
+        is_beta = self.server_average == "beta"
+        share = beta_share(0.2, self.rounds, repeats_first=True) if is_beta else ema_share(0.99)
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
