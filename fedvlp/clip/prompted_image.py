@@ -64,7 +64,7 @@ class PromptedImageEncoder(nn.Module):
             UserError: If there are fewer than J blocks.
         """
         blocks = self._tower.blocks
-        hidden = before_last_block(self._tower, self._tower.embed(images), prompts.unbind())  # [B, P + L, W]
+        hidden = before_last_block(self._tower, images, prompts.unbind())  # [B, P + L, W]
         num_tokens = hidden.shape[1]
         of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
         # Fused attention returns no scores, so those few are computed beside it.
@@ -77,7 +77,7 @@ class PromptedImageEncoder(nn.Module):
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
         if not prompts.numel():
             return self.clip.encode_image(images)
-        return self._class_features(self._tower.embed(images), prompts.unbind())
+        return self._class_features(before_last_block(self._tower, images, prompts.unbind()))
 
     def encode_each(
         self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
@@ -88,37 +88,36 @@ class PromptedImageEncoder(nn.Module):
             images: Pixels, as CLIP's transform puts them out.
             make: From the patches, as they go into the first block, to the prompts.
         """
-        tokens = self._tower.embed(images)
-        return self._class_features(tokens, [make(tokens[:, 1:])])
+        tower = self._tower
+        tokens = tower.embed(images)
+        prompts = tower.embed_prompt(make(tokens[:, 1:]).to(tokens.dtype))
+        return self._class_features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
 
     @property
     def _tower(self) -> VisionTransformerTower:
         return self.clip.image.for_prompts()
 
-    def _class_features(
-        self, tokens: Float[Tensor, "B P W"], prompts: Sequence[Float[Tensor, "*each L W"]]
-    ) -> Float[Tensor, "B d"]:
-        """Joint features of the class token."""
-        hidden = before_last_block(self._tower, tokens, prompts)
+    def _class_features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
+        """Joint features of the class token, from what goes into the last block."""
         class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
         return self._tower.project(self._tower.blocks.run_last(hidden, class_token))[:, 0]
 
 
 def before_last_block(
-    tower: VisionTransformerTower, tokens: Float[Tensor, "B P W"], prompts: Sequence[Float[Tensor, "*each L W"]]
-) -> Float[Tensor, "B longer W"]:
-    """Returns what goes into the last block, from an image's own tokens and the prompts of the first blocks.
+    tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "*each L W"]]
+) -> Float[Tensor, "B tokens W"]:
+    """Returns what goes into the last block of a tower, from images and the prompts of its first blocks.
 
     Args:
         tower: The tower.
-        tokens: What goes into the first block.
+        images: Pixels, as CLIP's transform puts them out.
         prompts: For each of the first blocks one for all images, or one for each.
     """
     tower.blocks.check_depth(len(prompts), "image")
     # The first prompt enters with the image; the others replace its places between blocks.
-    first, *deeper = prompts
-    between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in deeper]
-    first = tower.embed_prompt(first.to(tokens.dtype))
+    first = tower.embed_prompt(prompts[0].to(tower.blocks.dtype))
+    tokens = tower.embed(images)  # [B, P, W]
+    between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in prompts[1:]]
     return tower.blocks.run_before_last(_with_prompt(tokens.shape[1], first, tokens), between)
 
 

@@ -267,6 +267,6 @@ def prompted_features(
         prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
             replaces the prompt's tokens before its block. Further blocks take the tokens as they come.
     """
-    hidden = before_last_block(tower, tower.embed(images), prompts)  # [B, P + L, W]
+    hidden = before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)
     return tower.project(hidden[:, :1])[:, 0]
