@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,10 @@ class DiskStore(ClientStore):
         """Deletes files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
-            used |= _files_referred_to(path)
+            with suppress(UserError):  # a damaged file refers to none
+                header = read_tensors(path, None)[1]
+                check_header(path, header, "prompts", "checkpoint")
+                used |= set(header["files"].values())
         for path in self.folder.glob("*.safetensors"):
             is_finished = finished is None or round_and_phase(path)[0] < finished
             if path.name not in used and is_finished:
@@ -184,16 +188,6 @@ def restored(states: Mapping[int, State], before: Mapping[int, State], clients: 
     values = {client: value for client, value in now.items() if client not in ids}
     values |= {client: earlier[client] for client in sorted(ids) if client in earlier}
     return replace(states, files=values) if isinstance(states, StatesOnDisk) else values
-
-
-def _files_referred_to(path: Path) -> set[str]:
-    """Returns the clients' files that a checkpoint or prompts file names; none if it is damaged."""
-    try:
-        header = read_tensors(path, None)[1]
-        check_header(path, header, "prompts", "checkpoint")
-    except UserError:
-        return set()
-    return set(header["files"].values())
 
 
 def round_and_phase(path: Path) -> tuple[int, int]:
