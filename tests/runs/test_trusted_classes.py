@@ -105,6 +105,8 @@ HEADERS = {
     "deep lists": option("init_words", eval("[" * 90 + "]" * 90)),
     "length": option("init_words", "word " * 2_000_000),
     "classes": option("class_names", [f"class {i}" for i in range(30_000)]),
+    "entries": option("init_words", dict.fromkeys(map(str, range(100_001)))),
+    "no number": option("prompt_length", float("nan")),
     "no CLIP": option("clip", None),
     "no method": lambda model: model.pop("class_path"),
 }
