@@ -91,8 +91,8 @@ from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain
 from fedvlp.methods import StableFDG as StableFDG
 from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
-from fedvlp.pretrained.classifier import Classifier as Classifier
-from fedvlp.pretrained.loading import from_pretrained as from_pretrained
+from fedvlp.tools.pretrained.classifier import Classifier as Classifier
+from fedvlp.tools.pretrained.loading import from_pretrained as from_pretrained
 from fedvlp.results import load_runs as load_runs
 from fedvlp.tools.attacks import BackdoorPatch as BackdoorPatch
 from fedvlp.tools.attacks import BadPromptFL as BadPromptFL
