@@ -91,8 +91,6 @@ from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain
 from fedvlp.methods import StableFDG as StableFDG
 from fedvlp.methods import ZeroShotCLIP as ZeroShotCLIP
-from fedvlp.pretrained.classifier import Classifier as Classifier
-from fedvlp.pretrained.loading import from_pretrained as from_pretrained
 from fedvlp.results import load_runs as load_runs
 from fedvlp.tools.attacks import BackdoorPatch as BackdoorPatch
 from fedvlp.tools.attacks import BadPromptFL as BadPromptFL
@@ -101,6 +99,8 @@ from fedvlp.tools.attacks import LabelFlip as LabelFlip
 from fedvlp.tools.attacks import Scaling as Scaling
 from fedvlp.tools.attacks import SignFlip as SignFlip
 from fedvlp.tools.hub.push import push_to_hub as push_to_hub
+from fedvlp.tools.pretrained.classifier import Classifier as Classifier
+from fedvlp.tools.pretrained.loading import from_pretrained as from_pretrained
 from fedvlp.training.add_ons import MOON as MOON
 from fedvlp.training.add_ons import AddOn as AddOn
 from fedvlp.training.add_ons import FedDGGA as FedDGGA

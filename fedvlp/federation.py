@@ -43,7 +43,7 @@ from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range, check_ranges
 
 
 class Federation(ConfiguredRun):
@@ -109,6 +109,8 @@ class Federation(ConfiguredRun):
         check_range("evaluate_every", evaluate_every, PositiveInt)
         check_range("patience", patience, PositiveInt)
         check_range("seed", seed, Seed)
+        for group in (server, clients, runtime):
+            check_ranges(group)
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)

@@ -27,12 +27,11 @@ ROOMS = {  # lines and files of each folder of the library
     "core": (2980, 14),
     "data": (5430, 22),
     "methods": (5950, 41),
-    "pretrained": (250, 3),
     "results": (910, 5),
     "runs": (980, 6),
     "sites": (2100, 13),
     "testing": (880, 6),
-    "tools": (8060, 46),
+    "tools": (8280, 49),
     "training": (3860, 25),
     "utils": (990, 11),
 }

@@ -8,7 +8,7 @@ import torch
 from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, NormClipping, ServerMomentum, TrimmedMean
 from fedvlp.core.phases import Phase
-from fedvlp.core.strategies import FedAvg, Local
+from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_tensors
 from tests.helpers.interruptions import Interrupted, StopAfter
@@ -73,17 +73,6 @@ def test_too_few_clients_are_refused_before_a_round(tmp_path):
     assert run.folder is None
     with pytest.raises(UserError, match="has 4 in a round"):
         federation(tmp_path, aggregation=Krum(1), cohort_size=4).fit(Linear(), Points(clients=9))
-
-
-def test_method_that_averages_nothing_is_refused(tmp_path):
-    class Alone(Linear):
-        personal = ("weight",)
-
-        def configure_phases(self):
-            return [Phase("train", ("weight",), (), Local())]
-
-    with pytest.raises(UserError, match="no phase of the method makes one state"):
-        federation(tmp_path, aggregation=CoordinateMedian()).fit(Alone(), Points())
 
 
 def printed_config(capsys, *options):

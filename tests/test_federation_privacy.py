@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
-from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
@@ -162,20 +161,6 @@ def test_method_that_sends_single_tensors_is_refused_before_a_run(tmp_path):
     with pytest.raises(UserError, match="Phase 'own' can't be differentially private: its strategy Slots"):
         run.fit(WithSlots(), Points())
     assert run.folder is None
-
-
-def test_chosen_by_short_name_on_the_command_line(capsys):
-    options = ["clip_norm=0.5", "noise_multiplier=2", "quantile=0.4", "noise_from=system"]
-    arguments = [f"--trainer.server.aggregation.inner.{option}" for option in options]
-    with pytest.raises(SystemExit):
-        main(
-            [
-                *("fit", "--config=quickstart", "--trainer.server.aggregation=FedAdam"),
-                *("--trainer.server.aggregation.inner=DPFedAvg", *arguments, "--print_config"),
-            ]
-        )
-    text = capsys.readouterr().out
-    assert text.index("fedvlp.FedAdam") < text.index("fedvlp.DPFedAvg") < text.index("noise_from: system")
 
 
 class Uploads(FederationCallback):

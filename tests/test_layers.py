@@ -20,13 +20,12 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "training": {"core", "runs", "utils"},
     "callbacks": {"core", "results", "runs", "training", "utils"},
     "federation": {"callbacks", "core", "data", "runs", "training", "utils"},
-    "pretrained": {"__init__", "clip", "core", "results", "runs", "utils"},
-    "commands": {"__init__", "clip", "core", "data", "federation", "methods", "pretrained", "results", "runs"}
-    | {"training", "utils"},
+    "commands": {"__init__", "clip", "core", "data", "federation", "methods", "results", "runs", "training"}
+    | {"utils"},
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
     "sites": {"commands", "core", "data", "federation", "methods", "runs", "training", "utils"},
-    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "pretrained", "results"}
-    | {"runs", "training", "utils"},
+    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "results", "runs"}
+    | {"training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}

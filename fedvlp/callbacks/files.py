@@ -12,7 +12,7 @@ from typing import Any
 from fedvlp.callbacks.measures import Baseline
 from fedvlp.core.metrics import Predictions
 from fedvlp.results.figures import accuracy_figure, communication_figure
-from fedvlp.results.predictions import CONFUSION_FILE, confusion_csv, write_predictions
+from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
@@ -20,7 +20,6 @@ from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.prediction import without_validation
 from fedvlp.utils.files import atomic_write, write_text
 
-CONFUSION_ROLES = ("test", "held_out")
 FIGURES = {"accuracy.png": accuracy_figure, "communication.png": communication_figure}
 
 
@@ -116,14 +115,9 @@ class PredictionsFile(FederationCallback):
             return
         folder = Path(federation.log_dir)
         write_predictions(folder, rows)
-        tested = {row: _tested(by_split) for row, by_split in rows.items()}
-        if any(tested.values()):
-            write_text(folder / CONFUSION_FILE, confusion_csv(tested, federation.data.class_names))
-
-
-def _tested(by_split: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Returns the splits of images that train and choose nothing."""
-    return {name: each for name, each in by_split.items() if name.split("/")[0] in CONFUSION_ROLES}
+        frame = confusions(rows, federation.data.class_names)
+        if not frame.empty:
+            write_text(folder / CONFUSION_FILE, frame.to_csv(index=False, lineterminator="\n"))
 
 
 class Plots(FederationCallback):

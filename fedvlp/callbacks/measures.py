@@ -87,18 +87,15 @@ class Privacy(FederationCallback):
 
     def __init__(self) -> None:
         self.account: PrivacyAccount | None = None
-        self.is_counted = False
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Forgets the run before."""
         self.account = None
-        self.is_counted = False
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
         """Prints before the first round what all rounds will give away."""
         # Only here are the phases known with the rules that the federation put into them.
-        if not self.is_counted:
-            self.is_counted = True
+        if self.account is None:
             self.account = privacy_account(phases, len(federation.data.clients), len(cohort))
             self._print(federation, federation.rounds)
 

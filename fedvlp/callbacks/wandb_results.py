@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.core.metrics import confusion_of
+from fedvlp.results.predictions import confusions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, runs_frame, sweep_name
 
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
@@ -111,16 +111,10 @@ def _send_media(run: Any, record: Record) -> None:
 def _confusions(wandb: Any, record: Record) -> dict[str, Any]:
     """Returns a matrix of true and predicted classes for each row and test split; only pairs that have images."""
     charts = {}
-    for title, by_split in record.predictions.items():
-        for split, of_split in by_split.items():
-            if split.split("/")[0] not in ("test", "held_out"):
-                continue
-            names = [str(name) for name in of_split.class_names or record.data.get("classes", [])]
-            # Pairs that have images alone: with 345 classes most of 119,025 cells are empty.
-            table = wandb.Table(columns=["actual", "predicted", "images"])
-            for (true, predicted), images in sorted(confusion_of(of_split).items()):
-                table.add_data(names[true], names[predicted], images)
-            fields = {"Actual": "actual", "Predicted": "predicted", "nPredictions": "images"}
-            chart = wandb.plot_table(CONFUSION_CHART, table, fields, {"title": f"{title}: {split}"})
-            charts[f"confusion/{SHORT_ROWS[title]}/{split}"] = chart
+    frame = confusions(record.predictions, record.data.get("classes", []))
+    for (title, split), pairs in frame.rename(columns={"true": "actual"}).groupby(["row", "split"]):
+        table = wandb.Table(dataframe=pairs[["actual", "predicted", "images"]])
+        fields = {"Actual": "actual", "Predicted": "predicted", "nPredictions": "images"}
+        chart = wandb.plot_table(CONFUSION_CHART, table, fields, {"title": f"{title}: {split}"})
+        charts[f"confusion/{SHORT_ROWS[title]}/{split}"] = chart
     return charts

@@ -149,7 +149,9 @@ class FederationCLI(LightningCLI):
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
         # With `seed_everything: true` Lightning draws a seed, which would not be the same when the run resumes.
         link_method_options(parser)
-        parser.link_arguments("seed_everything", "trainer.seed", compute_fn=_seed)
+        parser.link_arguments(
+            "seed_everything", "trainer.seed", compute_fn=lambda seed: DEFAULT_SEED if isinstance(seed, bool) else seed
+        )
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
         """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser."""
@@ -220,7 +222,3 @@ def run_federation(arguments: Sequence[str]) -> int:
             args=words,
         )
     return 0
-
-
-def _seed(seed: bool | int) -> int:
-    return DEFAULT_SEED if isinstance(seed, bool) else seed

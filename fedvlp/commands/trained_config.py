@@ -42,13 +42,9 @@ def first_look(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the config of a command that was given no ``--config``: that of its trained file.
+    """Returns the config of a command that was given no ``--config``: that of the trained file among its arguments.
 
-    What measures gets the data and the precision of the run as well, from the config beside the file.
-
-    Args:
-        command: ``predict``, ``test``, ``validate`` or ``diagnose``.
-        arguments: the words after it.
+    All commands but ``predict`` get the data and the precision of the run as well, from the config beside the file.
 
     Returns:
         The config; None if the arguments name a method themselves, or ask for help, or name no trained file.

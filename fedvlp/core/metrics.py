@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
@@ -60,11 +60,6 @@ class Predictions:
         # Each state counts the same, however many images its client has.
         rights = (self.predicted == self.labels).sum(-1).tolist()
         return sum(percent(correct, len(self.labels)) for correct in rights) / len(rights)
-
-    def accuracy_of(self, client: str) -> float:
-        """Returns the same of a client's state, or of the only one."""
-        row = self.of_client(client)
-        return percent(int((self.predicted[row] == self.labels).sum()), len(self.labels))
 
     def of_client(self, client: str) -> int:
         """Returns which of the K states is a client's."""
@@ -118,49 +113,29 @@ def confusion_of(predictions: Predictions) -> Confusion:
     return Counter({divmod(pair, width): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)})
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """Recall and F1 of each class.
+def class_scores(predictions: Predictions, num_classes: int) -> Scores:
+    """Scores that count each class the same, over all states, in percent.
 
-    Attributes:
-        accuracy: share of a class's images that are predicted as it (recall), in percent.
-        f1: harmonic mean of recall and precision, in percent.
-        has_images: which classes have images.
-        is_predicted: which classes are predicted for any image.
+    Returns:
+        ``balanced_accuracy``, the mean recall of the classes that have images; ``macro_f1``, the mean F1 of those that
+        have images or are predicted; ``class_accuracy``, the recall of each class that has images, by its label.
+
+    >>> labels, predicted = torch.tensor([0, 0, 0, 0, 1, 1]).int(), torch.tensor([[0, 0, 0, 1, 1, 1]]).int()
+    >>> scores = class_scores(Predictions(labels, predicted, torch.ones(1, 6)), 3)
+    >>> scores["class_accuracy"], scores["balanced_accuracy"], round(scores["macro_f1"], 2)
+    ({0: 75.0, 1: 100.0}, 87.5, 82.86)
     """
-
-    accuracy: Float[Tensor, "C"]
-    f1: Float[Tensor, "C"]
-    has_images: Bool[Tensor, "C"]
-    is_predicted: Bool[Tensor, "C"]
-
-    @property
-    def balanced_accuracy(self) -> float:
-        """The mean accuracy of the classes that have images, in percent."""
-        return float(self.accuracy[self.has_images].mean())
-
-    @property
-    def macro_f1(self) -> float:
-        """The mean F1 of the classes that have images or are predicted, in percent."""
-        return float(self.f1[self.has_images | self.is_predicted].mean())
-
-
-def class_scores(confusion: Confusion, num_classes: int) -> ClassScores:
-    """The scores of each class.
-
-    >>> scores = class_scores(Confusion({(0, 0): 3, (0, 1): 1, (1, 1): 2}), 3)
-    >>> scores.accuracy.tolist(), scores.balanced_accuracy, round(scores.macro_f1, 2)
-    ([75.0, 100.0, 0.0], 87.5, 82.86)
-    """
-    pairs = torch.tensor(sorted(confusion))
-    counts = torch.tensor([confusion[true, predicted] for true, predicted in pairs.tolist()])
-    labels, predicted = pairs.repeat_interleave(counts, 0).T
-    return ClassScores(
-        accuracy=100 * multiclass_recall(predicted, labels, num_classes, average="none", validate_args=False).double(),
-        f1=100 * multiclass_f1_score(predicted, labels, num_classes, average="none", validate_args=False).double(),
-        has_images=labels.bincount(minlength=num_classes) > 0,
-        is_predicted=predicted.bincount(minlength=num_classes) > 0,
-    )
+    labels = predictions.labels.expand_as(predictions.predicted).flatten()
+    predicted = predictions.predicted.flatten()
+    recall = 100 * multiclass_recall(predicted, labels, num_classes, average="none", validate_args=False).double()
+    f1 = 100 * multiclass_f1_score(predicted, labels, num_classes, average="none", validate_args=False).double()
+    has_images = labels.bincount(minlength=num_classes) > 0
+    is_predicted = predicted.bincount(minlength=num_classes) > 0
+    return {
+        "balanced_accuracy": float(recall[has_images].mean()),
+        "macro_f1": float(f1[has_images | is_predicted].mean()),
+        "class_accuracy": {label: float(recall[label]) for label in range(num_classes) if has_images[label]},
+    }
 
 
 def calibration_error(predictions: Predictions, bins: int = 15) -> float:
@@ -194,7 +169,8 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
         ``fpr_at_95``, the share of other images above the highest threshold that keeps 95 % of the classes' images;
         both in percent.
     """
-    by_state: list[dict[str, float]] = []
+    aurocs: list[float] = []
+    false_positive_rates: list[float] = []
     for row, of_inside in enumerate(inside.confidence):
         # States of clients are compared with themselves; a single state measured both kinds.
         has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
@@ -202,18 +178,9 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
         confidence = torch.cat([of_inside, of_outside])
         is_inside = torch.cat([torch.ones_like(of_inside), torch.zeros_like(of_outside)]).int()
         false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
-        auroc = float(binary_auroc(confidence, is_inside, validate_args=False))
-        by_state.append({"auroc": auroc, "fpr_at_95": float(false_positives[true_positives >= 0.95].min())})
-    return {name: 100 * mean_of(by_state, name) for name in ("auroc", "fpr_at_95")}
-
-
-def mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
-    """The mean of one of several scores that each of some measurements has.
-
-    >>> mean_of([{"auroc": 0.5}, {"auroc": 1.0}], "auroc")
-    0.75
-    """
-    return statistics.fmean(each[name] for each in scores)
+        aurocs.append(float(binary_auroc(confidence, is_inside, validate_args=False)))
+        false_positive_rates.append(float(false_positives[true_positives >= 0.95].min()))
+    return {"auroc": 100 * statistics.fmean(aurocs), "fpr_at_95": 100 * statistics.fmean(false_positive_rates)}
 
 
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
@@ -317,26 +284,24 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
 def _split_scores(
     predictions: Predictions, samples: Mapping[str, Samples], outside: BySplit, class_names: Sequence[str]
 ) -> Scores:
-    classes = class_scores(confusion_of(predictions), len(class_names))
+    of_classes = class_scores(predictions, len(class_names))
+    by_label = of_classes.pop("class_accuracy")
     detected = {name: detection(predictions, others) for name, others in outside.items()}
     return {
         "images": len(predictions.labels),
         "accuracy": predictions.accuracy,
-        "balanced_accuracy": classes.balanced_accuracy,
-        "macro_f1": classes.macro_f1,
+        **of_classes,
         "calibration_error": calibration_error(predictions),
         "intervals": {name: interval(values) for name, values in samples.items()},
         **({OUT_OF_DISTRIBUTION: detected} if detected else {}),
-        "class_accuracy": {
-            name: float(classes.accuracy[label]) for label, name in enumerate(class_names) if classes.has_images[label]
-        },
+        "class_accuracy": {class_names[label]: accuracy for label, accuracy in by_label.items()},
     }
 
 
 def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:
     """Means over domains, the intervals of these means, and what is worst."""
     of_splits = list(scores.values())
-    means: Scores = {name: mean_of(of_splits, name) for name in AVERAGED}
+    means: Scores = {name: _mean_of(of_splits, name) for name in AVERAGED}
     means["intervals"] = {}
     for name in samples[0]:
         means["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
@@ -344,10 +309,14 @@ def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequenc
         by_domain: Scores = {}
         for domain, detected in of_splits[0][OUT_OF_DISTRIBUTION].items():
             of_domain = [each[OUT_OF_DISTRIBUTION][domain] for each in of_splits]
-            by_domain[domain] = {score: mean_of(of_domain, score) for score in detected}
+            by_domain[domain] = {score: _mean_of(of_domain, score) for score in detected}
         means[OUT_OF_DISTRIBUTION] = by_domain
     clients = client_accuracies(list(splits.values()))
     return means | ({"worst_client": _worst(clients)} if clients else {})
+
+
+def _mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
+    return statistics.fmean(each[name] for each in scores)
 
 
 def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
@@ -358,7 +327,8 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
         for client in predictions.clients:
-            accuracies.setdefault(client, []).append(predictions.accuracy_of(client))
+            is_right = predictions.predicted[predictions.of_client(client)] == predictions.labels
+            accuracies.setdefault(client, []).append(percent(int(is_right.sum()), len(is_right)))
     return {client: statistics.fmean(values) for client, values in accuracies.items()}
 
 

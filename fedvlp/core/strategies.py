@@ -109,12 +109,7 @@ class Reducer(Strategy):
     ) -> tuple[State, State]:
         """What the aggregator makes of uploads, and its memory by the names that it has in the server's.
 
-        Args:
-            states: the uploads, as the aggregator takes them.
-            weights: one an upload.
-            before: the tensors that the clients started from.
-            server: whose memory of the last round is taken.
-            slot: where several states are made, which one.
+        The arguments are those of ``Aggregator.aggregate``; where several states are made, ``slot`` says which one.
         """
         # One aggregator may serve many slots, each with moments of its own.
         name = self.memory_name + slot

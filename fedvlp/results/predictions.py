@@ -15,6 +15,7 @@ from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors
 
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
+CONFUSION_ROLES = ("test", "held_out")
 TENSORS = ("labels", "predicted", "confidence")
 MAX_CLASSES = 100_000
 """More than any data set has."""
@@ -39,12 +40,8 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
 def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsByRow:
     """Returns the predictions in a run's folder, which may be a stranger's; empty if it has no such file.
 
-    Args:
-        run: the folder.
-        num_classes: how many classes train; a split may have other classes.
-
     Raises:
-        UserError: if the file is damaged, or has a class beyond these.
+        UserError: if the file is damaged, or has a class beyond those that train, or the split's own.
     """
     path = run / FILE
     if not path.is_file():
@@ -76,13 +73,16 @@ def _check(labels: Tensor, predicted: Tensor, confidence: Tensor, num_classes: i
         raise ValueError("another class")
 
 
-def confusion_csv(predictions: PredictionsByRow, class_names: Sequence[str]) -> str:
-    """Returns a line of CSV for each pair of a true and a predicted class that has images, over all states."""
+def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.DataFrame:
+    """Returns a row for each pair of a true and a predicted class that has images, over all states.
+
+    The splits are those whose images train and choose nothing. Of 345 classes most of the 119,025 pairs are empty.
+    """
     rows: list[tuple[str, str, str, str, int]] = []
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
             names = of_split.class_names or class_names
-            for (true, predicted), images in sorted(confusion_of(of_split).items()):
-                rows.append((row, split, names[true], names[predicted], images))
-    columns = ["row", "split", "true", "predicted", "images"]
-    return str(pd.DataFrame(rows, columns=columns).to_csv(index=False, lineterminator="\n"))
+            if split.split("/")[0] in CONFUSION_ROLES:
+                for (true, predicted), images in sorted(confusion_of(of_split).items()):
+                    rows.append((row, split, str(names[true]), str(names[predicted]), images))
+    return pd.DataFrame(rows, columns=["row", "split", "true", "predicted", "images"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,8 +15,9 @@ import pandas as pd
 from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
+from fedvlp.utils.digests import digest
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, LARGEST, checked_json
+from fedvlp.utils.files import DAMAGES, LARGEST, checked_values
 
 ZERO_SHOT_ROW = "zero-shot CLIP"
 LAST_ROW = "last round"
@@ -79,7 +79,6 @@ class Record:
         communication: parameters and bytes, up and down, of one client and round.
         seconds: time of all rounds.
         versions: of fedvlp, Python and the packages that numbers depend on.
-        features: what the feature cache saved; empty if the run did not write it.
         metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
     """
 
@@ -99,7 +98,6 @@ class Record:
     communication: Mapping[str, int]
     seconds: float
     versions: Mapping[str, str]
-    features: Mapping[str, float]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @classmethod
@@ -109,7 +107,7 @@ class Record:
         Raises:
             ValueError, KeyError, TypeError, AttributeError: if a value is missing, of another type or out of range.
         """
-        summary = checked_json(summary)
+        summary = checked_values(summary)
         # Conversions are the checks: what is of another type raises here, and not later in the middle of a table.
         model = summary["model"]
         init_args = dict(model["init_args"])
@@ -119,6 +117,9 @@ class Record:
         add_ons = [{**rule, "class": str(rule["class"])} for rule in training.get("add_ons", [])]
         training |= {"seed": int(training["seed"]), **({"add_ons": add_ons} if add_ons else {})}
         optimizer = summary.get("optimizer")
+        data = dict(summary.get("data", {}))
+        # An official validation list, for instance, has no fraction.
+        typed_data = {name: kind(data[name]) for name, kind in DATA_TYPES.items() if data.get(name) is not None}
         accuracy: dict[str, dict[str, float]] = {}
         for title, row in summary["accuracy"].items():
             accuracy[title] = {name: float(value) for name, value in row.items()}
@@ -138,7 +139,7 @@ class Record:
             optimizer=None if optimizer is None else dict(optimizer),
             training=training,
             rounds=int(summary["rounds"]),
-            data=_data(summary.get("data", {})),
+            data={**data, **typed_data},
             split=str(summary["split"]),
             protocol=str(summary["protocol"]),
             held_out=tuple(map(str, summary["held_out"])),
@@ -146,7 +147,6 @@ class Record:
             communication={name: int(counts[name]) for name in COSTS} if counts else {},
             seconds=float(summary.get("seconds", 0.0)),
             versions={name: str(version) for name, version in summary["versions"].items()},
-            features={name: float(value) for name, value in summary.get("features", {}).items()},
             metrics=metrics,
         )
 
@@ -185,7 +185,7 @@ class Record:
 
         Seeds and the names of held-out domains may differ, but not their number: more of them leave fewer to train on.
         """
-        return _digest(self.key_of_images, self.data.get("partition"))
+        return digest([self.key_of_images, self.data.get("partition")])[:12]
 
     @property
     def key_of_images(self) -> str:
@@ -193,14 +193,14 @@ class Record:
         described = [self.data.get(name) for name in TABLE_KEYS if name != "partition"]
         # Without a description only the protocol's line and the split can say that images are the same.
         undescribed = None if self.data else (self.protocol, self.split)
-        return _digest(described, undescribed, self.clip, self.clip_fingerprint, len(self.held_out))
+        return digest([described, undescribed, self.clip, self.clip_fingerprint, len(self.held_out)])[:12]
 
     @property
     def settings(self) -> str:
         """A digest, equal for runs that differ only in seed, images and held-out domains: those of one table's row."""
         # The seed and the images are left out, since runs of other seeds and domains fill the same row.
         how = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
-        return _digest(*how, self.is_centralised)
+        return digest([*how, self.is_centralised])[:12]
 
     @property
     def training_without_seed(self) -> dict[str, Any]:
@@ -392,30 +392,11 @@ def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:
     return measured
 
 
-def _data(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a data module said of itself; what tables are made of has its type."""
-    data = dict(described)
-    for name, of_type in DATA_TYPES.items():
-        # An official validation list, for instance, has no fraction.
-        if data.get(name) is not None:
-            data[name] = of_type(data[name])
-    return data
-
-
-def _strings(values: Iterable[Any]) -> list[str]:
-    return list(map(str, values))
-
-
 DATA_TYPES: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("name", "images", "kind", "partition"), str),
-    **dict.fromkeys(("domains", "classes", "new_classes"), _strings),
+    **dict.fromkeys(("domains", "classes", "new_classes"), lambda names: [str(name) for name in names]),
     **dict.fromkeys(("validation_fraction", "test_fraction"), float),
     "targets": lambda targets: [dict(target) for target in targets],
     OUT_OF_DISTRIBUTION: lambda images: {**images, "name": str(images["name"])},
 }
 """What of a description of data becomes text of tables, and its type."""
-
-
-def _digest(*parts: Any) -> str:
-    """Returns 12 digits that are equal for equal values, whatever the order of keys."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]

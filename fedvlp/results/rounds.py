@@ -139,13 +139,9 @@ def accuracy_columns(rows: AccuracyRows) -> list[str]:
     """
     measured = set(filter(is_accuracy, chain.from_iterable(row for _, row in rows)))
     roles = ROLES if "test_harmonic" in measured else OF_CLIENTS
-    names = {name for name in measured if "/" not in name or _role(name) not in roles}
+    names = {name for name in measured if "/" not in name or name.split("/")[0] not in roles}
     # Within a role the domains are sorted by name, and their mean follows them.
-    return sorted(names, key=lambda name: (list(ORDER).index(_role(name)), "/" not in name, name))
-
-
-def _role(name: str) -> str:
-    return name.split("/")[0]
+    return sorted(names, key=lambda name: (list(ORDER).index(name.split("/")[0]), "/" not in name, name))
 
 
 def format_accuracies(rows: AccuracyRows) -> str:

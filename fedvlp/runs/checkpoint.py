@@ -16,11 +16,6 @@ from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_o
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
-AT_SITES = "at_sites"
-"""The header's entry that the clients' files are at their sites; simulations' files lack it."""
-DEPLOYS_SHARED = "deploys_shared"
-"""The header's entry that the deployed tensors are the shared ones, which are then stored once."""
-
 
 class TrainedState(NamedTuple):
     """What is needed to evaluate a trained method.
@@ -40,7 +35,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
     """Writes a checkpoint; a reader sees all of it or nothing."""
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
-    # The very same tensors, not only equal ones: to compare large states would cost more than to write them.
+    # Stored once if they are the very same tensors; to compare large states would cost more than to write them.
     deploys_shared = server.shared.keys() == server.deployed.keys() and all(
         server.deployed[name] is value for name, value in server.shared.items()
     )
@@ -58,8 +53,8 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
         "history": "\n".join(json.dumps(metrics) for metrics in state.history),
         "description": dict(description),
         "files": files,
-        DEPLOYS_SHARED: deploys_shared,
-        AT_SITES: are_at_sites(state.personal, state.optimizer_states),
+        "deploys_shared": deploys_shared,
+        "at_sites": are_at_sites(state.personal, state.optimizer_states),
         "callbacks": json.dumps([state.callbacks.states, state.callbacks.stopped_by], default=_tensor_to_json),
     }
     write_tensors(path, tensors, header)
@@ -77,7 +72,7 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
     state = RunState(
         server=ServerState(
             shared=strip_prefix(tensors, "shared"),
-            deployed=strip_prefix(tensors, "shared" if header[DEPLOYS_SHARED] else "deployed"),
+            deployed=strip_prefix(tensors, "shared" if header["deploys_shared"] else "deployed"),
             memory=strip_prefix(tensors, "memory"),
             round=header["round"],
         ),
@@ -97,8 +92,8 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
     files = files_of(personal)
     copied = {} if files else _of_all_clients(personal, "personal")
     header: dict[str, Any] = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
-    if are_at_sites(personal):
-        header[AT_SITES] = True
+    if are_at_sites(personal):  # simulations' files lack the entry
+        header["at_sites"] = True
     write_tensors(path, {**deployed, **copied}, header)
 
 
@@ -112,7 +107,7 @@ def load_deployed(path: Path) -> TrainedState:
     kind = check_header(path, header, "prompts", "checkpoint")
     personal = _by_client(path, "personal", tensors, header)
     if kind == "checkpoint":
-        deployed = strip_prefix(tensors, "shared" if header[DEPLOYS_SHARED] else "deployed")
+        deployed = strip_prefix(tensors, "shared" if header["deploys_shared"] else "deployed")
         return TrainedState(deployed, personal, header["description"]["model"])
     deployed = {name: value for name, value in tensors.items() if not name.startswith("personal/")}
     return TrainedState(deployed, personal, header["model"])
@@ -167,7 +162,7 @@ def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]
     files = header["files"]
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
-        folder = None if header.get(AT_SITES) else run / FOLDER
+        folder = None if header.get("at_sites") else run / FOLDER
         states = StatesOnDisk(folder, group, {client: files[str(client)] for client in clients})
         # Now, while an earlier checkpoint can be taken, and not when the client's turn comes.
         states.check()
@@ -194,11 +189,7 @@ def _tensor_from_json(value: dict[str, Any]) -> Any:
 def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
     """Compares names, types and shapes with the method's own tensors, and refuses what is not finite.
 
-    Args:
-        path: where the tensors are from, for the message.
-        deployed: the tensors that are evaluated.
-        personal: the personal tensors of each client, by client id; empty for a client that has none yet.
-        model: the method.
+    The state of a client that has no personal tensors yet is empty; the path is for the message.
 
     Raises:
         UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,7 @@ class ClientStore:
     """Keeps the clients' personal tensors from one round to the next: in memory, and checkpoints hold them."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Takes over the states that a run continues from.
-
-        Args:
-            states: the states by client id.
-            group: what they are, ``personal`` or ``optimizer``.
+        """Takes over the states of a group, ``personal`` or ``optimizer``, that a run continues from.
 
         Raises:
             UserError: if the run that is continued kept them where this store can't reach them.
@@ -151,13 +148,13 @@ class DiskStore(ClientStore):
         """Deletes files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
-            used |= _files_referred_to(path)
+            with suppress(UserError):  # a damaged file refers to none
+                header = read_tensors(path, None)[1]
+                check_header(path, header, "prompts", "checkpoint")
+                used |= set(header["files"].values())
         for path in self.folder.glob("*.safetensors"):
             is_finished = finished is None or round_and_phase(path)[0] < finished
             if path.name not in used and is_finished:
-                path.unlink(missing_ok=True)
-        if finished is None:  # no process writes yet, so a temporary file is what a killed one left
-            for path in self.folder.glob(".*.tmp"):
                 path.unlink(missing_ok=True)
 
 
@@ -175,12 +172,7 @@ def files_of(*states: Mapping[int, State]) -> dict[int, str]:
 
 
 def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) -> Mapping[int, State]:
-    """Returns the states with those of some clients replaced; an empty one replaces nothing.
-
-    Args:
-        states: the states by client id, in memory or on disk.
-        stored: what :meth:`ClientStore.keep` returned for some of the clients.
-    """
+    """The states with what :meth:`ClientStore.keep` returned for some clients; where that is empty, they stay."""
     new: dict[int, Any] = {client: each for client, each in stored.items() if each}
     if isinstance(states, StatesOnDisk):
         return replace(states, files={**states.files, **new})
@@ -189,24 +181,13 @@ def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) 
 
 def restored(states: Mapping[int, State], before: Mapping[int, State], clients: Iterable[int]) -> Mapping[int, State]:
     """Returns the states in which some clients have what they had before."""
-    # Of states on disk the names of the files are exchanged, so none of them is read.
-    is_on_disk = isinstance(states, StatesOnDisk)
-    now: Mapping[int, Any] = files_of(states) if is_on_disk else states
-    earlier: Mapping[int, Any] = files_of(before) if is_on_disk else before
     ids = set(clients)
+    # Of states on disk the names of the files are exchanged, so none of them is read.
+    now: Mapping[int, Any] = files_of(states) or states
+    earlier: Mapping[int, Any] = files_of(before) or before
     values = {client: value for client, value in now.items() if client not in ids}
     values |= {client: earlier[client] for client in sorted(ids) if client in earlier}
     return replace(states, files=values) if isinstance(states, StatesOnDisk) else values
-
-
-def _files_referred_to(path: Path) -> set[str]:
-    """Returns the clients' files that a checkpoint or prompts file names; none if it is damaged."""
-    try:
-        header = read_tensors(path, None)[1]
-        check_header(path, header, "prompts", "checkpoint")
-    except UserError:
-        return set()
-    return set(header["files"].values())
 
 
 def round_and_phase(path: Path) -> tuple[int, int]:

@@ -110,29 +110,22 @@ def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
     for phase in phases:
         names = {name: getattr(phase, name) for name in ("train", "upload", "download", "deploy")}
         described[phase.name] = {name: list(values) for name, values in names.items() if values is not None}
-        described[phase.name]["strategy"] = _describe_strategy(phase.strategy)
+        of_class = {"class": type(phase.strategy).__qualname__}
+        described[phase.name]["strategy"] = _described(phase.strategy) if is_dataclass(phase.strategy) else of_class
     return described
 
 
-def _describe_strategy(strategy: Any) -> dict[str, Any]:
-    """Returns the class and the options of a strategy, and those of strategies within it.
+def _described(value: Any) -> Any:
+    """Returns an option as JSON has it: a strategy's class and options, and those of strategies within it.
 
     Functions are left out: they are made from options of the method, which are compared by themselves.
     """
-    described: dict[str, Any] = {"class": type(strategy).__qualname__}
-    if is_dataclass(strategy):
-        for each in fields(strategy):
-            value = getattr(strategy, each.name)
-            if not callable(value):
-                described[each.name] = _describe_option(value)
-    return described
-
-
-def _describe_option(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return _describe_strategy(value)
+        options = {each.name: getattr(value, each.name) for each in fields(value)}
+        plain = {name: _described(option) for name, option in options.items() if not callable(option)}
+        return {"class": type(value).__qualname__, **plain}
     if isinstance(value, Mapping):
-        return {str(key): _describe_option(item) for key, item in value.items()}
+        return {str(key): _described(item) for key, item in value.items()}
     return to_jsonable(value)
 
 
@@ -193,14 +186,9 @@ def resume(
     say: Callable[[str], None],
     may_start_anew: bool = False,
 ) -> tuple[RunState, Path] | None:
-    """Returns the newest readable run state and its run folder; None if there is no checkpoint at all.
+    """Returns the newest readable run state and its run folder; None if there is no checkpoint and may be none.
 
-    Args:
-        where: a checkpoint, a run folder, or a folder of run folders.
-        model: the method, whose tensors a checkpoint must hold.
-        description: of the run that is to be resumed.
-        say: prints a line for the user.
-        may_start_anew: whether it is no mistake if there is no checkpoint.
+    ``where`` is a checkpoint, a run folder, or a folder of run folders; ``say`` prints a line for the user.
 
     Raises:
         UserError: if there is none and must be one, the checkpoint belongs to another run, or none of the files

@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 import fedvlp
-from fedvlp.utils.config_files import check_bounds, parse_yaml
+from fedvlp.utils.config_files import parse_yaml
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import checked_values
 from fedvlp.utils.plugins import is_plugin_class
 
 OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
@@ -38,7 +39,7 @@ def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
         UserError: if it names one that is not trusted, or holds values beyond the bounds of a config.
     """
     try:
-        check_bounds(config)
+        checked_values(config)
         paths = list(_importable(config))
     except UserError as error:
         raise UserError(f"{where} can't be used: {error} Pass a file that a run wrote.") from error

@@ -145,7 +145,6 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
             here.fabric.backward(loss)
             # By passes of their own: gradients add up in place, and the method's graph is freed before.
             add_ons.backward(inputs)
-            add_ons.after_backward()
             optimizer.step()
             optimizer.zero_grad()
             module.on_train_batch_end(loss.detach(), (inputs, labels), index)
@@ -234,15 +233,12 @@ class AddOnsAtWork(list[tuple[AddOn, LocalContext]]):
     """The add-ons in one client's training, each with what it sees of the client; often none."""
 
     def backward(self, inputs: Inputs) -> None:
-        """Adds the gradients of what add-ons add to the loss."""
+        """Adds the gradients of what add-ons add to the loss, then lets add-ons see and change those of the step."""
         for add_on, local in self:
             with local.fabric.autocast():
                 added = add_on.loss(local, inputs)
             if added is not None:
                 local.fabric.backward(added)
-
-    def after_backward(self) -> None:
-        """Lets add-ons see and change the gradients of a step."""
         for add_on, local in self:
             add_on.after_backward(local)
 

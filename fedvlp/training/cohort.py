@@ -45,8 +45,6 @@ def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: 
 
     Whatever is drawn, ``least`` of them stay, those with the largest draws. ``round`` is the number of finished rounds.
     """
-    if not dropout:
-        return list(cohort)
     draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
     needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
     return [client for place, client in enumerate(cohort) if draws[place] >= dropout or place in needed]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,14 +38,8 @@ def evaluate(
     turn, and the mean of these accuracies is returned. A held-out domain has no client: the method's
     ``held_out_evaluation`` applies. Splits of other classes than those that train are measured by the method for those.
 
-    Args:
-        module: the method.
-        data: the splits.
-        fabric: where the method is.
-        deployed: what all clients share.
-        personal: what each client keeps, by its id.
-        initial_personal: what a client keeps that has never trained.
-        predictions: receives the predicted classes by split, also of images out of distribution if the data have any.
+    ``personal`` is what each client keeps, by its id, and ``initial_personal`` what one keeps that has never trained.
+    ``predictions`` receives the predicted classes by split, also of images out of distribution if the data have any.
 
     Returns:
         ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
@@ -185,21 +179,20 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
     correct = 0
     count = 0
     for split in splits:
-        for inputs, labels in split.loader:
-            moved: Any = fabric.to_device(inputs)
-            with fabric.autocast():
-                # What the phase trains, which may be less than what is deployed.
-                logits = module.local_logits(moved)
-            correct += int((logits.argmax(-1) == fabric.to_device(labels)).sum())
+        # What the phase trains, which may be less than what is deployed.
+        for logits, labels in _logits(module.local_logits, fabric, split):
+            correct += int((logits.argmax(-1) == labels).sum())
             count += len(labels)
     module.train(was_training)
     return correct / max(1, count)
 
 
-def _logits(module: FederatedModule, fabric: Fabric, split: EvaluationSplit) -> Iterator[tuple[Tensor, Tensor]]:
+def _logits(
+    logits_of: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields the logits and labels of each batch of a split."""
     for inputs, labels in split.loader:
         with fabric.autocast():
-            logits = module(fabric.to_device(inputs))
+            logits = logits_of(fabric.to_device(inputs))
         # Decisions and losses are taken in float32, whatever the towers' precision.
         yield logits.float(), fabric.to_device(labels)

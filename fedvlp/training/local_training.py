@@ -268,11 +268,7 @@ def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], st
     names = {parameter: name for name, parameter in tensors.items()}
     by_index: dict[int, State] = {}
     # PyTorch numbers the parameters through all groups, in their order.
-    index = 0
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            moments = strip_prefix(state, names[parameter])
-            if moments:
-                by_index[index] = {name: value.clone() for name, value in moments.items()}
-            index += 1
+    for index, parameter in enumerate(chain.from_iterable(group["params"] for group in optimizer.param_groups)):
+        if moments := strip_prefix(state, names[parameter]):
+            by_index[index] = {name: value.clone() for name, value in moments.items()}
     optimizer.load_state_dict({"state": by_index, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -18,7 +18,7 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.task import OnClientFailure
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt, check_ranges
+from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,6 @@ class Server:
     aggregation: Aggregator | None = None
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
 
 @dataclass(frozen=True)
@@ -70,10 +66,6 @@ class Clients:
     attack: Attack | None = None
     personal_on_disk: bool = False
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
-
 
 @dataclass(frozen=True)
 class Runtime:
@@ -91,10 +83,6 @@ class Runtime:
     compile: bool = False
     default_callbacks: bool = True
     collective_timeout: PositiveFloat = 1800
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
 
 class ConfiguredRun(RunView):

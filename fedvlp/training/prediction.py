@@ -26,14 +26,8 @@ def predict_images(
 ) -> Predictions:
     """Writes path, class and every class's probability for each image into a CSV, which appears whole or not at all.
 
-    Args:
-        module: the method, with the tensors that it is to predict with.
-        fabric: device and precision.
-        batches: paths of images with their pixels [B, 3, V, V], as the method's transform makes them.
-        output: the file.
-
-    Returns:
-        The predictions in the order of the batches, without labels: all are -1.
+    ``batches`` are paths of images with their pixels [B, 3, V, V], as the method's transform makes them. Returns the
+    predictions in this order, without labels: all are -1.
     """
     # A batch at a time, so that a folder of any size fits into memory.
     module.eval()

@@ -138,17 +138,14 @@ class PhaseTask:
             )
             # Each sees the updates as the one before it left them.
             updates, remembered = add_on.before_aggregation(server_round)
-            memory |= add_prefix(remembered, self._memory_name(place))
+            memory |= add_prefix(remembered, f"{ADD_ON}/{self.index}/{place}")
             # Around the aggregator and not in its place: FedDyn's step goes with a median as with a mean.
             phase = replace(phase, strategy=_with_aggregator(phase.strategy, add_on, sum(weights.values())))
         after = phase.aggregate(server, updates)
         return replace(after, memory=after.memory | memory)
 
-    def _memory_name(self, place: int) -> str:
-        return f"{ADD_ON}/{self.index}/{place}"
-
     def _memory(self, place: int) -> State:
-        return strip_prefix(self.state.server.memory, self._memory_name(place))
+        return strip_prefix(self.state.server.memory, f"{ADD_ON}/{self.index}/{place}")
 
     def _weights(self) -> dict[int, float]:
         """How much each client counts where the strategy averages: its images, or 1."""

@@ -9,21 +9,21 @@ from typing import Any
 import yaml
 
 from fedvlp.utils.errors import UserError, did_you_mean
-from fedvlp.utils.files import check_inside
+from fedvlp.utils.files import MAX_DEPTH, check_inside, checked_values
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of the command line's parser
 MAX_CHARACTERS = 1_000_000  # of a config
-MAX_LENGTH = 10_000  # of a string, a list or an object: that many class names
-MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
 
 
 def read_yaml(path: Path) -> Any:
     """Reads the content of a YAML file; raises UserError if it can't be read, is no YAML or beyond the bounds."""
     try:
         with open(path, encoding="utf-8") as file:
-            return parse_yaml(file.read(MAX_CHARACTERS + 1))
+            content = parse_yaml(file.read(MAX_CHARACTERS + 1))
+        checked_values(content)
+        return content
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from error
 
@@ -56,10 +56,10 @@ def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns what YAML says, of a text that may be a stranger's.
+    """Returns what YAML says, of a text that may be a stranger's; how long its values are is not looked at.
 
     Raises:
-        UserError: if it is beyond the bounds, or has aliases or tags.
+        UserError: if it is longer or deeper than any config, or has aliases or tags.
         YAMLError: if it is no YAML.
     """
     if len(text) > MAX_CHARACTERS:
@@ -72,26 +72,11 @@ def parse_yaml(text: str) -> Any:
         is_alias = isinstance(event, yaml.AliasEvent) and "&" in text
         if is_alias or depth > MAX_DEPTH or str(getattr(event, "tag", None)).startswith("tag:yaml.org"):
             raise UserError(f"Expected values without YAML's *aliases and !!tags, at most {MAX_DEPTH} levels deep.")
-    content = yaml.load(text, Loader=LOADER)
-    check_bounds(content)
-    return content
-
-
-def check_bounds(value: Any, depth: int = 0) -> None:
-    """Raises UserError if strings, lists or objects in a value are longer or deeper than any that is honest."""
-    if depth > MAX_DEPTH:
-        raise UserError(f"Expected lists and objects at most {MAX_DEPTH} levels deep.")
-    if isinstance(value, (str, list, dict)) and len(value) > MAX_LENGTH:
-        kind = type(value).__name__
-        raise UserError(f"Expected a {kind} of at most {MAX_LENGTH:,} entries; found one of {len(value):,}.")
-    inner_values = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for inner in inner_values:
-        check_bounds(inner, depth + 1)
+    return yaml.load(text, Loader=LOADER)
 
 
 def configs_folder() -> Path:
     """Returns the folder of the bundled configs: inside an installed package, beside it in a clone."""
-    # Wheels carry the configs inside the package; a clone has them beside it.
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"

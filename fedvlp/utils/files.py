@@ -21,9 +21,10 @@ from fedvlp.utils.errors import UserError, escape_control_chars
 log = logging.getLogger(__name__)
 
 LARGEST = 1e15
-LONGEST = 10_000
-DEEPEST = 50
-"""Bounds of what is read of a stranger's JSON: numbers, characters of a string, values in each other."""
+MAX_LENGTH = 25_000  # of a string or a list: more class names than ImageNet-21k has
+MAX_ENTRIES = 100_000  # of an object, such as the accuracies of many clients
+MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
+"""Bounds of what is read of a stranger's file, the first of its numbers."""
 DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What is raised where a file is read, parsed and converted to what it should hold."""
 
@@ -55,11 +56,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Checks that a file may be written in place of what is at a path.
-
-    Args:
-        path: of the file to write.
-        inputs: what the command reads; only looked at if there is something at the path.
+    """Checks that a file may be written in place of what is at a path, which is none of the files that are read.
 
     Raises:
         UserError: if that is no file, such as a folder or a device, or one of the inputs under whatever name.
@@ -99,29 +96,31 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def checked_json(value: Any, depth: int = 0) -> Any:
-    r"""Returns a value that was read from JSON, with what a terminal would act on escaped in its strings.
+def checked_values(value: Any, depth: int = 0) -> Any:
+    r"""Returns a value that was read from JSON or YAML, with what a terminal would act on escaped in its strings.
 
     Raises:
-        ValueError: if it has what no run writes: numbers beyond 1e15 or not finite, strings of more than 10,000
-            characters, or values nested in more than 50 others.
+        UserError: if it has what no run writes: numbers beyond 1e15 or not finite, strings and lists longer than
+            25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
 
-    >>> checked_json({"name": "photo \x1b[31m", "shots": [1, None]})
+    >>> checked_values({"name": "photo \x1b[31m", "shots": [1, None]})
     {'name': 'photo \\x1b[31m', 'shots': [1, None]}
     """
-    if depth > DEEPEST:
-        raise ValueError(f"values are nested more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise UserError(f"Expected lists and objects at most {MAX_DEPTH} levels deep.")
+    most = MAX_ENTRIES if isinstance(value, Mapping) else MAX_LENGTH
+    if isinstance(value, (str, list, tuple, Mapping)) and len(value) > most:
+        kind = type(value).__name__
+        raise UserError(f"Expected a {kind} of at most {most:,} entries; found one of {len(value):,}.")
     if isinstance(value, Mapping):
-        return {checked_json(name): checked_json(inner, depth + 1) for name, inner in value.items()}
+        return {checked_values(name): checked_values(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [checked_json(inner, depth + 1) for inner in value]
+        return [checked_values(inner, depth + 1) for inner in value]
     if isinstance(value, str):
-        if len(value) > LONGEST:
-            raise ValueError(f"a string has {len(value):,} characters, more than {LONGEST:,}")
         return value if value.isprintable() else escape_control_chars(value)
     # Written so that NaN is refused as well.
     if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
-        raise ValueError(f"a number is not finite, or beyond {LARGEST:g}")
+        raise UserError(f"Expected finite numbers up to {LARGEST:g}.")
     return value
 
 

@@ -39,12 +39,7 @@ else:
 
 
 def check_range(name: str, value: float | None, range_type: Any) -> None:
-    """Checks an option that a Python caller passed; None is left to the option's own meaning.
-
-    Args:
-        name: of the option, for the message.
-        value: the number.
-        range_type: one of the types above.
+    """Checks an option of one of the types above that a Python caller passed; None is left to the option's own meaning.
 
     Raises:
         UserError: if the number is outside the range, or infinite.
@@ -66,9 +61,6 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
 
 def check_ranges(options: object) -> None:
     """Checks all numbers of a dataclass against their types; a caller in Python has had none of them checked.
-
-    Args:
-        options: the dataclass.
 
     Raises:
         UserError: if a number is out of its range.

@@ -31,13 +31,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 def write_tensors(path: Path, tensors: Tensors, header: Mapping[str, Any], is_durable: bool = True) -> None:
     """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
 
-    Equal content gives equal bytes: the header is a single sorted entry.
-
-    Args:
-        path: the file.
-        tensors: what it is to hold.
-        header: what JSON can hold.
-        is_durable: whether to wait until it would survive a power failure.
+    Equal content gives equal bytes: the header is a single sorted entry. With ``is_durable`` it waits until
+    the file would survive a power failure.
 
     Raises:
         OSError: with the path, if the disk is full or refuses.
@@ -60,11 +55,9 @@ def make_durable(path: Path) -> None:
 
 
 def read_tensors(path: Path, group: str | None = "") -> tuple[Tensors, dict[str, Any]]:
-    """Reads the tensors and the JSON header of a file that :func:`write_tensors` wrote.
+    """Reads the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
 
-    Args:
-        path: the file.
-        group: how the names of the tensors begin that are read; every name if empty, no tensor for None.
+    A group is what names of tensors begin with: every name if it is empty; for None no tensor is read.
 
     Raises:
         UserError: if the file is missing, cut short, or not one of these.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import signal
 import subprocess
@@ -20,23 +19,13 @@ from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import OF_DEVICE, OF_PREDICT
 from fedvlp.training.lightning_hooks import REFUSED
 from fedvlp.utils.errors import UserError
-
-QUIET = ["--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+from tests.helpers.documents import environment
+from tests.helpers.runs import short_fit
 
 
 @pytest.fixture
 def options(image_root: Path, tmp_path: Path) -> list[str]:
-    """What a short run on the made-up images needs, besides a method."""
-    return [
-        "--config=folders",
-        f"--data.root={image_root}",
-        "--data.held_out=photo",
-        f"--data.cache_dir={tmp_path / 'cache'}",
-        "--model.clip.name=fedvlp-tiny",
-        "--trainer.rounds=2",
-        f"--trainer.default_root_dir={tmp_path / 'runs'}",
-        *QUIET,
-    ]
+    return short_fit(image_root, tmp_path)
 
 
 def run_folder(tmp_path: Path) -> Path:
@@ -49,10 +38,6 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def without_seconds(row: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in row.items() if "seconds" not in name}
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def test_version_and_help_import_no_torch():
@@ -198,9 +183,8 @@ def test_print_config_is_accepted_back(options, tmp_path, capsys):
 
 
 def test_short_class_names(image_root, tmp_path):
-    given = ["--data=DomainFolders", f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}"]
-    given += ["--model=ZeroShotCLIP", "--model.clip=fedvlp-tiny"]
-    assert main(["fit", *given, f"--trainer.default_root_dir={tmp_path / 'runs'}", *QUIET]) == 0
+    _, *options = short_fit(image_root, tmp_path)
+    assert main(["fit", "--data=DomainFolders", "--model=ZeroShotCLIP", *options, "--model.clip=fedvlp-tiny"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -230,6 +214,9 @@ def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):
         (["--data.held_out=foto"], "Did you mean 'photo'?"),
         (["--model.clip.name=ViT-B-17"], "ViT-B-16"),
         (["--model.prompt_length=100"], "77"),
+        (["--ckpt_path="], "last"),
+        (["--ckpt_path=/dev/zero"], "last"),
+        (["--ckpt_path=runs/PromptFl"], "last"),
     ],
 )
 def test_bad_input_is_one_error_before_training(options, arguments, message, capsys, tmp_path):
@@ -367,13 +354,6 @@ def test_a_folder_that_can_not_be_written_is_one_line(options, tmp_path, capsys,
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
     assert str(tmp_path / place) in errors
-
-
-@pytest.mark.parametrize("where", ["", "/dev/zero", "runs/PromptFl"])
-def test_a_mistyped_checkpoint_starts_nothing(options, tmp_path, capsys, where):
-    assert main(["fit", "--config=promptfl", *options, f"--ckpt_path={where}"]) == 1
-    assert "last" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("output", ["/dev/null", "."])

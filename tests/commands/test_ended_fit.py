@@ -11,8 +11,8 @@ import pytest
 
 from fedvlp.commands.cli import Terminated, ended_by_sigterm, main
 from fedvlp.runs.checkpoint import load_checkpoint
-from fedvlp.utils.config_files import configs_folder
 from tests.helpers.forks import exit_code, fork
+from tests.helpers.runs import short_fit
 
 
 def fit(arguments):
@@ -21,20 +21,8 @@ def fit(arguments):
 
 @pytest.fixture
 def arguments(image_root, tmp_path):
-    return [
-        "fit",
-        f"--config={configs_folder() / 'methods' / 'promptfl'}.yaml",
-        f"--config={configs_folder() / 'data' / 'folders'}.yaml",
-        f"--data.root={image_root}",
-        "--data.held_out=photo",
-        f"--data.cache_dir={tmp_path / 'cache'}",
-        "--model.clip.name=fedvlp-tiny",
-        "--trainer.name=run",
-        "--trainer.rounds=100000",
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
-        f"--trainer.default_root_dir={tmp_path / 'runs'}",
-    ]
+    options = short_fit(image_root, tmp_path)
+    return ["fit", "--config=promptfl", *options, "--trainer.name=run", "--trainer.rounds=100000"]
 
 
 def checkpoints(tmp_path):

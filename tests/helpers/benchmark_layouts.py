@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.helpers.benchmark_trees import Write
 from tests.helpers.family_trees import cifar, image_clef, imagenet, tiny_imagenet, wilds
 from tests.helpers.single_domain_trees import (
-    Write,
     coop,
     flowers102,
     food101,

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -27,7 +28,20 @@ FEW = {
     "ImageCLEFDA": ("aeroplane", "bottle", "people"),
 }
 IMAGES = 5
-Paths = Mapping[str, list[str]]
+Write = Callable[[Path], Path]
+
+
+def tree(fill: Callable[..., None]) -> Callable[..., Write]:
+    """Makes a function of options of one that fills a folder by them; its result fills a folder and returns it."""
+
+    def with_options(*arguments: Any, **options: Any) -> Write:
+        def write(root: Path) -> Path:
+            fill(root, *arguments, **options)
+            return root
+
+        return write
+
+    return with_options
 
 
 def picture(seed: int) -> bytes:
@@ -88,28 +102,20 @@ def absolute_lists(root: Path) -> Path:
     return root
 
 
-def plain_tree(name: str, renamed: Mapping[str, str] | None = None, inside: str = ".") -> Callable[[Path], Path]:
-    """Returns a function that writes a data set as domain/class/image, with domains renamed."""
-
-    def write(root: Path) -> Path:
-        for domain, paths in names_of(name).items():
-            folder = (renamed or {}).get(domain, domain)
-            write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
-        return root
-
-    return write
+@tree
+def plain_tree(root: Path, name: str, renamed: Mapping[str, str] | None = None, inside: str = ".") -> None:
+    """A data set as domain/class/image, with domains renamed."""
+    for domain, paths in names_of(name).items():
+        folder = (renamed or {}).get(domain, domain)
+        write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
 
 
-def label_lists(name: str) -> Callable[[Path], Path]:
-    """Returns a function that writes a data set with a list of all images of each domain."""
-
-    def write(root: Path) -> Path:
-        for domain, paths in names_of(name).items():
-            write_images(root, paths)
-            write_list(root / f"{domain}_img_label_list.txt", paths, prefix="/data/elsewhere/")
-        return root
-
-    return write
+@tree
+def label_lists(root: Path, name: str) -> None:
+    """A data set with a list of all images of each domain."""
+    for domain, paths in names_of(name).items():
+        write_images(root, paths)
+        write_list(root / f"{domain}_img_label_list.txt", paths, prefix="/data/elsewhere/")
 
 
 def dassl_office_home(root: Path) -> Path:
@@ -127,36 +133,28 @@ def original_office31(root: Path) -> Path:
     return root
 
 
-def numbered_vlcs(parts: Mapping[str, tuple[int, ...]]) -> Callable[[Path], Path]:
-    """Returns a function that writes VLCS with folders by part and number; each part numbers its images anew."""
+@tree
+def numbered_vlcs(root: Path, parts: Mapping[str, tuple[int, ...]]) -> None:
+    """VLCS with folders by part and number; each part numbers its images anew."""
     domains = {"Caltech101": "CALTECH", "LabelMe": "LABELME", "SUN09": "SUN", "VOC2007": "PASCAL"}
     numbers = {"bird": 0, "car": 1, "person": 4}
-
-    def write(root: Path) -> Path:
-        for domain, paths in names_of("VLCS").items():
-            for folder, chosen in parts.items():
-                rows = [path.split("/")[1:] for path in part(paths, *chosen)]
-                write_images(root / domains[domain] / folder, [f"{numbers[of]}/{image}" for of, image in rows])
-        return root
-
-    return write
+    for domain, paths in names_of("VLCS").items():
+        for folder, chosen in parts.items():
+            rows = [path.split("/")[1:] for path in part(paths, *chosen)]
+            write_images(root / domains[domain] / folder, [f"{numbers[of]}/{image}" for of, image in rows])
 
 
-def domain_net(name: str = "DomainNet", lists: str = "splits") -> Callable[[Path], Path]:
-    """Returns a function that writes DomainNet with train and test lists; one image of a class is in no list."""
-
-    def write(root: Path) -> Path:
-        for domain, paths in names_of(name).items():
-            write_images(root, [*paths, f"{domain}/{FEW[name][0]}/99.png"])
-            trains = [path for path in part(paths, 0, 1, 2) if (domain, "t-shirt") != ("painting", path.split("/")[1])]
-            write_list(root / lists / f"{domain}_train.txt", trains)
-            write_list(root / lists / f"{domain}_test.txt", part(paths, 3, 4))
-        return root
-
-    return write
+@tree
+def domain_net(root: Path, name: str = "DomainNet", lists: str = "splits") -> None:
+    """DomainNet with train and test lists; one image of a class is in no list."""
+    for domain, paths in names_of(name).items():
+        write_images(root, [*paths, f"{domain}/{FEW[name][0]}/99.png"])
+        trains = [path for path in part(paths, 0, 1, 2) if (domain, "t-shirt") != ("painting", path.split("/")[1])]
+        write_list(root / lists / f"{domain}_train.txt", trains)
+        write_list(root / lists / f"{domain}_test.txt", part(paths, 3, 4))
 
 
-LAYOUTS: dict[str, tuple[str, Callable[[Path], Path], str]] = {
+LAYOUTS: dict[str, tuple[str, Write, str]] = {
     "PACS original": ("PACS", kfold, "train/crossval"),
     "PACS Dassl": ("PACS", lambda root: kfold(root, "images", "splits"), "train/crossval"),
     "PACS FedDG-GA": (

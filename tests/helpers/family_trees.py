@@ -11,21 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from fedvlp.data.catalog.description import Description, PixelBatches
-from tests.helpers.benchmark_trees import write_images
-from tests.helpers.single_domain_trees import BY_NAME, IMAGES, Write
+from tests.helpers.benchmark_trees import tree, write_images
+from tests.helpers.single_domain_trees import BY_NAME, IMAGES
 
 
-def cifar(name: str) -> Write:
-    """Returns a function that writes CIFAR as torchvision leaves it."""
-
-    def write(root: Path) -> Path:
-        part, contents = small_batches(name)
-        (root / part.folder).mkdir()
-        for file, content in contents.items():
-            (root / part.folder / file).write_bytes(content)
-        return root
-
-    return write
+@tree
+def cifar(root: Path, name: str) -> None:
+    """CIFAR as torchvision leaves it."""
+    part, contents = small_batches(name)
+    (root / part.folder).mkdir()
+    for file, content in contents.items():
+        (root / part.folder / file).write_bytes(content)
 
 
 def small_batches(name: str) -> tuple[PixelBatches, dict[str, bytes]]:
@@ -65,59 +61,47 @@ def wnid(class_name: str) -> str:
     return {ours: other for other, ours in BY_NAME["ImageNet"].class_spellings.items()}[class_name]
 
 
-def imagenet(train_and_val: str, variants: Mapping[str, str]) -> Write:
-    """Returns a function that writes ImageNet, and variants where they are said to lie; folders of V2 are numbered."""
-
-    def write(root: Path) -> Path:
-        for class_name in CLASSES:
-            for part, numbers in (("train", (0, 1, 2)), ("val", (3, 4))):
-                folder = root / train_and_val / part / wnid(class_name)
-                write_images(folder, [f"{wnid(class_name)}_{number}.JPEG" for number in numbers])
-        for domain, folder in variants.items():
-            for class_name in FAMILY[domain]:
-                index = BY_NAME["ImageNet"].class_names.index(class_name)
-                inside = str(index) if domain == "ImageNetV2" else wnid(class_name)
-                write_images(root / folder / inside, [f"{inside}_{number}.jpg" for number in range(2)])
-        return root
-
-    return write
+@tree
+def imagenet(root: Path, train_and_val: str, variants: Mapping[str, str]) -> None:
+    """ImageNet, and variants where they are said to lie; folders of V2 are numbered."""
+    for class_name in CLASSES:
+        for part, numbers in (("train", (0, 1, 2)), ("val", (3, 4))):
+            folder = root / train_and_val / part / wnid(class_name)
+            write_images(folder, [f"{wnid(class_name)}_{number}.JPEG" for number in numbers])
+    for domain, folder in variants.items():
+        for class_name in FAMILY[domain]:
+            index = BY_NAME["ImageNet"].class_names.index(class_name)
+            inside = str(index) if domain == "ImageNetV2" else wnid(class_name)
+            write_images(root / folder / inside, [f"{inside}_{number}.jpg" for number in range(2)])
 
 
-def tiny_imagenet(is_sorted: bool) -> Write:
-    """Returns a function that writes TinyImageNet, its validation images sorted into folders or listed."""
+@tree
+def tiny_imagenet(root: Path, is_sorted: bool) -> None:
+    """TinyImageNet, its validation images sorted into folders or listed."""
     ids = ("n01443537", "n01629819", "n12267677")
-
-    def write(root: Path) -> Path:
-        folder = root / "tiny-imagenet-200"
-        lines = []
-        for number, name in enumerate(ids):
-            write_images(folder / "train" / name / "images", [f"{name}_{i}.JPEG" for i in range(4)])
-            (folder / "train" / name / f"{name}_boxes.txt").write_text("", encoding="utf-8")
-            inside = f"{name}/images" if is_sorted else "images"
-            write_images(folder / "val" / inside, [f"val_{number}.JPEG"])
-            lines.append(f"val_{number}.JPEG\t{name}\t0\t0\t63\t63\n")
-        if not is_sorted:
-            (folder / "val" / "val_annotations.txt").write_text("".join(lines), encoding="utf-8")
-        write_images(folder / "test" / "images", ["test_0.JPEG"])
-        return root
-
-    return write
+    folder = root / "tiny-imagenet-200"
+    lines = []
+    for number, name in enumerate(ids):
+        write_images(folder / "train" / name / "images", [f"{name}_{i}.JPEG" for i in range(4)])
+        (folder / "train" / name / f"{name}_boxes.txt").write_text("", encoding="utf-8")
+        inside = f"{name}/images" if is_sorted else "images"
+        write_images(folder / "val" / inside, [f"val_{number}.JPEG"])
+        lines.append(f"val_{number}.JPEG\t{name}\t0\t0\t63\t63\n")
+    if not is_sorted:
+        (folder / "val" / "val_annotations.txt").write_text("".join(lines), encoding="utf-8")
+    write_images(folder / "test" / "images", ["test_0.JPEG"])
 
 
-def image_clef(lists: str, prefix: str = "") -> Write:
-    """Returns a function that writes ImageCLEF-DA with lists of a pattern, with {} for the domain."""
-
-    def write(root: Path) -> Path:
-        for domain in "bcip":
-            names = [f"{number:03d}_{i}.jpg" for number in (0, 4, 11) for i in range(IMAGES)]
-            write_images(root / domain, names)
-            path = root / lists.format(domain)
-            path.parent.mkdir(exist_ok=True)
-            lines = [f"{prefix}{domain}/{name} {int(name[:3])}\n" for name in names]
-            path.write_text("".join(lines), encoding="utf-8")
-        return root
-
-    return write
+@tree
+def image_clef(root: Path, lists: str, prefix: str = "") -> None:
+    """ImageCLEF-DA with lists of a pattern, with {} for the domain."""
+    for domain in "bcip":
+        names = [f"{number:03d}_{i}.jpg" for number in (0, 4, 11) for i in range(IMAGES)]
+        write_images(root / domain, names)
+        path = root / lists.format(domain)
+        path.parent.mkdir(exist_ok=True)
+        lines = [f"{prefix}{domain}/{name} {int(name[:3])}\n" for name in names]
+        path.write_text("".join(lines), encoding="utf-8")
 
 
 def wilds(root: Path) -> Path:

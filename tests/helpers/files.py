@@ -1,4 +1,4 @@
-"""Files of tensors that were changed or damaged."""
+"""Files of tensors that were changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,3 @@ def rewritten(path, change):
     change(tensors, header)
     write_tensors(path, tensors, header)
     return path
-
-
-def cut_short(path):
-    """Leaves the first half of a file."""
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])

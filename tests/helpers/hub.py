@@ -19,9 +19,71 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.helpers.hub_address import ask_at
-
 REVISION = "5" * 40
+
+
+class HubServer(ThreadingHTTPServer):
+    """A server that notes what it is asked.
+
+    Attributes:
+        address: where it answers.
+        requests: method and path of each request.
+        status: what every question is answered with, where it is not 200.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, handler: type[HubHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        self.requests: list[str] = []
+        self.status = 200
+
+    @contextmanager
+    def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        """Serves while the block runs, and lets huggingface_hub ask here, which reads HF_ENDPOINT when imported."""
+        from huggingface_hub import constants
+
+        monkeypatch.setattr(constants, "ENDPOINT", self.address)
+        template = f"{self.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join()
+
+
+class HubHandler(BaseHTTPRequestHandler):
+    """Answers one request."""
+
+    protocol_version = "HTTP/1.1"
+    # Else each answer would wait 40 ms between its head and its body.
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def answer(self, content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Sends bytes, or another value as JSON."""
+        self.server.requests.append(f"{self.command} {self.path}")
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.send_body(data)
+
+    def send_body(self, data: bytes) -> None:
+        self.wfile.write(data)
 
 
 @dataclass
@@ -56,91 +118,57 @@ class Repository:
         return {**about, "gated": gated, "tags": [], "cardData": dict(self.card), "siblings": siblings}
 
 
-class Hub:
-    """The stand-in.
+class Hub(HubServer):
+    """The hub of data sets.
 
     Attributes:
-        repositories: what it has, by kind and name.
+        repositories: what it has, by name.
         tokens: those that open gated repositories.
-        requests: what was asked, such as ``GET /api/datasets/a/b``.
         sent: bytes of each file that were sent, by path.
         bytes_left: after how many bytes of files each connection is cut; None for never.
-        status: answers every question with this status, if it is not 0.
     """
 
     def __init__(self) -> None:
-        self.repositories: dict[tuple[str, str], Repository] = {}
+        super().__init__(_Handler)
+        self.repositories: dict[str, Repository] = {}
         self.tokens = {"hf_stand_in"}
-        self.requests: list[str] = []
         self.sent: Counter[str] = Counter()
         self.bytes_left: int | None = None
-        self.status = 0
-        handler = type("Handler", (_Handler,), {"hub": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}"
 
     def add(self, repository: Repository) -> Repository:
         """Adds a repository, in place of one of that name."""
-        self.repositories["datasets", repository.name] = repository
+        self.repositories[repository.name] = repository
         return repository
 
     @contextmanager
-    def serving(self) -> Iterator[Hub]:
-        """Serves while the block runs."""
-        thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
+    def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+        """Serves while the block runs a client without a token, which does not wait before it asks again."""
+        from huggingface_hub.utils import _http
+
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+        with super().serving(monkeypatch):
             yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join()
 
 
-def use_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the client in this process ask the stand-in, without a token and without waiting before it asks again."""
-    from huggingface_hub.utils import _http
-
-    ask_at(hub.address, monkeypatch)
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
-    hub: Hub
-    protocol_version = "HTTP/1.1"
-    # Else each answer would wait 40 ms between its head and its body.
-    disable_nagle_algorithm = True
-    wbufsize = -1
+class _Handler(HubHandler):
+    server: Hub
 
     def do_GET(self) -> None:
-        self._answer()
-
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Says nothing."""
-
-    def _answer(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append(f"{self.command} {path}")
-        parts = path.strip("/").split("/")
-        if self.hub.status:
-            self._send(self.hub.status, b"", {})
+        self.file = ""
+        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
+        if self.server.status != 200:
+            self.answer(b"", self.server.status)
         elif parts[0] == "api":  # api/datasets/owner/name/revision/commit
             repository = self._found("/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main")
             if repository is not None:
-                self._send(200, json.dumps(repository.info()).encode(), {"Content-Type": "application/json"})
+                self.answer(repository.info(), headers={"Content-Type": "application/json"})
         else:  # datasets/owner/name/resolve/commit/path
             self._file("/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
 
     def _found(self, name: str, revision: str) -> Repository | None:
         """Returns a repository at a revision; says that there is none."""
-        repository = self.hub.repositories.get(("datasets", name))
+        repository = self.server.repositories.get(name)
         if repository is None:
             self._refuse(401, "RepoNotFound")
         elif revision not in ("main", repository.revision):
@@ -154,37 +182,32 @@ class _Handler(BaseHTTPRequestHandler):
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if repository is None:
             return
-        if repository.gated and token not in self.hub.tokens:
+        if repository.gated and token not in self.server.tokens:
             self._refuse(401, "GatedRepo")
             return
         digest = hashlib.sha256(repository.files[path]).hexdigest()
         headers = {"X-Repo-Commit": repository.revision, "ETag": f'"{digest}"'}
         content = repository.sent_instead.get(path, repository.files[path])
+        self.file = path
         wanted = self.headers.get("Range")
         if wanted is None:
-            self._send(200, content, headers, path)
+            self.answer(content, 200, headers)
             return
         first, last = wanted.removeprefix("bytes=").split("-")
         end = min(int(last) + 1 if last else len(content), len(content))
         headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(content)}"
-        self._send(206, content[int(first) : end], headers, path)
+        self.answer(content[int(first) : end], 206, headers)
 
     def _refuse(self, status: int, code: str) -> None:
-        self._send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
+        self.answer(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
 
-    def _send(self, status: int, content: bytes, headers: Mapping[str, str], path: str = "") -> None:
-        """Sends an answer; of a file only as much as may be sent before connections are cut."""
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        left = self.hub.bytes_left
-        if path and left is not None:
-            self.close_connection = left < len(content)
-            content = content[:left]
-            self.hub.bytes_left = left - len(content)
-        if path:
-            self.hub.sent[path] += len(content)
-        self.wfile.write(content)
+    def send_body(self, data: bytes) -> None:
+        """Sends of a file only as much as may be sent before connections are cut."""
+        left = self.server.bytes_left
+        if self.file and left is not None:
+            self.close_connection = left < len(data)
+            data = data[:left]
+            self.server.bytes_left = left - len(data)
+        if self.file:
+            self.server.sent[self.file] += len(data)
+        super().send_body(data)

@@ -71,20 +71,6 @@ class Guard:
         sys.addaudithook(self._audit)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Watches fixtures being made."""
-        return (yield from self._watched(item))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Watches a test."""
-        return (yield from self._watched(item))
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Watches fixtures being taken down."""
-        return (yield from self._watched(item))
-
     def _watched(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Fails after a phase of a test if something was written outside; if the phase fails itself, after the next."""
         self._watching = True
@@ -97,6 +83,8 @@ class Guard:
             lines += [f"  and {len(found) - MOST_NAMED} more"] * (len(found) > MOST_NAMED)
             pytest.fail("\n".join([f"{item.nodeid} wrote outside its temporary folders:", *lines]), pytrace=False)
         return result
+
+    pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _watched
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Notes a path that is written outside."""

@@ -21,7 +21,7 @@ PARSED_ALONE = {
     "audit runs": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
-    "convert output": "tests/pretrained converts files of this kind",
+    "convert output": "tests/tools/pretrained converts files of this kind",
     "cost --config": "test_pages.py runs it",
     "diagnose --config": "tests/tools/explain diagnoses runs of TRIP",
     "deploy init": "test_sites.py writes the app",

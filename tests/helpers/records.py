@@ -47,7 +47,6 @@ def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="Prompt
         "communication": dict(COMMUNICATION),
         "seconds": 2.0,
         "versions": {"fedvlp": "1", "torch": "2"},
-        "features": {},
     }
     return Record(**fields | other)
 

@@ -11,12 +11,11 @@ import numpy as np
 import scipy.io
 
 from fedvlp.data.catalog.description import DESCRIPTIONS
-from tests.helpers.benchmark_trees import write_images
+from tests.helpers.benchmark_trees import tree, write_images
 
 IMAGES = 5
 """Of each class: of CoOp's split 0, 1 and 2 train, 3 validates and 4 tests."""
 COOP_PARTS = {"train": (0, 1, 2), "val": (3,), "test": (4,)}
-Write = Callable[[Path], Path]
 BY_NAME = {known.name: known for known in DESCRIPTIONS}
 
 
@@ -122,42 +121,32 @@ def write_all(name: str, folder: Path) -> None:
     write_images(folder / KEPT[name].images, [image.path for image in images_of(name)])
 
 
-def coop(name: str, folder: str) -> Write:
-    """Returns a function that writes a data set as CoOp's scripts leave it."""
-
-    def write(root: Path) -> Path:
-        write_all(name, root / folder)
-        split = {}
-        for part, numbers in COOP_PARTS.items():
-            split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
-        (root / folder / KEPT[name].split_file).write_text(json.dumps(split), encoding="utf-8")
-        return root
-
-    return write
+@tree
+def coop(root: Path, name: str, folder: str) -> None:
+    """A data set as CoOp's scripts leave it."""
+    write_all(name, root / folder)
+    split = {}
+    for part, numbers in COOP_PARTS.items():
+        split[part] = [[x.path, label(name, x), x.class_name] for x in images_of(name) if x.number in numbers]
+    (root / folder / KEPT[name].split_file).write_text(json.dumps(split), encoding="utf-8")
 
 
-def without_split(name: str, folder: str) -> Write:
-    """Returns a function that writes the images alone."""
-
-    def write(root: Path) -> Path:
-        write_all(name, root / folder)
-        return root
-
-    return write
+@tree
+def without_split(root: Path, name: str, folder: str) -> None:
+    """The images alone."""
+    write_all(name, root / folder)
 
 
-def listed(name: str, folder: str, lists: Mapping[str, tuple[int, ...]], line: Callable[[Image], str]) -> Write:
-    """Returns a function that writes images beside lists, each with the images of some numbers."""
-
-    def write(root: Path) -> Path:
-        write_all(name, root / folder)
-        for file, numbers in lists.items():
-            lines = [f"{line(image)}\n" for image in images_of(name) if image.number in numbers]
-            (root / folder / file).parent.mkdir(exist_ok=True)
-            (root / folder / file).write_text("".join(lines), encoding="utf-8")
-        return root
-
-    return write
+@tree
+def listed(
+    root: Path, name: str, folder: str, lists: Mapping[str, tuple[int, ...]], line: Callable[[Image], str]
+) -> None:
+    """Images beside lists, each with the images of some numbers."""
+    write_all(name, root / folder)
+    for file, numbers in lists.items():
+        lines = [f"{line(image)}\n" for image in images_of(name) if image.number in numbers]
+        (root / folder / file).parent.mkdir(exist_ok=True)
+        (root / folder / file).write_text("".join(lines), encoding="utf-8")
 
 
 def food101(root: Path) -> Path:

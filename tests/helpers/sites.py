@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from fedvlp.sites.server import build_parts, serve
+from fedvlp.sites.server import build_parts
 from fedvlp.sites.wire import SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
@@ -98,16 +98,3 @@ def run_of(folder: Path) -> Path:
     """Returns the only run's folder below another."""
     (run,) = folder.glob("*/*/")
     return run
-
-
-__all__ = [
-    "InProcess",
-    "in_process",
-    "make_site",
-    "make_sites",
-    "method_config",
-    "run_of",
-    "serve",
-    "simulate",
-    "sites_config",
-]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fedvlp.results.predictions import FILE, confusion_csv, read_predictions, write_predictions
+from fedvlp.results.predictions import FILE, confusions, read_predictions, write_predictions
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import write_tensors
 from tests.helpers.predictions import draw
@@ -45,9 +43,9 @@ def test_a_file_of_something_else_is_named(tmp_path, header):
 
 
 def test_confusions_are_counted_over_states_under_the_names_of_the_split():
-    lines = list(csv.DictReader(io.StringIO(confusion_csv(WRITTEN, ["a, b", "c", "d", "e", "f"]))))
+    frame = confusions(WRITTEN, ["a, b", "c", "d", "e", "f"])
     for row, by_split in WRITTEN.items():
         for split, expected in by_split.items():
-            of_split = [line for line in lines if (line["row"], line["split"]) == (row, split)]
-            assert sum(int(line["images"]) for line in of_split) == expected.predicted.numel()
-    assert {line["true"] for line in lines if line["split"] == "test/猫"} <= {"new", "neu"}
+            of_split = frame[(frame["row"] == row) & (frame["split"] == split)]
+            assert of_split["images"].sum() == expected.predicted.numel()
+    assert set(frame[frame["split"] == "test/猫"]["true"]) <= {"new", "neu"}

@@ -31,6 +31,8 @@ def test_the_best_round_is_the_first_of_those_with_the_best_source_validation():
     assert best_round(HISTORY[::-1]) is HISTORY[3]
     assert best_round([HISTORY[1]]) is None
     assert best_round([]) is None
+    assert best_round(HISTORY, "held_out") is HISTORY[4]  # an oracle
+    assert best_round(HISTORY, "test") is None
 
 
 def test_the_last_round_is_the_last_that_was_evaluated():
@@ -44,11 +46,6 @@ def test_the_last_round_is_the_last_that_was_evaluated():
 def test_accuracies_begin_with_a_role():
     assert all(map(is_accuracy, ["validation", "test", "held_out", "validation/ink", "test/a/b", "held_out/test"]))
     assert not any(map(is_accuracy, ["round", "client/test", "tests", "validation_loss", "client/photo/loss", ""]))
-
-
-def test_an_oracle_is_the_first_of_equal_rounds_of_its_role():
-    assert best_round(HISTORY, "held_out") is HISTORY[4]
-    assert best_round(HISTORY, "test") is None
 
 
 def run(losses, accuracies, role="validation"):

@@ -22,20 +22,14 @@ def test_events_come_back_in_order_with_their_values_and_times(tmp_path):
     assert (tmp_path / events.FILE).read_bytes().isascii()
 
 
-@pytest.mark.parametrize("left", [b"", b'{"event": "killed"'])
-def test_what_a_killed_process_left_of_a_line_is_left_out(tmp_path, left):
-    append_events(tmp_path, [{"event": "a"}, {"event": "b"}])
+@pytest.mark.parametrize(("before", "left"), [("ab", b""), ("ab", b'{"event": "killed"'), ("", b'{"event": "k')])
+def test_what_a_killed_process_left_of_a_line_is_left_out(tmp_path, before, left):
+    append_events(tmp_path, [{"event": name} for name in before])
     path = tmp_path / events.FILE
     path.write_bytes(path.read_bytes() + left)
-    assert names(tmp_path) == ["a", "b"]
+    assert names(tmp_path) == [*before]
     append_events(tmp_path, [{"event": "c"}])
-    assert names(tmp_path) == ["a", "b", "c"]
-
-
-def test_a_file_of_half_a_line_alone(tmp_path):
-    (tmp_path / events.FILE).write_bytes(b'{"event": "k')
-    append_events(tmp_path, [{"event": "c"}])
-    assert names(tmp_path) == ["c"]
+    assert names(tmp_path) == [*before, "c"]
 
 
 def test_without_a_file_there_is_no_run(tmp_path):

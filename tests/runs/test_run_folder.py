@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
-from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, ema_share
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, ema_share
 from fedvlp.runs.run_folder import (
     describe_optimizer,
     describe_phases,
@@ -22,24 +22,14 @@ from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 
-@dataclass(frozen=True)
-class Shrunk(Strategy):
-    """Keeps a share of the mean."""
+class Moving(Linear):
+    """A method whose code, and no option, says what its strategy keeps."""
 
-    share: float = 0.5
-
-    def aggregate(self, server, updates):
-        server = FedAvg().aggregate(server, updates)
-        return server.updated({name: self.share * value for name, value in server.shared.items()})
-
-
-class ShrunkLinear(Linear):
-    """A method whose code, and no option, says how much its server keeps."""
-
-    share = 0.5
+    names = ("weight",)
 
     def configure_phases(self):
-        return [replace(phase, strategy=Shrunk(self.share)) for phase in super().configure_phases()]
+        strategy = MovingAverage(FedAvg(), ema_share(0.75), self.names)
+        return [replace(phase, strategy=strategy) for phase in super().configure_phases()]
 
 
 def test_phases_are_described_down_to_the_innermost_strategy():
@@ -61,11 +51,11 @@ def test_phases_are_described_down_to_the_innermost_strategy():
 
 def test_a_run_does_not_go_on_with_another_strategy(tmp_path, monkeypatch):
     options = {"name": "run", **file_callbacks()}
-    federation(tmp_path, rounds=1, **options).fit(ShrunkLinear(), Points())
-    federation(tmp_path, rounds=2, **options).fit(ShrunkLinear(), Points(), ckpt_path="last")
-    monkeypatch.setattr(ShrunkLinear, "share", 0.25)
-    with pytest.raises(UserError, match=r"phases.train.strategy.share: was 0.5, is 0.25"):
-        federation(tmp_path, rounds=3, **options).fit(ShrunkLinear(), Points(), ckpt_path="last")
+    federation(tmp_path, rounds=1, **options).fit(Moving(), Points())
+    federation(tmp_path, rounds=2, **options).fit(Moving(), Points(), ckpt_path="last")
+    monkeypatch.setattr(Moving, "names", ())
+    with pytest.raises(UserError, match=r"phases.train.strategy.names: was \['weight'\], is \[\]"):
+        federation(tmp_path, rounds=3, **options).fit(Moving(), Points(), ckpt_path="last")
 
 
 def test_a_run_does_not_go_on_with_other_augmentation(tmp_path):

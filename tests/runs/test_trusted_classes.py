@@ -19,6 +19,7 @@ from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import Schedule
 from fedvlp.utils.errors import UserError
 from tests.helpers.files import rewritten
+from tests.helpers.runs import short_fit
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
 NOT_CHOSEN = (
@@ -47,16 +48,8 @@ def optimizer(parameters):
 def trained(image_root, tmp_path_factory):
     """A run folder of PromptFL."""
     root = tmp_path_factory.mktemp("trained")
-    assert main(["fit", *training(image_root, root)]) == 0
+    assert main(["fit", "--config=promptfl", *short_fit(image_root, root)]) == 0
     return next((root / "runs").glob("*/*"))
-
-
-def training(image_root, root):
-    """The arguments with which the run was trained."""
-    given = ["--config=promptfl", "--config=folders", f"--data.root={image_root}", "--data.held_out=photo"]
-    given += [f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny", "--trainer.rounds=1"]
-    given += [f"--trainer.default_root_dir={root / 'runs'}", "--trainer.accelerator=cpu"]
-    return [*given, "--trainer.enable_progress_bar=false"]
 
 
 @pytest.fixture
@@ -112,6 +105,8 @@ HEADERS = {
     "deep lists": option("init_words", eval("[" * 90 + "]" * 90)),
     "length": option("init_words", "word " * 2_000_000),
     "classes": option("class_names", [f"class {i}" for i in range(30_000)]),
+    "entries": option("init_words", dict.fromkeys(map(str, range(100_001)))),
+    "no number": option("prompt_length", float("nan")),
     "no CLIP": option("clip", None),
     "no method": lambda model: model.pop("class_path"),
 }
@@ -193,7 +188,7 @@ def test_nothing_is_written_through_a_link(trained, image_root, tmp_path, capsys
     else:
         elsewhere.mkdir()
     (run / link).symlink_to(elsewhere)
-    fit = ["fit", *training(image_root, tmp_path)]
+    fit = ["fit", "--config=promptfl", *short_fit(image_root, tmp_path)]
     command = {"audit": ["audit", "--what=words"], "explanations": ["explain", "--what=words"]}.get(link, fit)
     content = {path: path.read_bytes() for path in [elsewhere, *elsewhere.rglob("*")] if path.is_file()}
     assert main([*command, f"--ckpt_path={run}", "--trainer.accelerator=cpu"]) == 1

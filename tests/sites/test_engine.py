@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedvlp.runs.events import read_events
+from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import DOMAINS
@@ -20,7 +21,6 @@ from tests.helpers.sites import (
     make_sites,
     method_config,
     run_of,
-    serve,
     simulate,
     sites_config,
 )

@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
 from fedvlp.runs.checkpoint import load_checkpoint
+from fedvlp.sites.server import serve
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, serve, simulate, sites_config
+from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
 
 TIMES = ("seconds", "train_seconds")
 

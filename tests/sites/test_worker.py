@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, serve, sites_config
+from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, sites_config
 
 
 def asked(site, kind, **values):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.runs import make_run
-from tests.pretrained.conftest import finish
+from tests.tools.pretrained.conftest import finish
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from fedvlp.tools import data as command
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
-from tests.helpers.hub import Hub, use_hub
+from tests.helpers.hub import Hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
 PACS = DATA_SETS["PACS"]
@@ -26,8 +26,7 @@ def pacs_hub(monkeypatch):
     small = as_uploaded(PACS)
     monkeypatch.setattr(command, "DESCRIPTIONS", (small, *DESCRIPTIONS[1:]))
     monkeypatch.setattr(fedvlp.data.PACS, "description", small)
-    with Hub().serving() as hub:
-        use_hub(hub, monkeypatch)
+    with Hub().serving(monkeypatch) as hub:
         upload(hub, "PACS")
         yield hub
 
@@ -160,4 +159,4 @@ def test_a_sweep_downloads_before_its_runs(pacs_hub, tmp_path, monkeypatch, caps
     ]
     assert main(["sweep", *options, "--model.clip.name=fedvlp-tiny"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 8
-    assert pacs_hub.sent[PACS_FILE] == len(pacs_hub.repositories["datasets", "flwrlabs/pacs"].files[PACS_FILE])
+    assert pacs_hub.sent[PACS_FILE] == len(pacs_hub.repositories["flwrlabs/pacs"].files[PACS_FILE])

@@ -1,4 +1,4 @@
-"""Which clients take part, drop out or straggle, and which process trains which."""
+"""Which clients take part, drop out or straggle."""
 
 import csv
 import itertools
@@ -11,7 +11,6 @@ from fedvlp.core.aggregation import TrimmedMean
 from fedvlp.core.state import Client
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
-from fedvlp.training.engine import balance_clients
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
@@ -36,13 +35,6 @@ def test_a_sample_has_so_many_different_clients_by_ascending_id(size):
 def test_a_sample_depends_on_the_seed_and_not_on_the_order_of_the_clients():
     assert sample_cohort(CLIENTS, 3, 5) == sample_cohort(CLIENTS[::-1], 3, 5)
     assert len({tuple(ids(sample_cohort(CLIENTS, 3, seed))) for seed in range(9)}) > 5
-
-
-def test_the_longest_come_first_and_go_to_whoever_has_least_to_do():
-    """31 | 13 (id 0) | 13 (id 4); 8 (id 5), 8 (id 9) and 5 to the second and third; 2 to the lesser."""
-    shares = balance_clients(CLIENTS, lambda client: client.num_examples, 3)
-    assert [ids(share) for share in shares] == [[2], [0, 5, 7], [4, 9, 11]]
-    assert [ids(share) for share in balance_clients(CLIENTS, lambda client: client.num_examples, 1)] == [ids(CLIENTS)]
 
 
 COHORT = [Client(id, 0, 10 + id, f"client {id}") for id in (1, 4, 5, 7, 9, 12, 20, 21, 22, 30)]

@@ -111,24 +111,18 @@ def test_after_a_failure_a_client_takes_part_again(tmp_path):
     assert [bool(row["client/client0/loss"]) for row in rows(tmp_path)] == [True, False, True]
 
 
-def test_a_second_try_gives_what_would_have_been(tmp_path):
+def test_a_second_try_gives_what_would_have_been_and_is_said_and_counted(tmp_path, capsys):
     failing = Failing()
     failing.times = 1
     found = shared_after(tmp_path / "failing", failing, on_failure="retry")
+    assert [row["clients/retried"] for row in rows(tmp_path / "failing")] == ["", "1", ""]
+    said = "round 2: client 'client0' trained in a second try; in the first it raised RuntimeError: the disk is gone\n"
+    assert said in capsys.readouterr().out
     assert torch.equal(found["weight"], shared_after(tmp_path / "whole", Linear())["weight"])
     failing = Failing()
     failing.times = 2
     shared_after(tmp_path / "twice", failing, on_failure="retry")
     assert rows(tmp_path / "twice")[1]["clients/failed"] == "1"
-
-
-def test_a_second_try_is_said_and_counted(tmp_path, capsys):
-    failing = Failing()
-    failing.times = 1
-    shared_after(tmp_path, failing, on_failure="retry")
-    assert [row["clients/retried"] for row in rows(tmp_path)] == ["", "1", ""]
-    said = "round 2: client 'client0' trained in a second try; in the first it raised RuntimeError: the disk is gone\n"
-    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("clients", [3, 4])

@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.commands.cli import main
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint
@@ -179,15 +178,6 @@ def test_schedule_is_part_of_the_run(tmp_path):
     longer = federation(tmp_path, name="run", schedule=ExponentialDecay(0.5), rounds=4)
     longer.fit(Linear(), Points(), ckpt_path="last")
     assert len(longer.run_state.history) == 4
-
-
-def test_chosen_by_short_name_on_the_command_line(image_root, tmp_path, capsys):
-    options = [f"--data.root={image_root}", "--model.clip.name=fedvlp-tiny"]
-    options += ["--trainer.local.schedule=ExponentialDecay", "--trainer.local.schedule.gamma=0.8"]
-    with pytest.raises(SystemExit) as stopped:
-        main(["fit", "--config=promptfl", "--config=folders", *options, "--print_config"])
-    assert stopped.value.code == 0
-    assert "class_path: fedvlp.ExponentialDecay" in capsys.readouterr().out
 
 
 NORM = 0.125

@@ -75,7 +75,7 @@ def nothing_validates(bench: Bench) -> None:
     bench.expect("last" in json.dumps(summary), "the last round is not in summary.json")
     compared = bench.command("compare", str(bench.run()))
     bench.expect_success(compared, "compare")
-    bench.expect("PromptFL" in compared.output, "compare has no row of the run")
+    bench.expect("promptfl" in compared.output, "compare has no row of the run")
     refused = bench.fit(f"--data.root={root}", "--trainer.patience=2", "--trainer.name=patience")
     bench.expect_refusal(refused, "patience")
     bench.note(f"said, and the last round is in all tables; with patience: {quote(refused.error, 90)}")

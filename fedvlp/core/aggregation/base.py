@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedvlp.core.state import State, check_alike, weighted_mean
+from fedvlp.core.state import State, weighted_mean
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import check_ranges
 
 
 class PrivacyGuarantee(NamedTuple):
@@ -51,6 +52,10 @@ class Aggregator:
     It is pure and deterministic: the same states in the same order give the same result. What it has to remember from
     round to round goes through the memory of ``aggregate``, never into the aggregator.
     """
+
+    def __post_init__(self) -> None:
+        """Checks the ranges of the fields."""
+        check_ranges(self)
 
     @property
     def min_clients(self) -> int:
@@ -160,8 +165,7 @@ class OuterAggregator(Aggregator):
 
 
 def stacked(states: Sequence[State]) -> dict[str, Tensor]:
-    """The uploads in float32, [clients, ...] by name; raises ValueError if names or shapes differ."""
-    check_alike(states)
+    """The uploads in float32, [clients, ...] by name."""
     stacks: dict[str, Tensor] = {}
     for name in states[0]:
         stacks[name] = torch.stack([state[name].float() for state in states])

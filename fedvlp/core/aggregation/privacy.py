@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
-from fedvlp.core.state import State, check_alike
+from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt, check_ranges
+from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, OpenFraction, PositiveFloat, PositiveInt
 from fedvlp.utils.seeding import derive_seed
 
 # Draws so many independent standard normal numbers in float64, others at each call.
@@ -55,12 +55,8 @@ def normals(seed: int | None) -> Draw:
 def with_noise(state: State, std: float, draw: Draw) -> State:
     """A state with independent Gaussian noise on each number, in float64.
 
-    The server adds it to a sum of clipped updates; a client that trusts no server can add its share to its own.
-
-    Args:
-        state: what is made noisy.
-        std: standard deviation of the noise, at least 0; with 0 nothing is drawn.
-        draw: where the noise comes from.
+    The server adds it to a sum of clipped updates; a client that trusts no server can add its share to its own. The
+    standard deviation ``std`` is at least 0; with 0 nothing is drawn.
     """
     if std == 0:
         return {name: value.double() for name, value in state.items()}
@@ -155,12 +151,18 @@ class DPFedAvg(Aggregator):
 
     def __post_init__(self) -> None:
         """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
-        check_ranges(self)
+        super().__post_init__()
         if self.noise_at == "client" and self.quantile is not None:
             raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
         # Else it is known only in a round, and checked when the aggregator is bound to one.
-        if self.expected_clients is not None:
-            self._check_count_noise()
+        if self.quantile is None or self.expected_clients is None:
+            return
+        noise = self.noise_multiplier
+        if noise >= 2 * self._count_std():
+            raise UserError(
+                f"DPFedAvg with a quantile needs count_noise above half the noise_multiplier of {noise:g}, but it is "
+                f"{self._count_std():g}. Give count_noise={noise:g}, or more."
+            )
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
@@ -191,7 +193,6 @@ class DPFedAvg(Aggregator):
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
         """The state after the noised mean update; remembers the number of draws, and clip_norm if it adapts."""
-        check_alike(states)
         draws = int(memory["draws"].item()) if memory else 0
         clip_norm = memory["clip_norm"].item() if "clip_norm" in memory else self.clip_norm
         # What arrives is clipped and noised already; to clip it again would take some of the noise away.
@@ -242,14 +243,6 @@ class DPFedAvg(Aggregator):
     def _count_std(self) -> float:
         """The value of sigma_b; by default what Andrew et al. recommend."""
         return self._clients() / 20 if self.count_noise is None else self.count_noise
-
-    def _check_count_noise(self) -> None:
-        if self.quantile is not None and self.noise_multiplier >= 2 * self._count_std():
-            noise = self.noise_multiplier
-            raise UserError(
-                f"DPFedAvg with a quantile needs count_noise above half the noise_multiplier of {noise:g}, but it is "
-                f"{self._count_std():g}. Give count_noise={noise:g}, or more."
-            )
 
 
 def _clipped_sum(states: Sequence[State], before: State, clip_norm: float) -> tuple[State, list[float]]:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean, cast_like, stacked
 from fedvlp.core.aggregation.privacy import clip_to_norm, norm_of, update_of
-from fedvlp.core.state import State, check_alike, weighted_mean
+from fedvlp.core.state import State, weighted_mean
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import ClosedFraction, NonNegativeInt, PositiveFloat, PositiveInt, check_ranges
+from fedvlp.utils.ranges import ClosedFraction, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,6 @@ class Krum(Aggregator):
     """
 
     byzantine: NonNegativeInt
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     @property
     def min_clients(self) -> int:
@@ -180,15 +176,10 @@ class NormClipping(OuterAggregator):
     max_norm: PositiveFloat
     inner: Aggregator = field(default_factory=WeightedMean)
 
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
-
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
         """What the inner aggregator makes of the shortened updates, with its memory."""
-        check_alike(states)
         shortened = [clipped(state, before, self.max_norm) for state in states]
         return self.inner.aggregate(shortened, weights, before, memory)
 
@@ -221,10 +212,6 @@ class FedGMA(Aggregator):
 
     agreement: ClosedFraction = 0.4
     learning_rate: PositiveFloat = 1.0
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
         """The masked step from ``before``."""

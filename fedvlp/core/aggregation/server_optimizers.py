@@ -18,21 +18,17 @@ from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, OuterAggregator, WeightedMean
 from fedvlp.core.state import State, add_prefix, strip_prefix
-from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat, check_ranges
+from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat
 
 
 class ServerOptimizer(OuterAggregator):
     """Follows the step from the tensors before a round to what an inner aggregator makes of the uploads.
 
-    A subclass is a frozen dataclass with an field ``inner``. Its memory is in float32, under ``<moment>/<tensor>``, and
-    that of the inner aggregator under ``inner/``; no moment may be called so.
+    A subclass is a frozen dataclass with the field ``inner``. Its memory is in float32, under ``<moment>/<tensor>``,
+    and that of the inner aggregator under ``inner/``; no moment may be called so.
     """
 
     inner: Aggregator
-
-    def __post_init__(self) -> None:
-        """Checks the ranges."""
-        check_ranges(self)
 
     @property
     def is_linear(self) -> bool:

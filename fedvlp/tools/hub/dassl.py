@@ -21,8 +21,8 @@ from fedvlp.clip import CLIP, CLIPSpec, load_clip
 from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
-from fedvlp.pretrained.classifier import Classifier
 from fedvlp.runs.checkpoint import check_trained
+from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.utils.errors import UserError
 
 MAPLE_WORDS = "a photo of a"

@@ -16,11 +16,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.data.catalog.description import DESCRIPTIONS
-from fedvlp.pretrained.classifier import Classifier
-from fedvlp.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
+from fedvlp.tools.pretrained.classifier import Classifier
+from fedvlp.tools.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 from fedvlp.utils.text_table import markdown_table, markdown_text

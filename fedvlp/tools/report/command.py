@@ -13,7 +13,7 @@ from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, check_replaceable, checked_json, write_bytes
+from fedvlp.utils.files import DAMAGES, check_replaceable, checked_values, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -91,7 +91,7 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
     failed: dict[str, list[str]] = {}
     num_waiting = 0
     try:
-        runs = checked_json(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
+        runs = checked_values(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
         for name, run in runs.items():
             if run["state"] == "failed":
                 failed.setdefault(str(run.get("error")), []).append(name)

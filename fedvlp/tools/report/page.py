@@ -25,7 +25,7 @@ from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import compared_rows, pictures_of
 from fedvlp.tools.report.ranking import finding, ranked, ranking
-from fedvlp.utils.files import DAMAGES, check_inside, checked_json
+from fedvlp.utils.files import DAMAGES, check_inside, checked_values
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -159,7 +159,7 @@ def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
     pictures: list[dict[str, Any]] = []
     problems: list[str] = []
     try:
-        for entry in checked_json(json.loads(listed.read_text(encoding="utf-8"))):
+        for entry in checked_values(json.loads(listed.read_text(encoding="utf-8"))):
             # The name alone, and no link: a list of pictures must not lead out of its own folder.
             path = folder / Path(entry["file"]).name
             check_inside(path, folder)

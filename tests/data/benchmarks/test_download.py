@@ -25,7 +25,7 @@ from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture, plain_tree
 from tests.helpers.family_trees import cifar, with_small_batches
-from tests.helpers.hub import REVISION, Hub, Repository, use_hub
+from tests.helpers.hub import REVISION, Hub, Repository
 from tests.helpers.hub_data_sets import COUNTS, FORMS, as_uploaded, parquet, upload
 from tests.helpers.single_domain_trees import BY_NAME, KEPT, food101
 
@@ -38,8 +38,7 @@ FED_ISIC_2019 = DATA_SETS["FedISIC2019"]
 @pytest.fixture
 def hub(monkeypatch):
     """An empty hub that the client asks."""
-    with Hub().serving() as hub:
-        use_hub(hub, monkeypatch)
+    with Hub().serving(monkeypatch) as hub:
         yield hub
 
 
@@ -58,7 +57,7 @@ def download(hub, tmp_path):
 
 
 def pacs_repository(hub):
-    return hub.repositories["datasets", "flwrlabs/pacs"]
+    return hub.repositories["flwrlabs/pacs"]
 
 
 def images_in(root):
@@ -111,7 +110,7 @@ def test_the_official_split_is_kept(download, tmp_path, monkeypatch):
 
 
 def test_files_that_were_written_are_not_downloaded_again(download, hub, tmp_path):
-    contents = hub.repositories["datasets", "flwrlabs/office-home"].files
+    contents = hub.repositories["flwrlabs/office-home"].files
     first, second = sorted(path for path in contents if "data" in path)
     hub.bytes_left = len(contents[first]) + 1500
     with pytest.raises(UserError, match=r"could not be downloaded .* The same command resumes where it stopped"):
@@ -181,7 +180,7 @@ def test_a_gated_repository_needs_a_token_and_files_elsewhere_are_left_there(dow
 
 
 def test_what_is_not_there_is_one_message(download, hub):
-    del hub.repositories["datasets", "flwrlabs/pacs"]
+    del hub.repositories["flwrlabs/pacs"]
     with pytest.raises(UserError, match=r"/datasets/flwrlabs/pacs could not .*Repository Not Found"):
         download("PACS")
     hub.add(Repository("flwrlabs/pacs"))
@@ -196,9 +195,8 @@ def test_a_hub_that_fails_or_is_not_reached_is_one_message(download, hub, tmp_pa
     hub.status = 500
     with pytest.raises(UserError, match=r"flwrlabs/pacs could not be downloaded \(.*500.*\)\. Check network and disk"):
         download("PACS")
-    closed = Hub()
-    with closed.serving():
-        use_hub(closed, monkeypatch)
+    with Hub().serving(monkeypatch):
+        pass
     with pytest.raises(UserError, match=r"could not be downloaded \(.*refused.*\)\. Check network and disk"):
         download("PACS")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
