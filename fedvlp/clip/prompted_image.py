@@ -73,9 +73,11 @@ class PromptedImageEncoder(nn.Module):
         features = self._tower.project(blocks.run_last(hidden, indices))  # [B, 1 + L, d]
         return PromptedImages(features[:, 0], features[:, 1:], scores)
 
-    def encode(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B d"]:
+    def encode(
+        self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"] | None = None
+    ) -> Float[Tensor, "B d"]:
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
-        if not prompts.numel():
+        if prompts is None or not prompts.numel():
             return self.clip.encode_image(images)
         return self._class_features(before_last_block(self._tower, images, prompts.unbind()))
 
