@@ -60,6 +60,7 @@ class Router(nn.Module):
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
         self.options = options
+        self.seed = options.key_seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Returns what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
@@ -77,7 +78,7 @@ class Router(nn.Module):
         num_tokens = tokens.shape[1]
         count = self.options.num_experts
         if keys is None:
-            start = random_start(image_seeds(images), num_tokens, count, self.options.key_seed)
+            start = random_start(image_seeds(images), num_tokens, count, self.seed)
         else:
             start = key_start(tokens, keys)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
@@ -213,10 +214,9 @@ class RandomRouter(Router):
         """Returns pi."""
         seeds = image_seeds(images)
         num_experts = self.options.num_experts
-        key_seed = self.options.key_seed
         if self.options.routing == "random":
-            return {"weights": random_shares(seeds, num_experts, key_seed)}
-        return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, key_seed)}
+            return {"weights": random_shares(seeds, num_experts, self.seed)}
+        return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, self.seed)}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Returns pi."""
