@@ -30,7 +30,7 @@ ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAIN
 
 CELL = ["method", "round", "column"]
 SEED = ["method", "round", "seed"]
-"""By what the rows of ``Table.cells`` and of ``Table.by_seed`` are indexed."""
+"""By what the cells of a table, and the accuracies of its seeds, are indexed."""
 
 Row = tuple[str, str]
 """The label of a method, and its round: last, best, the oracle's, or "-" without training."""
@@ -64,7 +64,6 @@ class Table:
         num_columns: how many there are if everything was measured; 0 if the runs do not say.
         cells: for each ``method``, ``round`` and ``column`` the fields of a ``Cell``. Beside ``columns`` there are
             ``AVERAGE``, which rows are ranked by, ``SPREAD`` over domains, and the oracle's ``GAP``.
-        by_seed: for each ``method``, ``round`` and ``seed`` the accuracies in percent, with the same columns.
         runs: the runs of each method.
     """
 
@@ -73,7 +72,6 @@ class Table:
     columns: tuple[str, ...]
     num_columns: int
     cells: pd.DataFrame
-    by_seed: pd.DataFrame
     runs: Mapping[str, tuple[Record, ...]]
 
     @cached_property
@@ -151,7 +149,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     data = records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}
-    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), by_seed, runs)
+    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), runs)
 
 
 def _labelled(

@@ -221,11 +221,7 @@ def suited_method(clip: CLIP) -> Method:
 
 
 def check_tower(clip: CLIP, method: Method) -> None:
-    """Checks that a method of relevance can look into the image tower.
-
-    Raises:
-        UserError: if the tower is neither a ViT of CLIP's own kind nor, for Grad-CAM, a ResNet.
-    """
+    """Checks that a method of relevance can look into the image tower."""
     tower = clip.image
     if isinstance(tower, ResNetTower):
         if method == "attention":

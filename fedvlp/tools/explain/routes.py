@@ -66,11 +66,7 @@ class DiagnoseCLI(TrainedRunCLI):
 
 
 def run_diagnose(arguments: Sequence[str]) -> int:
-    """Prints the measurements of TRIP's routes, and writes them to the run's folder or to ``--output``.
-
-    Raises:
-        UserError: if the method is not TRIP, or there is no such trained file.
-    """
+    """Prints the measurements of TRIP's routes, and writes them to the run's folder or to ``--output``."""
     trained = config_of_command("diagnose", arguments)
     description = "Look inside a method on the images of every domain."
     command = parse(DiagnoseCLI, with_config_paths(arguments), trained, description)

@@ -79,11 +79,7 @@ def download_prompts(source: str) -> Path:
 
 
 def check_repository(name: str) -> None:
-    """Checks that a string can be the name of a repository.
-
-    Raises:
-        UserError: if not.
-    """
+    """Checks that a string can be the name of a repository."""
     if not REPOSITORY.fullmatch(name):
         raise UserError(f"Expected a repository as user/name, with letters, digits, ., _ and -; got {name!r}.")
 

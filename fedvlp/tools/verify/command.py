@@ -141,11 +141,7 @@ def _refuse(wrong: Sequence[str], reason: str) -> None:
 
 
 def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
-    """An entry's config, without what is of the machine on which it was trained.
-
-    Raises:
-        UserError: if it is no config, or names a class that is not allowed.
-    """
+    """An entry's config, without what is of the machine on which it was trained."""
     content = read_run_config(path, needs=("model", "data"))
     config: dict[str, Any] = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     trainer = {name: value for name, value in content.get("trainer", {}).items() if name in OF_TRAINER}
