@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -94,11 +94,6 @@ class DomainFolders(FederatedDataModule):
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
-        return self._files
-
-    @cached_property
-    def _files(self) -> tuple[dict[str, Images], list[str]]:
-        """The files of each domain and the names of the class folders."""
         domains = self.scan()
         several = spellings(domains, self.class_names_map)
         if several and not self.merge_spellings:
@@ -148,7 +143,7 @@ class DomainFolders(FederatedDataModule):
         Raises:
             UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
-        domains, class_names = self._files
+        domains, class_names = self._loaded
         bad = {domain: self._bad_images(domain, images) for domain, images in domains.items()}
         listed: list[tuple[str, str]] = []
         for domain, reasons in bad.items():

@@ -60,7 +60,7 @@ def test_every_layout_is_read(load, lay_out, small_files_are_published, layout):
     assert data.describe()["split_rule"] == (f"official {title}" if title else "stratified")
     assert (f"official {title} split" in data.protocol) == bool(title)
     # Labels are in the order of the publisher's, of which some classes are left.
-    order = [known.class_names.index(folder) for folder in data._files[1]]
+    order = [known.class_names.index(folder) for folder in data._loaded[1]]
     assert order == sorted(order)
     assert len(order) == (4 if name == "ImageNet" else len(known.class_names) if name == "Camelyon17" else 3)
     for domain, images in data.images.items():
