@@ -191,8 +191,9 @@ class DomainFolders(FederatedDataModule):
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
         # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
-        bad_rows = _read_rows(path, len(images))
-        if bad_rows is None:
+        try:
+            bad_rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
+        except (OSError, ValueError):
             bad = unreadable(images.paths, f"checking {domain}")
             write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad)}))
             return bad
@@ -260,15 +261,6 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
     if pixels:
         return ArrayImages(np.stack(pixels), labels, names)
     return FolderImages([file.path for file in files], names, labels)
-
-
-def _read_rows(path: Path, count: int) -> list[int] | None:
-    """Reads which images were bad; None if that is not known or the file is damaged."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
-        return rows if all(0 <= row < count for row in rows) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def scan_domain(folder: Path, domain: str) -> list[ImageFile]:

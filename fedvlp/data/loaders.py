@@ -255,7 +255,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     """Transformed images with their labels.
 
     Args:
-        selected: of one domain after another.
+        selected: images and rows of one domain after another.
         transform: makes a tensor [3, V, V] of an image.
         domains: the number of each selection's domain, if an item shall be a dict of ``images`` and ``domain``.
         classes: as of ``labels_of``.
@@ -412,7 +412,6 @@ def encode(
     device: torch.device,
     num_workers: int = 0,
     description: str = "encoding",
-    batch_size: int = 64,
 ) -> dict[str, Tensor]:
     """Returns what ``precompute`` gives for these images, [images, ...] by name, on ``device``.
 
@@ -424,7 +423,7 @@ def encode(
     """
     encoded: dict[str, Tensor] = {}
     start = 0
-    batches = image_loader(dataset, batch_size, num_workers, device=device)
+    batches = image_loader(dataset, 64, num_workers, device=device)
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():

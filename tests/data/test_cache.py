@@ -82,14 +82,6 @@ def test_other_splits_of_the_same_images_share_features(make, transform, options
     assert data.feature_counts()["cached_images"] == 43
 
 
-def test_few_images_are_encoded_alone(arrays, transform, tmp_path):
-    class Larger(arrays):
-        counts = {"a": (20, 20, 20), "b": (4, 4, 4)}  # noqa: RUF012
-
-    count, _ = run(Larger(shots=1, validation_fraction=0.05, cache_dir=str(tmp_path)), transform)
-    assert count == 6 + 6  # of each class and domain one trains and one validates
-
-
 def test_two_at_once_compute_once(make, transform):
     """Locks are between open files, so threads meet them as processes do."""
     with ThreadPoolExecutor(2) as pool:

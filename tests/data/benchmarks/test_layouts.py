@@ -22,7 +22,6 @@ from tests.helpers.family_trees import cifar, image_clef, wilds
 from tests.helpers.single_domain_trees import (
     BY_NAME,
     COOP_PARTS,
-    IMAGES,
     KEPT,
     coop,
     flowers102,
@@ -292,12 +291,3 @@ def test_wrong_roots(tmp_path):
         read_manifest(tmp_path, OXFORD_PETS)
     assert not is_on_disk(tmp_path, OXFORD_PETS)
     assert not is_on_disk(tmp_path / "nowhere", OXFORD_PETS)
-
-
-def test_a_large_folder_beside_it_is_not_searched_for_ever(tmp_path):
-    for number in range(30):
-        (tmp_path / "other" / str(number)).mkdir(parents=True)
-    coop("DTD", "z/dtd")(tmp_path)
-    manifest = read_manifest(tmp_path, DTD)
-    assert manifest.folder == tmp_path / "z" / "dtd"
-    assert len(manifest.files["DTD"]) == 3 * IMAGES
