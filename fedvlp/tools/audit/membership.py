@@ -57,10 +57,7 @@ class Stratum(NamedTuple):
 def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
     """Returns how well losses tell each client's training images from others, and those of all clients.
 
-    Args:
-        run: the method, in evaluation mode with the deployed tensors, and its images.
-        options: of the measure.
-        seed: of the images that are drawn, and of the bootstrap.
+    The method is in evaluation mode with the deployed tensors. Images are drawn, and resamples, by the seed.
 
     Raises:
         UserError: if there are no images, or none to compare a client's with.

@@ -116,12 +116,9 @@ class Table:
 
 
 def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> list[Table]:
-    """Returns a table for each group of runs that may be compared.
+    """Returns a table for each group of runs that may be compared, with rows of LAST, BEST or ORACLE.
 
-    Args:
-        records: the runs.
-        rounds: which of LAST, BEST and ORACLE have a row. The oracle has one for methods all of whose runs have a
-            ``metrics.csv``.
+    The oracle has one for methods all of whose runs have a ``metrics.csv``.
     """
     return [_table(group, rounds) for group in group_records(records)]
 
@@ -255,12 +252,9 @@ def _predictions_by_seed(table: Table, row: Row) -> list[dict[str, Predictions]]
 
 
 def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
-    """Returns the mean over the splits of some metrics of each resample; None if a seed lacks one.
+    """Returns the mean over the splits of some metrics of each resample; None if one of the cell's seeds lacks one.
 
-    Args:
-        by_seed: the predictions of each seed, by split.
-        metrics: names of splits, or of roles, which are the mean over their splits.
-        num_seeds: how many seeds the cell is of.
+    A metric is the name of a split, or of a role, which is the mean over its splits.
     """
     # An interval of fewer seeds than the mean would be one of another number.
     complete = [of_seed for of_seed in by_seed if all(_splits(of_seed, metric) for metric in metrics)]

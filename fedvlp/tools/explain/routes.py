@@ -106,12 +106,7 @@ def _images_of_domain(splits: Sequence[EvaluationSplit], domain: str) -> Iterato
 def route_measurements(
     module: TRIP, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]
 ) -> list[dict[str, Value]]:
-    """Returns correlations, agreement, dropped tokens and loads, under both capacities, by domain and over all.
-
-    Args:
-        module: whose router is measured.
-        domains: each domain's images, in batches on the module's device.
-    """
+    """Returns correlations, agreement, dropped tokens and loads, under both capacities, by domain and over all."""
     observed: dict[str, Observed] = {}
     for name, batches in domains.items():
         observed[name] = _joined([_observe(module, images) for images in batches])

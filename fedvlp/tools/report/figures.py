@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -163,15 +163,8 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     )
 
 
-@dataclass(frozen=True)
-class OptionStudy:
-    """Rows of a method that differ in the value of one option alone.
-
-    Attributes:
-        method: name of the method's class.
-        option: name of the option.
-        rows: by value, in ascending order.
-    """
+class OptionStudy(NamedTuple):
+    """Rows of a method's class that differ in the value of one option alone, by value in ascending order."""
 
     method: str
     option: str
