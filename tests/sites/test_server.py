@@ -40,7 +40,7 @@ def test_what_is_wrong_in_a_config_is_said(change, text, tmp_path, capsys):
 
 def test_a_file_that_is_no_config_is_refused(tmp_path):
     (tmp_path / "c.yaml").write_text("- 1")
-    with pytest.raises(UserError, match="Expected a config"):
+    with pytest.raises(UserError, match="The config can't be used"):
         build_parts(tmp_path / "c.yaml")
 
 
