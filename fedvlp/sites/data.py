@@ -40,7 +40,7 @@ class SiteFacts:
         versions: of the packages that a number depends on.
     """
 
-    classes: tuple[str, ...]
+    classes: Sequence[str]
     counts: Mapping[str, int]
     images: str
     split: str
