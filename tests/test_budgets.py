@@ -25,7 +25,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (2250, 10),
     "commands": (600, 4),
     "core": (2900, 14),
-    "data": (5350, 22),
+    "data": (5370, 22),
     "methods": (5950, 41),
     "results": (910, 5),
     "runs": (980, 6),
