@@ -16,9 +16,6 @@ from fedvlp.data.files.images import Indices
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
 
-DRAWS = 100
-"""How often a random partition is drawn again before it is given up."""
-
 
 @runtime_checkable
 class Partitioner(Protocol):
@@ -353,9 +350,7 @@ def _ascending(clients: Sequence[Indices]) -> list[Indices]:
     return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
-def _resample_until(
-    draw: Callable[[], list[Indices]], least: int, description: str, draws: int = DRAWS
-) -> list[Indices]:
+def _resample_until(draw: Callable[[], list[Indices]], least: int, description: str, draws: int = 100) -> list[Indices]:
     """The first draw in which each client has enough images; an error if none has."""
     most = 0
     for _ in range(draws):

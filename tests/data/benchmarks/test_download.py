@@ -398,10 +398,3 @@ def test_what_goes_wrong_leaves_nothing(tmp_path, publisher, error, message):
     with pytest.raises(UserError, match=message):
         downloads.download(small_food(), tmp_path / "food", print)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_images_than_were_published_stay_in_the_hidden_folder(tmp_path, publisher):
-    known = replace(small_food(), domain_counts={"Food101": 16})
-    with pytest.raises(UserError, match=r"datasets\.Food101 at .* is not Food101 as it was published: Food101: 15"):
-        downloads.download(known, tmp_path / "food", print)
-    assert names(tmp_path) == [".food.download"]

@@ -22,7 +22,6 @@ from tests.helpers.family_trees import cifar, image_clef, wilds
 from tests.helpers.single_domain_trees import (
     BY_NAME,
     COOP_PARTS,
-    IMAGES,
     KEPT,
     coop,
     flowers102,
@@ -60,7 +59,7 @@ def test_every_layout_is_read(load, lay_out, small_files_are_published, layout):
     assert data.describe()["split_rule"] == (f"official {title}" if title else "stratified")
     assert (f"official {title} split" in data.protocol) == bool(title)
     # Labels are in the order of the publisher's, of which some classes are left.
-    order = [known.class_names.index(folder) for folder in data._files[1]]
+    order = [known.class_names.index(folder) for folder in data._loaded[1]]
     assert order == sorted(order)
     assert len(order) == (4 if name == "ImageNet" else len(known.class_names) if name == "Camelyon17" else 3)
     for domain, images in data.images.items():
@@ -292,12 +291,3 @@ def test_wrong_roots(tmp_path):
         read_manifest(tmp_path, OXFORD_PETS)
     assert not is_on_disk(tmp_path, OXFORD_PETS)
     assert not is_on_disk(tmp_path / "nowhere", OXFORD_PETS)
-
-
-def test_a_large_folder_beside_it_is_not_searched_for_ever(tmp_path):
-    for number in range(30):
-        (tmp_path / "other" / str(number)).mkdir(parents=True)
-    coop("DTD", "z/dtd")(tmp_path)
-    manifest = read_manifest(tmp_path, DTD)
-    assert manifest.folder == tmp_path / "z" / "dtd"
-    assert len(manifest.files["DTD"]) == 3 * IMAGES
