@@ -159,11 +159,6 @@ def cached_features(path: Path, device: torch.device, compute: Callable[[], Feat
     """Returns the features in a file; computes them and writes it if there is none or it is damaged.
 
     On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
-
-    Args:
-        path: the file.
-        device: where the features are wanted.
-        compute: computes them there.
     """
     # Processes that start together compute features once: the others wait and read the file.
     with locked(path):

@@ -320,12 +320,7 @@ def image_loader(
 
 @dataclass(frozen=True)
 class DeviceLoader:
-    """Moves the batches of a loader to a device.
-
-    Attributes:
-        loader: gives (pixels, labels).
-        device: where they are wanted.
-    """
+    """Moves the batches of a loader to a device."""
 
     loader: ImageLoader
     device: torch.device
