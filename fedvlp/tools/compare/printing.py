@@ -151,13 +151,11 @@ def _warnings(table: Table) -> list[str]:
     at_edge: list[str] = []
     guessed: list[str] = []
     averages: dict[str, dict[float, float]] = {}
-    rows: dict[str, Row] = {}
-    for row in table.rows:
+    for method, runs in table.runs.items():
         # A method's last and best rows are of the same runs.
-        if row[1] != UNTRAINED:
-            rows.setdefault(row[0], row)
-    for method, row in rows.items():
-        runs = table.runs[method]
+        row = next((row for row in table.rows if row[0] == method and row[1] != UNTRAINED), None)
+        if row is None:
+            continue
         if all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)
         config = config_name(runs[0])
