@@ -238,11 +238,7 @@ def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = 
 
 
 def format_gap(gap: Cell | None) -> str:
-    """Returns a difference in points with its sign, and its deviation over seeds.
-
-    >>> format_gap(Cell(1.25, 0.5, 3, 0, 0)), format_gap(None)
-    ('+1.2 ± 0.5', '-')
-    """
+    """Returns a difference in points with its sign, and its deviation over seeds."""
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 
