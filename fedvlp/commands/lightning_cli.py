@@ -131,7 +131,7 @@ def discard_options(parser: Any, previous: Any, value: Any) -> None:
 
 
 def copy_arguments(value: Any) -> Any:
-    """Copies what jsonargparse parses an item of a list with, but not the list itself, which only is read.
+    """Copies what jsonargparse parses an item of a list with, but not the list itself, which is only read.
 
     It copies the list for each of its items: with 10,000 class names that took minutes.
     """
