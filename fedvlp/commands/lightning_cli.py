@@ -9,6 +9,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from copy import deepcopy
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -111,7 +112,7 @@ def check_data_set(data: Namespace | None) -> None:
 
 
 def discard_options(parser: Any, previous: Any, value: Any) -> None:
-    """Discards the options of a class that another one replaces, which so starts from its own defaults.
+    """Discards the options of a class that another one replaces, but for those of which that has no default of its own.
 
     jsonargparse itself keeps those that both classes take: for Adam the weight decay of the SGD that it replaces. It
     still does for methods and data sets, of which one config may name the class and another one options.
@@ -126,8 +127,11 @@ def discard_options(parser: Any, previous: Any, value: Any) -> None:
     kind = _typehints.import_object(value["class_path"])
     if isinstance(kind, type) and issubclass(kind, (FederatedModule, FederatedDataModule)):
         discard_what_is_not_taken(parser, previous, value)
-    else:
-        previous["init_args"] = Namespace()
+        return
+    options = previous["init_args"]
+    parameters = signature(kind).parameters
+    required = [name for name in parameters if parameters[name].default is Parameter.empty and name in options]
+    previous["init_args"] = Namespace({name: options[name] for name in required})
 
 
 def copy_arguments(value: Any) -> Any:

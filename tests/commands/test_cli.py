@@ -264,11 +264,12 @@ def test_another_class_starts_from_its_own_defaults(capsys):
         sgd = model["init_args"]["optimizer"]["init_args"]
         assert (sgd["lr"], sgd["momentum"], sgd["weight_decay"]) == (0.3, 0.9, 5e-4)
     words = ["--model.optimizer.lr=0.3", "--data.partition=QuantitySkew", "--model.optimizer=Adam"]
-    config = printed_config(capsys, "--config=coop", data, *words, "--data.partition.num_clients=7")
+    config = printed_config(capsys, "--config=coop", data, *words)
     adam = config["model"]["init_args"]["optimizer"]["init_args"]
     assert (adam["lr"], adam["weight_decay"]) == (0.3, 0)
     skew = config["data"]["init_args"]["partition"]["init_args"]
-    assert (skew["num_clients"], skew["min_examples"]) == (7, 1)
+    # A number of clients has no default.
+    assert (skew["num_clients"], skew["min_examples"]) == (30, 1)
     # What all data sets take was given by the config of the method.
     assert config["data"]["init_args"]["batch_size"] == 32
 
