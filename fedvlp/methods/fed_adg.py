@@ -93,7 +93,8 @@ class FedADG(ImageTowerLearner):
         of_references = (1 - self.discriminator(references.detach(), classes)).square()
         of_features = self.discriminator(features.detach(), classes).square()
         discrimination = (of_references + of_features).mean()
-        loss = self.class_weight * cross_entropy + (1 - self.class_weight) * alignment + discrimination + generation
+        extraction = self.class_weight * cross_entropy + (1 - self.class_weight) * alignment
+        loss: Tensor = extraction + discrimination + generation
         self.log_dict({"cross_entropy": cross_entropy, "alignment": alignment, "discrimination": discrimination})
         self.log_dict({"generation": generation, "loss": loss})
         return loss
