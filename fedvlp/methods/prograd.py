@@ -10,9 +10,9 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds, batch and constant rate are PromptFL's, so that start and gradient are all that differs; momentum and
-      weight decay are the released code's. ``protocols/base_to_new_prograd`` has its own epochs, shots and schedule. No
-      augmentation, so that image features are computed once.
+      Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch is a
+      round here. ``protocols/base_to_new_prograd`` has its own epochs and shots. No augmentation, so that image
+      features are computed once.
     * The teacher has one template for all data sets, "a photo of a {}."; the released code has one of each data set's
       own. Its temperature is 1, as there.
     * Where both predict the same, G_g is zero but for rounding, and its direction noise. Where |G_g| is at most
