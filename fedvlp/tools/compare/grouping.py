@@ -167,12 +167,16 @@ def config_name(record: Record) -> str:
     choices = {}
     for name, config in method_configs().items():
         if config["model"]["class_path"] == record.method:
-            rule = config.get("trainer", {}).get("local", {}).get("add_ons", {})
+            local = config.get("trainer", {}).get("local", {})
+            rule = local.get("add_ons", {})
             is_pooled = "partition" in config.get("data", {}).get("init_args", {})
             options = {**config["model"].get("init_args", {}), "optimizer": None}
             choices[name] = options | {"add_on": rule.get("class_path"), "is_pooled": is_pooled}
+            # How long a client trains tells configs of released settings from those of papers.
+            choices[name]["work"] = (local.get("steps"), local.get("epochs", 1))
     add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
     done = {**record.options, "optimizer": None, "add_on": add_ons[0], "is_pooled": record.is_centralised}
+    done["work"] = (record.training.get("local_steps"), record.training.get("local_epochs"))
     pairs = set(chain.from_iterable(options.items() for options in choices.values()))
 
     def distance(name: str) -> int:
