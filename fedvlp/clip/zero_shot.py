@@ -22,13 +22,13 @@ TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template 
 
 
 def clean_class_name(name: str) -> str:
-    """Returns a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
+    """Returns a folder's name as words: `_` becomes a space, white space is squeezed, hyphens and case are kept.
 
     Example:
         >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
-        ('Alarm Clock', 't shirt')
+        ('Alarm Clock', 't-shirt')
     """
-    return " ".join(name.replace("_", " ").replace("-", " ").split())
+    return " ".join(name.replace("_", " ").split())
 
 
 def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:
