@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class DecodedImages:
     """Images of one domain after the fixed first steps of a transform, in one file: uint8 [N, H, W, 3].
 
     Args:
-        images: the files, of which it takes labels and names.
+        images: the files, of which it takes the labels.
         rows: which of them are in the file, ascending.
         steps: the fixed first steps of a transform, as of ``fixed_steps``.
         folder: where the file is; its name is a digest of all that its content depends on.
@@ -79,16 +79,12 @@ class DecodedImages:
         self.rows = rows
         self.steps = steps
         self.labels = images.labels[rows]
-        self.names = [images.names[row] for row in rows]
         # All images come out in the size of this one, as `fixed_steps` checks.
         width, height = steps(Image.new("RGB", (64, 64))).size
         self.shape = (len(rows), height, width, 3)
         text = json.dumps([_settings(steps), PIL.__version__, images.fingerprint(rows)])
         self.path = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npy"
         self._pixels: NDArray[np.uint8] | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves the open file to each process, which would otherwise be sent all pixels."""
@@ -100,10 +96,6 @@ class DecodedImages:
         if self._pixels is None:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])
-
-    def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Returns that of the files."""
-        return self.images.fingerprint(self.rows[indices])
 
     def make(self, workers: int, description: str) -> bool:
         """Decodes all images into the file unless it is there, and returns whether it is; a full disk only warns.
@@ -127,7 +119,11 @@ class DecodedImages:
                 # Renamed when all images are in it, so a file that is there is whole.
                 with atomic_write(self.path) as temporary:
                     pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
-                    in_threads(lambda index: self._decode_into(pixels, index), range(len(self)), description, workers)
+
+                    def decode(index: int) -> None:
+                        pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
+
+                    in_threads(decode, range(len(self.rows)), description, workers)
                     pixels.flush()
             except OSError as error:
                 advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
@@ -135,9 +131,6 @@ class DecodedImages:
                 log.warning("Could not keep decoded images in %s (%s); %s", self.path.parent, reason, advice)
                 return False
             return True
-
-    def _decode_into(self, pixels: NDArray[np.uint8], index: int) -> None:
-        pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
 
 
 @dataclass(frozen=True)
@@ -167,49 +160,40 @@ def cache_key(key: str, transform: Transform, images: Images, rows: Indices, dev
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cached_features(path: Path, count: int, device: torch.device, compute: Callable[[], Features]) -> Features:
+def cached_features(path: Path, device: torch.device, compute: Callable[[], Features]) -> Features:
     """Returns the features in a file; computes them and writes it if there is none or it is damaged.
 
     On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
 
     Args:
         path: the file.
-        count: rows that every tensor must have.
         device: where the features are wanted.
         compute: computes them there.
     """
     # Processes that start together compute features once: the others wait and read the file.
     with locked(path):
-        features = load_features(path, count, device)
+        features = load_features(path, device)
         if features is not None:
             return features
         features = compute()
-        save_features(path, features)
+        # safetensors refuses views, and tensors on a GPU.
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
+        metadata = {"seconds": f"{features.seconds:.3f}"}
+        write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
         # Read again on the CPU, so that the tensors are mapped from the file and do not fill the memory.
-        mapped = load_features(path, count, device) if device.type == "cpu" else None
+        mapped = load_features(path, device) if device.type == "cpu" else None
         return features if mapped is None else replace(features, tensors=mapped.tensors)
 
 
-def load_features(path: Path, count: int, device: torch.device) -> Features | None:
-    """Reads features onto ``device``, as of ``cached_features``; None if there are none or they are damaged."""
+def load_features(path: Path, device: torch.device) -> Features | None:
+    """Reads features onto ``device``; None if there are none or the file is damaged."""
     if not path.is_file():
         return None
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             seconds = float((file.metadata() or {}).get("seconds", 0))
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError) as error:
         log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
         return None
-    if any(len(tensor) != count for tensor in tensors.values()):
-        log.warning("The cached features %s are damaged; computing them again.", path)
-        return None
     return Features({name: tensor.to(device) for name, tensor in tensors.items()}, seconds, is_cached=True)
-
-
-def save_features(path: Path, features: Features) -> None:
-    """Writes features in one step, so that a file that is there is whole."""
-    # safetensors refuses views, and tensors on a GPU.
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
-    metadata = {"seconds": f"{features.seconds:.3f}"}
-    write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))

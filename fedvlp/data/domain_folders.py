@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -94,11 +94,6 @@ class DomainFolders(FederatedDataModule):
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
-        return self._files
-
-    @cached_property
-    def _files(self) -> tuple[dict[str, Images], list[str]]:
-        """The files of each domain and the names of the class folders."""
         domains = self.scan()
         several = spellings(domains, self.class_names_map)
         if several and not self.merge_spellings:
@@ -148,7 +143,7 @@ class DomainFolders(FederatedDataModule):
         Raises:
             UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
-        domains, class_names = self._files
+        domains, class_names = self._loaded
         bad = {domain: self._bad_images(domain, images) for domain, images in domains.items()}
         listed: list[tuple[str, str]] = []
         for domain, reasons in bad.items():
@@ -196,8 +191,9 @@ class DomainFolders(FederatedDataModule):
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
         # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
-        bad_rows = _read_rows(path, len(images))
-        if bad_rows is None:
+        try:
+            bad_rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
+        except (OSError, ValueError):
             bad = unreadable(images.paths, f"checking {domain}")
             write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad)}))
             return bad
@@ -265,15 +261,6 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
     if pixels:
         return ArrayImages(np.stack(pixels), labels, names)
     return FolderImages([file.path for file in files], names, labels)
-
-
-def _read_rows(path: Path, count: int) -> list[int] | None:
-    """Reads which images were bad; None if that is not known or the file is damaged."""
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
-        return rows if all(0 <= row < count for row in rows) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def scan_domain(folder: Path, domain: str) -> list[ImageFile]:

@@ -29,6 +29,8 @@ from fedvlp.data.splits import Role, SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
+Selection = tuple[Images | DecodedImages, Indices]
+"""Images of a domain and the rows of it to take."""
 
 
 @dataclass
@@ -156,7 +158,7 @@ class BoundLoaders:
     ) -> ImageDataset:
         """The images of rows of one domain or several, from the decoded images where these are kept."""
         transform = self.transform
-        images: list[tuple[Images, Indices]] = [(self.images[domain], rows) for domain, rows in selected]
+        images: list[Selection] = [(self.images[domain], rows) for domain, rows in selected]
         if is_augmented and self.train_transform is not None:
             transform = self.train_transform
         elif self._steps is not None and all(domain in self._decoded for domain, _ in selected):
@@ -207,7 +209,7 @@ class BoundLoaders:
         # Named by what they depend on: no entry is ever stale, and runs share a folder.
         name = cache_key(key, self.transform, self.images[domain], rows, self.device)
         path = self.cache_dir / "features" / f"{name}.safetensors"
-        return cached_features(path, len(rows), self.device, compute)
+        return cached_features(path, self.device, compute)
 
     def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
         """The rows of a domain that parts of one key, or all parts, use; they are computed together."""
@@ -253,7 +255,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     """Transformed images with their labels.
 
     Args:
-        selected: images of a domain and the rows of it to take, one domain after another.
+        selected: images and rows of one domain after another.
         transform: makes a tensor [3, V, V] of an image.
         domains: the number of each selection's domain, if an item shall be a dict of ``images`` and ``domain``.
         classes: as of ``labels_of``.
@@ -261,7 +263,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     def __init__(
         self,
-        selected: Sequence[tuple[Images, Indices]],
+        selected: Sequence[Selection],
         transform: Transform,
         domains: Sequence[int] | None = None,
         classes: Sequence[int] = (),
@@ -293,7 +295,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return {"images": pixels, DOMAIN: self.domains[self.domain[position]]}, label
 
 
-def labels_of(selected: Sequence[tuple[Images, Indices]], classes: Sequence[int] = ()) -> Indices:
+def labels_of(selected: Sequence[Selection], classes: Sequence[int] = ()) -> Indices:
     """Returns the labels of selected rows; the places of the labels among ``classes``, ascending, where some are given.
 
     A classifier of some classes alone numbers these from 0.
@@ -410,7 +412,6 @@ def encode(
     device: torch.device,
     num_workers: int = 0,
     description: str = "encoding",
-    batch_size: int = 64,
 ) -> dict[str, Tensor]:
     """Returns what ``precompute`` gives for these images, [images, ...] by name, on ``device``.
 
@@ -422,7 +423,7 @@ def encode(
     """
     encoded: dict[str, Tensor] = {}
     start = 0
-    batches = image_loader(dataset, batch_size, num_workers, device=device)
+    batches = image_loader(dataset, 64, num_workers, device=device)
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
     # Tensors made under inference mode could not be trained on.
     with bar, torch.inference_mode(False), torch.no_grad():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,6 +23,7 @@ from fedvlp.data.files.images import (
     Indices,
     Transform,
     bad_images_message,
+    composed,
     identity,
     image_paths,
     unreadable,
@@ -445,8 +445,8 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
         UserError: if one does not exist, or none would be left to train.
     """
     # File systems and keyboards keep accents in different forms.
-    composed = {unicodedata.normalize("NFC", name): name for name in domains}
-    names = sorted({composed.get(unicodedata.normalize("NFC", name), name) for name in wanted})
+    domain_of = {composed(name): name for name in domains}
+    names = sorted({domain_of.get(composed(name), name) for name in wanted})
     for name in names:
         if name not in domains:
             hint = did_you_mean_or_choose(name, domains)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +15,6 @@ from fedvlp.core.roles import CENTRALISED
 from fedvlp.data.files.images import Indices
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveFloat, PositiveInt
-
-DRAWS = 100
-"""How often a random partition is drawn again before it is given up."""
-Divide = Callable[[Indices, int], list[Indices]]
-"""From the labels of some images and a number of clients to the positions of each client's images."""
 
 
 @runtime_checkable
@@ -79,8 +75,45 @@ class Pooled(Partitioner):
         return CENTRALISED
 
 
+class _Divided(Partitioner):
+    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first."""
+
+    num_clients: int
+    min_examples: int = 1
+    within_domains: bool = False
+
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images."""
+        if not self.within_domains:
+            return self._divide(labels, self.num_clients, generator)
+        domain_indices = np.unique(domains)
+        if self.num_clients < len(domain_indices):
+            raise UserError(
+                f"Expected at least one client for each of the {len(domain_indices)} source domains; got "
+                f"num_clients={self.num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
+            )
+        clients: list[Indices] = []
+        # `array_split` gives the first domains one client more where it does not come out even.
+        members = np.array_split(np.arange(self.num_clients), len(domain_indices))
+        for domain, clients_of_domain in zip(domain_indices, members, strict=True):
+            rows = np.flatnonzero(domains == domain)
+            groups = self._divide(labels[rows], len(clients_of_domain), generator)
+            clients += [rows[positions] for positions in groups]
+        return clients
+
+    @abstractmethod
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        """Returns the positions of each client's images, given the labels of those that are divided."""
+
+    @property
+    def _conditions(self) -> str:
+        """What the description ends with."""
+        scope = " within domains" if self.within_domains else ""
+        return scope + (f", at least {self.min_examples} images each" if self.min_examples > 1 else "")
+
+
 @dataclass(frozen=True)
-class Dispersed(Partitioner):
+class Dispersed(_Divided):
     """Disperses each domain over several clients, so that a client has images of one domain.
 
     Clients are spread over domains as evenly as they can be, the first domains having one more.
@@ -101,29 +134,25 @@ class Dispersed(Partitioner):
     num_clients: PositiveInt
     alpha: PositiveFloat | None = None
     min_examples: PositiveInt = 1
+    within_domains = True
 
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-
-        def divide(domain_labels: Indices, count: int) -> list[Indices]:
-            if self.alpha is not None:
-                draw = partial(_by_dirichlet, domain_labels, count, self.alpha, generator)
-                return _resample_until(draw, self.min_examples, self.description)
-            pieces = np.array_split(generator.permutation(len(domain_labels)), count)
-            # Sizes are the same in every draw, so one shows whether they suffice.
-            return _resample_until(lambda: _ascending(pieces), self.min_examples, self.description, draws=1)
-
-        return _partition(labels, domains, self.num_clients, True, divide)
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        if self.alpha is not None:
+            draw = partial(_by_dirichlet, labels, num_clients, self.alpha, generator)
+            return _resample_until(draw, self.min_examples, self.description)
+        pieces = np.array_split(generator.permutation(len(labels)), num_clients)
+        # Sizes are the same in every draw, so one shows whether they suffice.
+        return _resample_until(lambda: _ascending(pieces), self.min_examples, self.description, draws=1)
 
     @property
     def description(self) -> str:
         """How results describe it."""
         rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
-        return f"{self.num_clients} clients, {rule}{_conditions(True, self.min_examples)}"
+        return f"{self.num_clients} clients, {rule}{self._conditions}"
 
 
 @dataclass(frozen=True)
-class Dirichlet(Partitioner):
+class Dirichlet(_Divided):
     """Divides each class by shares drawn from a Dirichlet distribution, whatever the domain (Hsu et al. 2019).
 
     A client has images of several domains, so methods that tell clients' domains apart refuse it.
@@ -143,20 +172,18 @@ class Dirichlet(Partitioner):
     alpha: PositiveFloat = 0.5
     min_examples: PositiveInt = 1
 
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        draw = partial(_by_dirichlet, labels, self.num_clients, self.alpha, generator)
+    def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
+        draw = partial(_by_dirichlet, labels, num_clients, self.alpha, generator)
         return _resample_until(draw, self.min_examples, self.description)
 
     @property
     def description(self) -> str:
         """How results describe it."""
-        least = _conditions(min_examples=self.min_examples)
-        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{least}"
+        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{self._conditions}"
 
 
 @dataclass(frozen=True)
-class Shards(Partitioner):
+class Shards(_Divided):
     """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
 
     A client has images of few classes. Methods that tell clients' domains apart need ``within_domains``.
@@ -176,11 +203,6 @@ class Shards(Partitioner):
     shards_per_client: PositiveInt = 2
     within_domains: bool = False
 
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        divide = partial(self._divide, generator=generator)
-        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
-
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         count = num_clients * self.shards_per_client
         _check_images(len(labels), count, self.description, "num_clients or shards_per_client")
@@ -197,12 +219,11 @@ class Shards(Partitioner):
     @property
     def description(self) -> str:
         """How results describe it."""
-        suffix = _conditions(self.within_domains)
-        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{suffix}"
+        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{self._conditions}"
 
 
 @dataclass(frozen=True)
-class FewClasses(Partitioner):
+class FewClasses(_Divided):
     """Gives each client so many classes, and each class's images evenly and at random to the clients that have it.
 
     It is the pathological partition of personalised federated learning. Classes have as equally many clients as can be,
@@ -222,11 +243,6 @@ class FewClasses(Partitioner):
     num_clients: PositiveInt
     classes_per_client: PositiveInt = 2
     within_domains: bool = False
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        divide = partial(self._divide, generator=generator)
-        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
@@ -259,11 +275,11 @@ class FewClasses(Partitioner):
     @property
     def description(self) -> str:
         """How results describe it."""
-        return f"{self.num_clients} clients, {self.classes_per_client} classes each{_conditions(self.within_domains)}"
+        return f"{self.num_clients} clients, {self.classes_per_client} classes each{self._conditions}"
 
 
 @dataclass(frozen=True)
-class QuantitySkew(Partitioner):
+class QuantitySkew(_Divided):
     """Divides images at random among clients that differ in how many they have and in nothing else.
 
     Args:
@@ -286,11 +302,6 @@ class QuantitySkew(Partitioner):
     alpha: PositiveFloat = 0.5
     min_examples: PositiveInt = 1
     within_domains: bool = False
-
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        divide = partial(self._divide, generator=generator)
-        return _partition(labels, domains, self.num_clients, self.within_domains, divide)
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         least = num_clients * self.min_examples
@@ -318,29 +329,7 @@ class QuantitySkew(Partitioner):
             "exponential": f"exponential {self.ratio:g}",
             "dirichlet": f"Dirichlet {self.alpha:g}",
         }
-        conditions = _conditions(self.within_domains, self.min_examples)
-        return f"{self.num_clients} clients of {laws[self.law]} sizes{conditions}"
-
-
-def _partition(
-    labels: Indices, domains: Indices, num_clients: int, within_domains: bool, divide: Divide
-) -> list[Indices]:
-    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first."""
-    if not within_domains:
-        return divide(labels, num_clients)
-    domain_indices = np.unique(domains)
-    if num_clients < len(domain_indices):
-        raise UserError(
-            f"Expected at least one client for each of the {len(domain_indices)} source domains; got "
-            f"num_clients={num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
-        )
-    clients: list[Indices] = []
-    # `array_split` gives the first domains one client more where it does not come out even.
-    members = np.array_split(np.arange(num_clients), len(domain_indices))
-    for domain, clients_of_domain in zip(domain_indices, members, strict=True):
-        rows = np.flatnonzero(domains == domain)
-        clients += [rows[positions] for positions in divide(labels[rows], len(clients_of_domain))]
-    return clients
+        return f"{self.num_clients} clients of {laws[self.law]} sizes{self._conditions}"
 
 
 def _by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
@@ -361,9 +350,7 @@ def _ascending(clients: Sequence[Indices]) -> list[Indices]:
     return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
-def _resample_until(
-    draw: Callable[[], list[Indices]], least: int, description: str, draws: int = DRAWS
-) -> list[Indices]:
+def _resample_until(draw: Callable[[], list[Indices]], least: int, description: str, draws: int = 100) -> list[Indices]:
     """The first draw in which each client has enough images; an error if none has."""
     most = 0
     for _ in range(draws):
@@ -406,9 +393,3 @@ def _check_images(count: int, least: int, description: str, remedy: str) -> None
     """Raises unless there are enough training images for a partition."""
     if count < least:
         raise UserError(f"Expected at least {least} training images for {description}; got {count}. Lower {remedy}.")
-
-
-def _conditions(within_domains: bool = False, min_examples: int = 1) -> str:
-    """What the description of a partition ends with."""
-    scope = " within domains" if within_domains else ""
-    return scope + (f", at least {min_examples} images each" if min_examples > 1 else "")

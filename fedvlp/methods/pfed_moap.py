@@ -24,8 +24,9 @@ Departures:
       train one after another: later ones get what earlier ones have just sent, and go on with their momentum.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
-    * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
-      augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
+    * The cosine and the warm-up of P_i are over rounds; the gating's rate is constant. The released code has one
+      schedule for all clients, a step for each local epoch of each, whose cosine falls and rises every few of these.
+    * No augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class PFedMoAP(PromptLearner):
         heads: Heads of the gating's attention.
         attention_scale: What the attention's products are multiplied by.
         local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
-        gating_lr: Learning rate of the gating.
+        gating_lr: Learning rate of the gating, which no schedule changes.
         held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` mean prompt alone,
             the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
     """
@@ -113,12 +114,13 @@ class PFedMoAP(PromptLearner):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Returns one optimizer, in which the gating has its own learning rate."""
+        """Returns one optimizer, in which the gating has its own learning rate, whatever the schedule."""
         trained = self.trainable_by_name()
         if self.make_optimizer is None or not trained:
             return super().configure_optimizers()
         prompt = trained.pop("local_prompt")
-        return self.make_optimizer([{"params": [prompt]}, {"params": list(trained.values()), "lr": self.gating_lr}])
+        gating = {"params": list(trained.values()), "lr": self.gating_lr, "scheduled": False}
+        return self.make_optimizer([{"params": [prompt]}, gating])
 
     def shared_state(self) -> State:
         """Returns the slots of all clients' prompts, and the mean prompt."""

@@ -19,11 +19,7 @@ APP_FOLDER = Path(__file__).parent / "flower" / "app"
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Starts, stops or shows the warm process of a site; returns the exit code: for ``status`` 1 if none runs.
-
-    Raises:
-        UserError: if the folder is no site's, or the process does not start.
-    """
+    """Starts, stops or shows the warm process of a site; returns the exit code: for ``status`` 1 if none runs."""
     parser = argparse.ArgumentParser(
         "fedvlp site",
         description="The warm process of a site keeps method, images and features between rounds. It starts by itself "
@@ -43,11 +39,7 @@ def run_site(arguments: Sequence[str]) -> int:
 
 
 def run_deploy(arguments: Sequence[str]) -> int:
-    """Writes a Flower app that trains a config, prints its files, and returns the exit code.
-
-    Raises:
-        UserError: if Flower is missing, the config can't be trained, or the folder is not empty.
-    """
+    """Writes a Flower app that trains a config, prints its files, and returns the exit code."""
     parser = argparse.ArgumentParser("fedvlp deploy", description="Train on real sites with Flower.")
     init = parser.add_subparsers(dest="command", required=True).add_parser(
         "init",

@@ -167,11 +167,7 @@ def answer(
 ) -> None:
     """Answers requests sequentially, until none has come for ``idle_seconds``.
 
-    Args:
-        server: listens.
-        handle: from a request to its reply.
-        idle_seconds: for how long no request may come.
-        report: called whenever the state changes, with ``idle`` or ``busy`` and the number of answered requests.
+    Calls ``report`` whenever the state changes, with ``idle`` or ``busy`` and the number of answered requests.
     """
     answered = 0
     server.settimeout(idle_seconds)

@@ -40,7 +40,7 @@ class SiteFacts:
         versions: of the packages that a number depends on.
     """
 
-    classes: tuple[str, ...]
+    classes: Sequence[str]
     counts: Mapping[str, int]
     images: str
     split: str
@@ -215,8 +215,7 @@ class SiteFolder(DomainFolders):
         """The site's validation and test splits, whose one client has the id that the server gave it."""
         return [replace(split, clients=tuple(self.clients)) for split in super().evaluation_splits()]
 
-    @cached_property
-    def _files(self) -> tuple[dict[str, Images], list[str]]:
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """The images of the server's classes; the server refuses a site with others."""
         # In the order of the server's list, from which labels follow; a site may lack classes.
         files = [file for file in self._image_files if file.class_name in self.classes]

@@ -110,7 +110,7 @@ class SiteRegistry:
             return
         values = dict(message.values)
         name = values.pop("name")
-        facts = SiteFacts(**{**values, "classes": tuple(values["classes"])})
+        facts = SiteFacts(**values)
         # The name is the site's own claim; data.nodes ties it to the key with which it connected.
         if name not in self.data.sites:
             self.refused.add(place)

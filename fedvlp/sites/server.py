@@ -177,9 +177,7 @@ def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
     """Reads the id of a run that is resumed from its folder, and each site's description of itself by name."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
-        facts: dict[str, SiteFacts] = {}
-        for name, values in content["sites"].items():
-            facts[name] = SiteFacts(**{**values, "classes": tuple(values["classes"])})
+        facts = {name: SiteFacts(**values) for name, values in content["sites"].items()}
         # The id becomes the name of a folder at every site.
         if not is_plain_name(content["run"]):
             raise ValueError("no plain name")

@@ -306,11 +306,7 @@ def parse_config(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespac
 
 
 def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
-    """Makes the server's method here, after a look at every class that its config names.
-
-    Raises:
-        SiteProblem: if the config names a class that the site does not trust, or CLIP's weights differ.
-    """
+    """Makes the server's method here, after a look at every class that its config names."""
     model = dict(request.values["model"])
     try:
         check_classes(Path("the server's config"), model, config.allow)

@@ -22,11 +22,7 @@ STAGES = {
 
 
 def run_status(arguments: Sequence[str]) -> int:
-    """Prints the status of a run; returns the exit code: 0 if it is running or finished, else 1.
-
-    Raises:
-        UserError: if there is no run.
-    """
+    """Prints the status of a run; returns the exit code: 0 if it is running or finished, else 1."""
     parser = argparse.ArgumentParser(
         "fedvlp status",
         description="Show a run's status: rounds, clients that failed, accuracies, how it ended, how to resume it.",

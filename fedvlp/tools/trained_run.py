@@ -138,14 +138,7 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
 
 @dataclass(frozen=True)
 class RunImage:
-    """One image of a run, not yet read.
-
-    Attributes:
-        domain: its domain.
-        name: its name.
-        dataset: what reads it.
-        position: its index in the dataset.
-    """
+    """One image of a run, not yet read: its domain and name, and its position in the dataset that reads it."""
 
     domain: str
     name: str

@@ -10,8 +10,7 @@ import pytest
 
 from fedvlp.core.state import Client
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, Shards, few_shot, stratified_split
-from fedvlp.data.protocols import SplitPlan
-from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, generator_for, image_hash, split_hash, split_table
+from fedvlp.data.splits import SplitPart, SplitRule, generator_for, image_hash, split_hash, split_table
 from fedvlp.utils.errors import UserError
 from tests.helpers.data import images, split
 
@@ -75,26 +74,6 @@ def test_each_draw_has_a_generator_of_its_own_name():
     assert roles["train"].tolist() == train[few_shot(labels[train], 3, generator_for(5, "shots/ink"))].tolist()
 
 
-def test_each_source_domain_goes_to_a_client():
-    domains = {"a": images([5, 5]), "b": images([4, 6]), "c": images([3, 3])}
-    parts = split(domains, ["a", "c"], ["b"])
-    assert [part.name for part in parts] == ["train/a", "train/c", "validation/a", "validation/c", "held_out/b"]
-    first, second = (part.clients for part in parts[:2])
-    assert [client.id for client in first + second] == [0, 1]
-    assert [part.clients for part in parts[2:]] == [first, second, ()]
-    assert [part.clients[0].num_examples for part in parts[:2]] == [len(part) for part in parts[:2]] == [8, 4]
-    assert rows(parts[4]).tolist() == list(range(10))
-
-
-def test_a_split_does_not_depend_on_other_domains():
-    domains = {"a": images([9, 9]), "b": images([4, 6]), "c": images([3, 3])}
-    options = {"seed": 4, "test_fraction": 0.3, "shots": 1}
-    alone, among = (split(domains, sources, [], 0.3, **options) for sources in (["c"], ["a", "b", "c"]))
-    for part in alone:
-        (same,) = [other for other in among if other.name == part.name]
-        assert rows(part).tolist() == rows(same).tolist()
-
-
 def test_a_client_without_training_image_is_refused():
     with pytest.raises(UserError, match="'b' has no training image"):
         split({"a": images([2, 2]), "b": images([0])}, ["a", "b"], [])
@@ -142,15 +121,6 @@ def test_a_client_of_several_domains_does_not_claim_one(partitioner):
     assert [len(part.clients) for part in of(parts, "validation")] == [3, 3]
 
 
-def test_test_split_is_stratified_and_disjoint_from_the_rest():
-    parts = split({"a": images([10, 20, 2, 1])}, ["a"], [], 0.25, test_fraction=0.2)
-    assert [part.name for part in parts] == ["train/a", "validation/a", "test/a"]
-    labels = np.repeat(np.arange(4), [10, 20, 2, 1])
-    assert np.bincount(labels[rows(parts[2])], minlength=4).tolist() == [2, 4, 1, 0]
-    assert np.bincount(labels[rows(parts[1])], minlength=4).tolist() == [2, 4, 0, 0]  # a quarter of 8 and of 16
-    assert sorted(np.concatenate([rows(part) for part in parts])) == list(range(33))
-
-
 @pytest.mark.parametrize("partitioner", [ByDomain(), Dispersed(4), Dirichlet(2, alpha=50.0)], ids=repr)
 @pytest.mark.parametrize("shots", [1, 4, 16])
 def test_few_shot_is_exact_over_all_clients_of_a_domain(shots, partitioner):
@@ -165,15 +135,6 @@ def test_few_shot_is_exact_over_all_clients_of_a_domain(shots, partitioner):
         assert set(found.tolist()) <= set(all_rows.tolist())
     for one, two in zip(of(parts, "validation"), of(whole, "validation"), strict=True):
         assert rows(one).tolist() == rows(two).tolist()
-
-
-def test_an_official_split_may_name_the_images_that_test_where_a_domain_is_held_out():
-    train = np.arange(0, 20, 2)
-    official = OfficialSplit("train/test", {"b": {"held_out": np.array([5])}, "a": {"train": train}})
-    domains = {"a": images([10, 10], "a"), "b": images([3, 3], "b")}
-    parts = SplitPlan(["a"], ["b"], SplitRule(), official=official).parts(domains, 2)
-    assert rows(parts[-1]).tolist() == [5]
-    assert len(parts[0]) + len(parts[1]) == len(train)
 
 
 def test_split_table_names_the_client_only_where_there_is_one():
@@ -249,12 +210,3 @@ def test_image_hash_follows_names_classes_and_domains_of_all_images():
     assert image_hash(domains, classes) == image_hash(dict(reversed(domains.items())), classes)
     lines = ["a\0a/0\0x", "a\0a/1\0x", "a\0a/2\0y", "b\0b/0\0x", "b\0b/1\0y"]
     assert image_hash(domains, classes) == hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-
-
-def test_names_that_are_no_utf8_are_hashed_unchanged():
-    """Disks may have them; Python keeps their bytes as surrogates."""
-    domains = {"\udcffink": images([2, 3], "\udcfe")}
-    other = {"\udcffink": images([2, 3], "\udcfd")}
-    parts = split(domains, list(domains), [])
-    hashes = {image_hash(each, ["x", "y"]) for each in (domains, other)}
-    assert len(hashes | {split_hash(parts, domains, ["x", "y"]), split_hash(parts, other, ["x", "y"])}) == 4

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torchvision.datasets
 
-from fedvlp.data.catalog.description import Description, PixelBatches
 from tests.helpers.benchmark_trees import tree, write_images
 from tests.helpers.single_domain_trees import BY_NAME, IMAGES
 
 
 @tree
 def cifar(root: Path, name: str) -> None:
-    """CIFAR as torchvision leaves it."""
-    part, contents = small_batches(name)
-    (root / part.folder).mkdir()
-    for file, content in contents.items():
-        (root / part.folder / file).write_bytes(content)
-
-
-def small_batches(name: str) -> tuple[PixelBatches, dict[str, bytes]]:
-    """The facts of CIFAR's files, and what they hold in a small tree: five images of three classes a file."""
-    known = BY_NAME[name]
-    (part,) = known.layouts[0].parts
-    assert isinstance(part, PixelBatches)
-    contents = {part.names: pickle.dumps({part.names_key: list(known.class_names)}, protocol=2)}
-    labels = np.repeat([0, 3, len(known.class_names) - 1], IMAGES).tolist()
-    for seed, file in enumerate(part.files):
+    """CIFAR as torchvision leaves it, with five images of three classes a file."""
+    reader = getattr(torchvision.datasets, name)
+    names = list(BY_NAME[name].class_names)
+    folder = root / reader.base_folder
+    folder.mkdir()
+    (folder / reader.meta["filename"]).write_bytes(pickle.dumps({reader.meta["key"]: names}, protocol=2))
+    labels = np.repeat([0, 3, len(names) - 1], IMAGES).tolist()
+    for seed, (file, _) in enumerate(reader.train_list + reader.test_list):
         pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), 3072), dtype=np.uint8)
-        contents[file] = pickle.dumps({"data": pixels, part.labels: labels}, protocol=2)
-    return part, contents
-
-
-def with_small_batches(name: str) -> Description:
-    """The description of CIFAR as if its small tree were what was published."""
-    part, contents = small_batches(name)
-    known = BY_NAME[name]
-    digests = {file: hashlib.md5(content, usedforsecurity=False).hexdigest() for file, content in contents.items()}
-    return replace(known, layouts=(replace(known.layouts[0], parts=(replace(part, md5=digests),)),))
+        key = "labels" if name == "CIFAR10" else "fine_labels"
+        (folder / file).write_bytes(pickle.dumps({"data": pixels, key: labels}, protocol=2))
 
 
 CLASSES = ("tench", "goldfish", "American robin", "toilet paper")

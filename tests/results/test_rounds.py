@@ -6,10 +6,13 @@ import re
 
 import pytest
 
+from fedvlp.core.roles import COMPUTED, ROLES
 from fedvlp.results.rounds import (
+    ORDER,
     accuracy_columns,
     accuracy_table,
     best_round,
+    column_titles,
     divergence,
     format_accuracies,
     is_accuracy,
@@ -126,3 +129,11 @@ def test_base_and_new_classes_have_the_columns_of_papers():
     lines = format_accuracies([("last round (2)", row)]).splitlines()
     assert re.split(r" {2,}", lines[0])[1:] == ["validation", "own classes mean", "Base", "New", "H"]
     assert lines[2].split()[3:] == ["1.00", "90.00", "80.00", "60.00", "68.57"]
+
+
+def test_of_what_is_measured_by_client_the_means_alone_are_columns():
+    row = {"validation": 1.0, "personal/a": 60.0, "personal": 75.0, "personal_worst": 60.0, "global/a": 50.0}
+    columns = accuracy_columns([("last round (3)", row)])
+    assert columns == ["validation", "personal", "personal_worst"]
+    assert column_titles([*columns[1:], "held_out_new/ink"]) == ["own model mean", "worst own model", "ink*n"]
+    assert set(ORDER) == {*ROLES, *COMPUTED}

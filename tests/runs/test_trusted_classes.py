@@ -23,6 +23,7 @@ from tests.helpers.runs import short_fit
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
 NOT_CHOSEN = (
+    "_Divided",
     "OuterAggregator",
     "ServerOptimizer",
     "FedDynServer",

@@ -77,5 +77,5 @@ def test_facts_of_sites_are_read_back(tmp_path):
     (tmp_path / "sites.json").write_text(json.dumps({"run": "abc", "sites": {"ink": facts}}))
     run, sites = read_sites_file(tmp_path)
     assert run == "abc"
-    assert sites["ink"].classes == ("x",)
+    assert sites["ink"].classes == ["x"]
     assert sites["ink"].counts == {"train": 3}

@@ -1,4 +1,4 @@
-"""A run of TRIP that tests of several commands copy."""
+"""A run of TRIP that tests of several commands copy, and images of clients."""
 
 from __future__ import annotations
 
@@ -7,8 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from fedvlp.data import DomainFolders
 from tests.helpers.runs import make_run
 from tests.tools.pretrained.conftest import finish
+
+
+@pytest.fixture
+def folders(image_root, clip):
+    """Returns a function to a data module of two clients, bound to the tiny CLIP's transform."""
+
+    def made(**options):
+        data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
+        data.prepare_data()
+        data.bind(clip.preprocess)
+        return data
+
+    return made
 
 
 @pytest.fixture(scope="session")

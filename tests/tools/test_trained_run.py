@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.data import Dirichlet, DomainFolders, Pooled
+from fedvlp.data import Dirichlet, Pooled
 from fedvlp.tools.trained_run import evaluation_images, read_pixels, training_images
 from fedvlp.utils.errors import UserError
-
-
-def folders(image_root, clip, **options):
-    data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
-    data.prepare_data()
-    data.bind(clip.preprocess)
-    return data
 
 
 def names_of(data, role):
@@ -24,8 +17,8 @@ def names_of(data, role):
 
 
 @pytest.mark.parametrize("partition", [None, Dirichlet(num_clients=3, alpha=1.0)], ids=["domains", "mixed"])
-def test_images_are_those_of_the_split(image_root, clip, partition):
-    data = folders(image_root, clip, partition=partition)
+def test_images_are_those_of_the_split(folders, partition):
+    data = folders(partition=partition)
     names = {}
     for client, images in training_images(data).items():
         pixels = read_pixels(images)
@@ -39,12 +32,12 @@ def test_images_are_those_of_the_split(image_root, clip, partition):
     assert measured == {domain: of for (_, domain), of in names_of(data, "validation").items()}
 
 
-def test_images_of_a_role_are_of_its_domains_alone(image_root, clip):
-    data = folders(image_root, clip, test_fraction=0.25)
+def test_images_of_a_role_are_of_its_domains_alone(folders):
+    data = folders(test_fraction=0.25)
     assert list(evaluation_images(data, "test")) == ["ink", "paint"]
     assert list(evaluation_images(data, "held_out")) == ["photo"]
 
 
-def test_pooled_images_have_no_clients(image_root, clip):
+def test_pooled_images_have_no_clients(folders):
     with pytest.raises(UserError, match="nothing was sent"):
-        training_images(folders(image_root, clip, partition=Pooled()))
+        training_images(folders(partition=Pooled()))

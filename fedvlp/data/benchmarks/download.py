@@ -129,7 +129,6 @@ def _announce(root: Path, size: str, needed: int, say: Say) -> None:
 def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
     """Lets torchvision download and extract a data set."""
     import torchvision.datasets
-    from torchvision.datasets.utils import download_and_extract_archive
 
     version = torchvision.__version__
     say(f"{description.name} by torchvision {version} ({source.reader}), from {description.source}")
@@ -140,13 +139,8 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
     # What torchvision was stopped at looks whole to it, so it begins again.
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    reader = getattr(torchvision.datasets, source.reader)
     try:
-        # Such a class would unpickle the files, which have not been checked, in its constructor.
-        if source.is_pickled:
-            download_and_extract_archive(reader.url, str(staging), filename=reader.filename, md5=reader.tgz_md5)
-        else:
-            reader(str(staging), download=True)
+        getattr(torchvision.datasets, source.reader)(str(staging), download=True)
     except Exception as error:  # of the network, the disk, or an archive; torchvision raises nearly every type
         shutil.rmtree(staging, ignore_errors=True)
         reason = " ".join(str(error).split()) or type(error).__name__

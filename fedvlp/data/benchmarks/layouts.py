@@ -5,10 +5,8 @@ Each returns the images that a part of a layout says, of which no file is opened
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import pickle
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +20,10 @@ from fedvlp.data.catalog.description import (
     ImageLists,
     Layout,
     LayoutPart,
-    PixelBatches,
     SplitFile,
     SplitName,
     TorchvisionFolder,
+    TorchvisionPixels,
 )
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
@@ -85,8 +83,6 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
             return part.is_optional or _has_classes(folder / part.folder, description)
         case ImageLists():
             return all((folder / file).is_file() for file in part.files)
-        case PixelBatches():
-            return (folder / part.folder).is_dir()
 
 
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
@@ -100,6 +96,8 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
         match part:
             case SplitFile():
                 files += _split_file(folder, part, description)
+            case TorchvisionPixels():
+                files += _torchvision_pixels(folder, part, description)
             case TorchvisionFolder():
                 files += _torchvision(folder, part, description)
             case FolderPerClass():
@@ -107,8 +105,6 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
             case ImageLists():
                 for list_file in part.files:
                     files += _image_list(folder, list_file, part, description)
-            case PixelBatches():
-                files += _pixel_batches(folder, part, description)
     # Names are the same in every layout: a folder is in a name only if it would not be unique without.
     counts = Counter(file.name for file in files)
     for index, file in enumerate(files):
@@ -232,59 +228,47 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
 
 
 def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
-    """Returns the images that a class of torchvision finds; raises UserError if it finds files damaged or missing."""
-    import torchvision.datasets
-
-    # torchvision is given the root, and itself adds the names of the folder.
-    names = PurePosixPath(part.folder).parts
-    root = Path(os.path.abspath(folder)).parents[len(names) - 1]
+    """Returns the images that a class of torchvision finds."""
     (domain,) = description.domains
     source = f"torchvision's {part.class_name} in {folder}"
     files: list[ImageFile] = []
     for split in part.splits or ("",):
         options = {"split": split} if split else {}
-        try:
-            # Its loader is given the path of an image, and what it returns is passed on: no image is opened.
-            images = getattr(torchvision.datasets, part.class_name)(str(root), loader=os.fspath, **options)
-        except Exception as error:  # damaged lists raise nearly every type in torchvision and scipy
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"torchvision's {part.class_name} can't read {root / part.folder} ({reason}). Files in it are missing "
-                "or damaged: get them again."
-            ) from error
+        # Its loader is given the path of an image, and what it returns is passed on: no image is opened.
+        images = _opened_by_torchvision(folder, part, loader=os.fspath, **options)
         classes = [_class_of(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
             files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
     return _checked(files, folder, source)
 
 
-def _pixel_batches(folder: Path, part: PixelBatches, description: Description) -> list[ImageFile]:
+def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Description) -> list[ImageFile]:
     """Returns the images of CIFAR's files."""
     (domain,) = description.domains
-    batches = {name: _unpickled(folder / part.folder / name, part.md5[name]) for name in part.md5}
-    classes = [_class_of(name, description, part.names) for name in batches[part.names][part.names_key]]
     files: list[ImageFile] = []
-    for file, role in part.files.items():
-        # In a row of 3,072 values all red ones come before the green and blue ones.
-        pixels = batches[file]["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        for number, label in enumerate(batches[file][part.labels]):
-            name = f"{file}_{number:05d}"
-            image = _image_file(domain, classes[label], name, role)
-            files.append(replace(image, pixels=pixels[number]))
+    for split, role in part.splits.items():
+        # CIFAR's files are pickles, which may run any code: torchvision reads those alone that have the published MD5.
+        images = _opened_by_torchvision(folder, part, train=split == "train")
+        classes = [_class_of(name, description, part.folder) for name in images.classes]
+        names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]
+        count = len(images) // len(names)
+        for row, (pixels, label) in enumerate(zip(images.data, images.targets, strict=True)):
+            image = _image_file(domain, classes[label], f"{names[row // count]}_{row % count:05d}", role)
+            files.append(replace(image, pixels=pixels))
     return files
 
 
-def _unpickled(path: Path, published: str) -> dict[str, Any]:
-    """Returns what a pickle holds that has the published MD5; raises UserError, before it is read, for any other."""
-    if not path.is_file():
-        raise UserError(f"Expected the file {path}; it is missing. Extract its archive again.")
-    content = path.read_bytes()
-    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    # A pickle may run any code, so none is loaded but those that the publisher made.
-    if digest != published:
+def _opened_by_torchvision(folder: Path, part: TorchvisionFolder, **options: Any) -> Any:
+    """Returns the data set of a class of torchvision; raises UserError if it finds files damaged or missing."""
+    import torchvision.datasets
+
+    # torchvision is given the root, and itself adds the names of the folder.
+    root = Path(os.path.abspath(folder)).parents[len(PurePosixPath(part.folder).parts) - 1]
+    try:
+        return getattr(torchvision.datasets, part.class_name)(str(root), **options)
+    except Exception as error:  # damaged lists raise nearly every type in torchvision and scipy
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"Expected {path} with the published MD5 {published}; it has {digest}. It is damaged or was changed: "
-            "get it again."
-        )
-    batch: dict[str, Any] = pickle.loads(content, encoding="latin1")  # it is of Python 2
-    return batch
+            f"torchvision's {part.class_name} can't read {root / part.folder} ({reason}). Files in it are missing "
+            "or damaged: get them again."
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -64,7 +65,7 @@ class Benchmark(DomainFolders):
     @property
     def all_class_names(self) -> list[str]:
         """Names of the classes, in the order of the labels, as prompts shall call them."""
-        folders = self._files[1]
+        folders = self._loaded[1]
         names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
         return mapped_names(folders, names | self.class_names_map)
 
@@ -84,9 +85,8 @@ class Benchmark(DomainFolders):
             log.warning("%s: %s", self.name, note)
         return manifest
 
-    @cached_property
-    def _files(self) -> tuple[dict[str, Images], list[str]]:
-        """The images of each domain and the names of the classes."""
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """Returns the images of each domain and the names of the classes."""
         classes = classes_of(self._manifest.files)
         present = set().union(*classes.values())
         # In the order of the description, which is that of the publisher's labels.

@@ -61,6 +61,11 @@ class TorchvisionFolder:
 
 
 @dataclass(frozen=True)
+class TorchvisionPixels(TorchvisionFolder):
+    """The same of CIFAR, whose files hold the pixels of many images; its splits are train and test."""
+
+
+@dataclass(frozen=True)
 class FolderPerClass:
     """A folder for each class, with images at any depth.
 
@@ -99,35 +104,14 @@ class ImageLists:
     header: str = ""
 
 
-@dataclass(frozen=True)
-class PixelBatches:
-    """CIFAR's files of pixels and labels, as torchvision leaves them.
-
-    Attributes:
-        folder: the folder of the files.
-        files: the role of each file.
-        labels: what the file calls the labels.
-        names: the file with the names of the classes, in the order of the labels.
-        names_key: what that file calls them.
-        md5: the published MD5 of each file.
-    """
-
-    folder: str
-    files: Mapping[str, SplitName]
-    labels: str
-    names: str
-    names_key: str
-    md5: Mapping[str, str]
-
-
-LayoutPart = SplitFile | TorchvisionFolder | FolderPerClass | ImageLists | PixelBatches
+LayoutPart = SplitFile | TorchvisionFolder | FolderPerClass | ImageLists
 # By the name that a TOML file calls them.
 PARTS: dict[str, type[LayoutPart]] = {
     "class_folders": FolderPerClass,
     "image_lists": ImageLists,
-    "pixel_batches": PixelBatches,
     "split_file": SplitFile,
     "torchvision": TorchvisionFolder,
+    "torchvision_pixels": TorchvisionPixels,
 }
 
 
@@ -180,12 +164,10 @@ class TorchvisionSource:
     Attributes:
         reader: name of the class in ``torchvision.datasets``.
         download_bytes: how much is downloaded, about.
-        is_pickled: whether torchvision unpickles what it downloaded when it opens it.
     """
 
     reader: str
     download_bytes: int
-    is_pickled: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import os
 import struct
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -219,12 +219,7 @@ class FolderImages:
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Hashes name, size and time of change of these files; their content is not read."""
-        digest = hashlib.sha256()
-        for index in indices:
-            line = f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n"
-            # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
-            digest.update(line.encode("utf-8", "surrogateescape"))
-        return digest.hexdigest()
+        return _digest(f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices)
 
     def without(self, positions: Sequence[int]) -> FolderImages:
         """Returns the same images but those at the positions given."""
@@ -236,12 +231,15 @@ def identity(images: Images) -> str:
     """Returns how many images there are, and a hash of them that is equal on all machines that have the same."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
-    digest = hashlib.sha256()
     # Names and sizes, as the time of change is that of a copy.
-    for name, path in zip(images.names, images.paths, strict=True):
-        size = _size_and_time(path).partition("\0")[0]
-        digest.update(f"{name}\0{size}\n".encode("utf-8", "surrogateescape"))
-    return f"{len(images)} images, {digest.hexdigest()[:8]}"
+    sizes = [_size_and_time(path).partition("\0")[0] for path in images.paths]
+    digest = _digest(f"{name}\0{size}\n" for name, size in zip(images.names, sizes, strict=True))
+    return f"{len(images)} images, {digest[:8]}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _size_and_time(path: str) -> str:

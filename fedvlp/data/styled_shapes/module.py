@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from fedvlp.utils.files import write_cache_file
 from fedvlp.utils.ranges import Seed
 
 log = logging.getLogger(__name__)
-Arrays = dict[str, NDArray[Any]]
 
 
 class StyledShapes(FederatedDataModule):
@@ -35,7 +33,7 @@ class StyledShapes(FederatedDataModule):
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the drawings of each style and the names of what is drawn, from the cache or drawn now."""
-        arrays = self._read_or_draw()
+        arrays = self._arrays()
         class_names = list(drawings.CLASS_NAMES)
         images: dict[str, Images] = {}
         for domain in sorted(drawings.STYLES):
@@ -44,35 +42,22 @@ class StyledShapes(FederatedDataModule):
             images[domain] = ArrayImages(arrays[f"images/{domain}"], labels, names)
         return images, class_names
 
-    def _read_or_draw(self) -> Arrays:
-        """Reads the drawings from the cache, or draws them and keeps them there."""
-        if self.cache_dir is None:
-            return _draw(self.drawing_seed)
-        # A later version draws other images, so it must not read these.
-        name = f"version-{drawings.STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.safetensors"
-        path = self.cache_dir / "styled_shapes" / name
-        arrays = _read(path)
-        if arrays is None:
-            arrays = _draw(self.drawing_seed)
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        """Reads ``images/<style>`` and ``labels/<style>`` from the cache, or draws them and keeps them there."""
+        path = None
+        if self.cache_dir is not None:
+            # A later version draws other images, so it must not read these.
+            name = f"version-{drawings.STYLED_SHAPES_VERSION}-seed-{self.drawing_seed}.safetensors"
+            path = self.cache_dir / "styled_shapes" / name
+        try:
+            if path is not None and path.is_file():
+                return load_file(path)
+        except (SafetensorError, OSError) as error:
+            log.warning("The cached drawings %s can't be read (%s); drawing them again.", path, error)
+        arrays: dict[str, NDArray[Any]] = {}
+        for domain, (images, labels) in drawings.styled_shapes(self.drawing_seed).items():
+            arrays[f"images/{domain}"] = images
+            arrays[f"labels/{domain}"] = labels
+        if path is not None:
             write_cache_file(path, lambda temporary: save_file(arrays, temporary))
         return arrays
-
-
-def _draw(seed: int) -> Arrays:
-    """Returns the drawings as arrays ``images/<style>`` and ``labels/<style>``."""
-    arrays: Arrays = {}
-    for domain, (images, labels) in drawings.styled_shapes(seed).items():
-        arrays[f"images/{domain}"] = images
-        arrays[f"labels/{domain}"] = labels
-    return arrays
-
-
-def _read(path: Path) -> Arrays | None:
-    """Reads cached drawings; None if there are none or the file is damaged."""
-    if not path.is_file():
-        return None
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        log.warning("The cached drawings %s can't be read (%s); drawing them again.", path, error)
-        return None

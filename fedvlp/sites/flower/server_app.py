@@ -51,12 +51,7 @@ class GridTransport:
         return [str(node) for node in self.grid.get_node_ids()]
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
-        """Sends each node its request; collects the replies, or why there is none.
-
-        Args:
-            requests: what to send, by the node's id.
-            timeout: seconds to wait for all replies together.
-        """
+        """Sends each node its request, by the node's id; collects the replies, or why there is none."""
         deadline = time.monotonic() + timeout
         # A request that outlived its round would only keep a site that comes back from the next one. A second more,
         # since Flower's error for what it has thrown away says less than ours for a late site.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -119,9 +119,7 @@ def with_added(images: Tensor, trigger: Tensor, black: Tensor, white: Tensor) ->
 
 def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
     # Not `precomputed`, which cuts the graph off at the images.
-    loss: Any = module.training_step((module.precompute(images), labels), 0)
-    value: Tensor = loss
-    return value
+    return cast(Tensor, module.training_step((module.precompute(images), labels), 0))
 
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:

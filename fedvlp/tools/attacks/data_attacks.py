@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -132,12 +133,6 @@ class Trigger(ABC):
         """Returns the pixels [side, side, 3] of a square with the trigger, of the range 255, not yet rounded."""
         ...
 
-    @property
-    @abstractmethod
-    def digest(self) -> str:
-        """What tells it from every other trigger."""
-        ...
-
 
 @dataclass(frozen=True)
 class Patch(Trigger):
@@ -161,11 +156,6 @@ class Patch(Trigger):
         blended[-side:, -side:] = (1 - self.opacity) * blended[-side:, -side:] + self.opacity * white[..., None]
         return blended
 
-    @property
-    def digest(self) -> str:
-        """Its options and number of squares."""
-        return f"{SQUARES}-{self}"
-
 
 @dataclass(frozen=True)
 class Perturbation(Trigger):
@@ -185,11 +175,6 @@ class Perturbation(Trigger):
         stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
         added: NDArray[Any] = square + 255 * np.stack(stretched, axis=-1)
         return added
-
-    @property
-    def digest(self) -> str:
-        """A hash of the values."""
-        return sha256(self.values.tobytes()).hexdigest()
 
 
 class TriggeredImages:
@@ -212,7 +197,7 @@ class TriggeredImages:
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
         """Returns a hash that differs from that of the images without the trigger, so that caches keep them apart."""
-        return f"{self.images.fingerprint(indices)}-{self.trigger.digest}"
+        return f"{self.images.fingerprint(indices)}-{sha256(pickle.dumps(self.trigger)).hexdigest()}"
 
 
 @dataclass(frozen=True)

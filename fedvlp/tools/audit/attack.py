@@ -220,11 +220,7 @@ def _attack(
     source: str,
     parameters: Mapping[str, Tensor],
 ) -> tuple[Recovered, Gradient]:
-    """Returns what is recovered from the gradient of some parameters, and that gradient.
-
-    Raises:
-        UserError: if it is zero, or not finite.
-    """
+    """Returns what is recovered from the gradient of some parameters, and that gradient."""
     gradient = loss_gradient(module, images, labels, parameters)
     # A gradient of zero has no direction, so every image would fit it.
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,6 +11,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached, select
@@ -32,7 +31,7 @@ from fedvlp.utils.text_table import align_columns, text_table
 FORMAT = 1
 """Of ``audit.json``; it changes when a reader would have to."""
 KINDS = ("inversion", "membership", "words")
-COLUMNS = ("measure", "client", "of", "source", "quantity", "value")
+COLUMNS = ["measure", "client", "of", "source", "quantity", "value"]
 MAX_ROWS = 8
 """Of images in the picture."""
 Facts = dict[str, Any]
@@ -227,11 +226,9 @@ def write_audit(folder: Path, result: AuditResult) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "audit.json", folder / "audit.csv"]
     write_json(paths[0], result.facts)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_csv_rows(result.facts))
-    write_text(paths[1], file.getvalue())
+    # As objects, since some values are counts.
+    table = DataFrame(_csv_rows(result.facts), columns=COLUMNS, dtype=object)
+    write_text(paths[1], table.to_csv(index=False, lineterminator="\n"))
     # A picture that is older than the numbers beside it would mislead.
     picture = folder / "inversion.png"
     if result.picture is None:

@@ -43,11 +43,7 @@ class AuditCLI(TrainedRunCLI):
 
 
 def run_audit(arguments: Sequence[str]) -> int:
-    """Measures what was asked for, writes it, and prints it in short; returns the exit code.
-
-    Raises:
-        UserError: if a trained file is damaged or not allowed, or there is nothing to measure.
-    """
+    """Measures what was asked for, writes it, and prints it in short; returns the exit code."""
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
     # An untrained method comes from --config alone.

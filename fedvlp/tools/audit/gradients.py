@@ -60,12 +60,8 @@ def loss_gradient(
 ) -> Gradient:
     """Returns the gradient of the method's loss on a batch; zero for a parameter on which the loss does not depend.
 
-    Args:
-        module: the method, with a client started.
-        images: as CLIP's transform puts them out.
-        labels: of the images.
-        parameters: by what is differentiated.
-        is_differentiable: whether the gradient can itself be differentiated by the images.
+    The method must have a client started. A gradient that ``is_differentiable`` can itself be differentiated by the
+    images, which are as CLIP's transform puts them out.
     """
     # Fused attention has no second derivative.
     with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():

@@ -27,12 +27,7 @@ Part = tuple[Any, PrintedTable | None]
 
 
 def run_compare(arguments: Sequence[str]) -> int:
-    """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0.
-
-    Raises:
-        UserError: if there is nothing to print, or a column that is asked for does not exist.
-        OSError: if the file can't be written.
-    """
+    """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0."""
     options = _parser().parse_args(arguments)
     if options.output is not None:
         check_replaceable(options.output, files_of_runs(map(Path, options.runs)))

@@ -164,28 +164,23 @@ def config_name(record: Record) -> str:
 
     It is found by what the run did, so that runs of other versions, of Python and of other people have one, too.
     """
-    choices = {}
+    named: dict[str, set[tuple[str, Any]]] = {}
     for name, config in method_configs().items():
         if config["model"]["class_path"] == record.method:
             local = config.get("trainer", {}).get("local", {})
-            rule = local.get("add_ons", {})
+            add_on = local.get("add_ons", {}).get("class_path")
+            # How long a client trains tells a config of released settings from that of the paper.
+            work = (local.get("steps"), local.get("epochs", 1))
             is_pooled = "partition" in config.get("data", {}).get("init_args", {})
-            options = {**config["model"].get("init_args", {}), "optimizer": None}
-            choices[name] = options | {"add_on": rule.get("class_path"), "is_pooled": is_pooled}
-            # How long a client trains tells configs of released settings from those of papers.
-            choices[name]["work"] = (local.get("steps"), local.get("epochs", 1))
+            options = {**config["model"].get("init_args", {}), "add_on": add_on, "is_pooled": is_pooled, "work": work}
+            options.pop("optimizer", None)
+            named[name] = set(options.items())
     add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
-    done = {**record.options, "optimizer": None, "add_on": add_ons[0], "is_pooled": record.is_centralised}
-    done["work"] = (record.training.get("local_steps"), record.training.get("local_epochs"))
-    pairs = set(chain.from_iterable(options.items() for options in choices.values()))
-
-    def distance(name: str) -> int:
-        wrong = [option for option, value in choices[name].items() if done.get(option) != value]
-        # An option that a config leaves out has none of the values that others give it.
-        left_out = [option for option, value in pairs if option not in choices[name] and done.get(option) == value]
-        return len(wrong) + len(left_out)
-
-    return min(choices, key=distance, default=record.method)
+    work = (record.training.get("local_steps"), record.training.get("local_epochs"))
+    done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised, "work": work}
+    # An option that a config leaves out has none of the values that others give it.
+    true = {(option, value) for option, value in set().union(*named.values()) if done.get(option) == value}
+    return min(named, key=lambda name: len({option for option, _ in named[name] ^ true}), default=record.method)
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:

@@ -176,11 +176,7 @@ def printed_tables() -> tuple[PrintedTable, ...]:
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
-    """Returns the main tables of papers.
-
-    Args:
-        wanted: the papers; all if empty.
-        dataset: a key of ``DATASETS``; all if not given.
+    """Returns the main tables of these papers and of this key of ``DATASETS``; of all where none is given.
 
     Raises:
         UserError: if there is no such paper.
@@ -211,12 +207,9 @@ def plain_name(name: str) -> str:
 
 
 def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any] | None = None) -> str:
-    """Returns the papers' name of a method with its options, in their spelling; empty if they have none.
+    """Returns the papers' name of a method's class with its options, in their spelling; empty if they have none.
 
-    Args:
-        method: the name of its class.
-        options: of the method.
-        training: how clients are trained and combined, as records have it; plain averaging if not given.
+    ``training`` is as records have it: how clients are trained and combined; plain averaging if not given.
 
     >>> paper_name("TRIP", {"num_experts": 2, "prompt_length": 1}), paper_name("PromptFL", {"kl_weight": 0.8})
     ('TRIP-Lite', '')
@@ -270,12 +263,7 @@ def _printed_name(table: Table, row: Row) -> str:
 
 
 def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
-    """Returns a paper's table with the numbers exactly as printed.
-
-    Args:
-        printed: the paper's table.
-        table: ours, whose numbers and differences are below those of the same method; none if not given.
-    """
+    """Returns a paper's table with the numbers exactly as printed, and ours below those of the same method."""
     columns = [*printed.domains, AVERAGE]
     rows: list[list[str]] = []
     for row in printed.rows:

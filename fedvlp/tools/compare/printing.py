@@ -107,10 +107,10 @@ def table_text(table: Table) -> TextTable:
     has_oracle = any(name == ORACLE for _, name in table.rows)
     columns = [*table.columns, AVERAGE, *([] if table.measure.columns else [SPREAD])]
     # The average is printed under the title that says over how many domains it is.
-    titles = [table.average_title if column == AVERAGE else column for column in dict.fromkeys(columns)]
+    titles = [table.average_title if column == AVERAGE else column for column in columns]
     rows = []
     for row in table.rows:
-        accuracies = [_accuracy(table, row, column) for column in dict.fromkeys(columns)]
+        accuracies = [_accuracy(table, row, column) for column in columns]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
     legends = [LEGEND]
@@ -119,14 +119,15 @@ def table_text(table: Table) -> TextTable:
     if table.cells["low"].notna().any():
         legends.append(INTERVAL_LEGEND)
     measure = _describe_measure(table)
+    about = "; ".join(f"{name}: {value}" for name, value in table.about.items() if name not in TITLE_KEYS)
     return TextTable(
-        title=table_title(table.about),
-        lines=[describe_group(table.about), measure, *legends],
+        title=", ".join(table.about[name] for name in TITLE_KEYS),
+        lines=[about, measure, *legends],
         frame=pd.DataFrame(rows, columns=["method", "round", *titles, *([GAP] if has_oracle else []), *COST_COLUMNS]),
         text_columns=2,
         notes=[*_notes(table), *_warnings(table)],
         caption=f"{table.about['data']}, CLIP {table.records[0].clip}: {measure.partition('; average')[0]}.",
-        marks=_marks(table, dict(zip(dict.fromkeys(columns), titles, strict=True))),
+        marks=_marks(table, dict(zip(columns, titles, strict=True))),
     )
 
 
@@ -213,16 +214,6 @@ def tidy(table: Table, number: int) -> pd.DataFrame:
     cells = cells.assign(note=cells["method"].map(versions))
     common = pd.DataFrame({"table": number, **table.about, "source": "ours"}, index=cells.index)
     return pd.concat([common, cells], axis=1)
-
-
-def table_title(about: Mapping[str, str]) -> str:
-    """Returns the title of a table of runs that have this in common."""
-    return ", ".join(about[name] for name in TITLE_KEYS)
-
-
-def describe_group(about: Mapping[str, str]) -> str:
-    """Returns what runs have in common beside what the title says."""
-    return "; ".join(f"{name}: {value}" for name, value in about.items() if name not in TITLE_KEYS)
 
 
 def versions_of(records: Sequence[Record]) -> str:

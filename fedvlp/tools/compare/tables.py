@@ -30,7 +30,7 @@ ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAIN
 
 CELL = ["method", "round", "column"]
 SEED = ["method", "round", "seed"]
-"""By what the rows of ``Table.cells`` and of ``Table.by_seed`` are indexed."""
+"""By what the cells of a table, and the accuracies of its seeds, are indexed."""
 
 Row = tuple[str, str]
 """The label of a method, and its round: last, best, the oracle's, or "-" without training."""
@@ -64,7 +64,6 @@ class Table:
         num_columns: how many there are if everything was measured; 0 if the runs do not say.
         cells: for each ``method``, ``round`` and ``column`` the fields of a ``Cell``. Beside ``columns`` there are
             ``AVERAGE``, which rows are ranked by, ``SPREAD`` over domains, and the oracle's ``GAP``.
-        by_seed: for each ``method``, ``round`` and ``seed`` the accuracies in percent, with the same columns.
         runs: the runs of each method.
     """
 
@@ -73,7 +72,6 @@ class Table:
     columns: tuple[str, ...]
     num_columns: int
     cells: pd.DataFrame
-    by_seed: pd.DataFrame
     runs: Mapping[str, tuple[Record, ...]]
 
     @cached_property
@@ -118,12 +116,9 @@ class Table:
 
 
 def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> list[Table]:
-    """Returns a table for each group of runs that may be compared.
+    """Returns a table for each group of runs that may be compared, with rows of LAST, BEST or ORACLE.
 
-    Args:
-        records: the runs.
-        rounds: which of LAST, BEST and ORACLE have a row. The oracle has one for methods all of whose runs have a
-            ``metrics.csv``.
+    The oracle has one for methods all of whose runs have a ``metrics.csv``.
     """
     return [_table(group, rounds) for group in group_records(records)]
 
@@ -151,7 +146,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     data = records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}
-    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), by_seed, runs)
+    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), runs)
 
 
 def _labelled(
@@ -257,12 +252,9 @@ def _predictions_by_seed(table: Table, row: Row) -> list[dict[str, Predictions]]
 
 
 def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
-    """Returns the mean over the splits of some metrics of each resample; None if a seed lacks one.
+    """Returns the mean over the splits of some metrics of each resample; None if one of the cell's seeds lacks one.
 
-    Args:
-        by_seed: the predictions of each seed, by split.
-        metrics: names of splits, or of roles, which are the mean over their splits.
-        num_seeds: how many seeds the cell is of.
+    A metric is the name of a split, or of a role, which is the mean over its splits.
     """
     # An interval of fewer seeds than the mean would be one of another number.
     complete = [of_seed for of_seed in by_seed if all(_splits(of_seed, metric) for metric in metrics)]

@@ -57,21 +57,7 @@ class ExplainCLI(TrainedRunCLI):
 
 
 def run_explain(arguments: Sequence[str]) -> int:
-    """Writes explanations, prints where they are, and returns the exit code.
-
-    Raises:
-        UserError: as ``explanation_lines``.
-    """
-    sys.stdout.writelines(f"{line}\n" for line in explanation_lines(arguments))
-    return 0
-
-
-def explanation_lines(arguments: Sequence[str]) -> list[str]:
-    """Writes explanations, and returns the lines to print: what the method does not have, and the files.
-
-    Raises:
-        UserError: if there is no trained file, what ``--what`` names can't be made of this method, or nothing can.
-    """
+    """Writes explanations, prints what the method does not have and the files, and returns the exit code."""
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
     # The parser needs the method before it can be made, so the file is read first.
@@ -105,8 +91,9 @@ def explanation_lines(arguments: Sequence[str]) -> list[str]:
             lines.append(f"{kind} left out: {error}")
     if not explanations:
         raise UserError(f"There is nothing to explain {run.name} by. " + " ".join(lines))
-    written = write_explanations(folder, explanations)
-    return [*lines, *map(str, written), f"captions: {folder / CAPTIONS}"]
+    lines += [*map(str, write_explanations(folder, explanations)), f"captions: {folder / CAPTIONS}"]
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
 
 
 def _kinds(what: str | None) -> list[str]:
@@ -156,11 +143,7 @@ def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
 
 
 def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: Method | None) -> Picture:
-    """Returns which patches speak for a class.
-
-    Raises:
-        UserError: if the image tower is of another kind, or there is no such class.
-    """
+    """Returns which patches speak for a class."""
     classes = images.classes_in_question(toward, samples, run.class_names)
     if classes is not None:
         classes = classes.to(run.device)
@@ -170,11 +153,7 @@ def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: 
 
 
 def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
-    """Returns which expert each patch went to.
-
-    Raises:
-        UserError: if the method sends no token to an expert.
-    """
+    """Returns which expert each patch went to."""
     experts = token_experts(run.module, samples.pixels.to(run.device))
     if experts is None:
         raise UserError(f"{run.name}, as it is set up here, sends no token to an expert.")
@@ -183,11 +162,7 @@ def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
 
 @torch.no_grad()
 def explain_tsne(run: TrainedRun, most_points: int) -> Files:
-    """Returns images of the run that no client trained on as points in the plane, before and after training.
-
-    Raises:
-        UserError: if there is nothing to compare with, there are no or too few images, or scikit-learn is missing.
-    """
+    """Returns images of the run that no client trained on as points in the plane, before and after training."""
     baseline = run.module.baseline()
     if baseline is None or baseline is run.module:
         raise UserError(f"{run.name} has nothing before training to compare with.")
@@ -215,11 +190,7 @@ def explain_tsne(run: TrainedRun, most_points: int) -> Files:
 
 
 def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
-    """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV.
-
-    Raises:
-        UserError: if the method learns nothing among words, or, unless it is asked for, if words mean nothing.
-    """
+    """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV."""
     if not text_prompts(run.module):
         raise UserError(f"{run.name} learns no vectors that stand among words.")
     if run.clip.spec.name == BUNDLED_NAME and run.clip.spec.pretrained == "auto" and not is_asked_for:

@@ -160,7 +160,7 @@ def views(
     classifiers[trained] = differentiable_logits(module)
     with torch.no_grad():
         prompts = list(logits_by_prompt(module, module.precomputed(images)))
-        classifiers |= {name: _logits_of_prompt(module, name) for name in prompts}
+        classifiers |= {name: differentiable_logits(module, name) for name in prompts}
         probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in classifiers.items()}
     # All maps are of the same class, or they would not compare.
     if classes is None:
@@ -195,24 +195,21 @@ def classes_in_question(toward: str, samples: Samples, class_names: list[str]) -
     return samples.labels
 
 
-def differentiable_logits(module: FederatedModule) -> Logits:
-    """Returns a method's logits with a gradient to the image tower, which its own ``precomputed`` cuts off.
+def differentiable_logits(module: FederatedModule, prompt: str | None = None) -> Logits:
+    """Returns a method's logits, or those under one of its prompts, with a gradient to the image tower.
 
-    ``features`` are computed again; all else that is precomputed, such as routing weights, is constant.
+    Its own ``precomputed`` cuts that off, so ``features`` are computed again; all else, such as routing weights, is
+    constant.
     """
-    return lambda images: module(_differentiable_inputs(module, images))
+    clip: Any = module.clip
 
+    def logits(images: Tensor) -> Tensor:
+        inputs = module.precomputed(images)
+        if "features" in inputs:
+            inputs = {**inputs, "features": clip.encode_image(images)}
+        return module(inputs) if prompt is None else logits_by_prompt(module, inputs)[prompt]
 
-def _logits_of_prompt(module: FederatedModule, name: str) -> Logits:
-    return lambda images: logits_by_prompt(module, _differentiable_inputs(module, images))[name]
-
-
-def _differentiable_inputs(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-    inputs = module.precomputed(images)
-    if "features" in inputs:
-        clip: Any = module.clip
-        inputs = {**inputs, "features": clip.encode_image(images)}
-    return inputs
+    return logits
 
 
 def suited_method(clip: CLIP) -> Method:
@@ -221,11 +218,7 @@ def suited_method(clip: CLIP) -> Method:
 
 
 def check_tower(clip: CLIP, method: Method) -> None:
-    """Checks that a method of relevance can look into the image tower.
-
-    Raises:
-        UserError: if the tower is neither a ViT of CLIP's own kind nor, for Grad-CAM, a ResNet.
-    """
+    """Checks that a method of relevance can look into the image tower."""
     tower = clip.image
     if isinstance(tower, ResNetTower):
         if method == "attention":
@@ -250,13 +243,7 @@ def relevance(
 ) -> Float[Tensor, "B rows columns"]:
     """Returns how much each patch raises the logit of its image's class, at least 0, in no particular unit.
 
-    Args:
-        clip: the frozen CLIP.
-        logits: what classifies.
-        images: in which a class is looked for.
-        classes: that of each image.
-        method: how relevance is measured.
-        tower: the image tower that the classifier runs; CLIP's if not given.
+    ``tower`` is the image tower that the classifier runs; CLIP's if not given.
 
     Raises:
         UserError: if the image tower is of a kind in which the method cannot look.

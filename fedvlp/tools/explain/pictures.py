@@ -172,10 +172,7 @@ def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
 def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:
     """Returns each image beside its patches in the colours of their experts, with the experts' shares above.
 
-    Args:
-        samples: the images.
-        experts: the expert of each token, the class token first, -1 for a dropped one.
-        names: of the experts.
+    ``experts`` have the class token first, and -1 for a dropped token.
     """
     columns = min(len(samples.names), 2)  # of an image and its map each
     rows = ceil(len(samples.names) / columns)
@@ -249,14 +246,9 @@ def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:
 def tsne_picture(
     panels: Mapping[str, Points], labels: Sequence[int], domains: Sequence[str], class_names: Sequence[str], shown: str
 ) -> Picture:
-    """Returns the panels side by side, colour by class and marker by domain.
+    """Returns the panels side by side, which are called by their method, colour by class and marker by domain.
 
-    Args:
-        panels: places [N, 2], by the name of the method whose they are.
-        labels: class of each point.
-        domains: domain of each point.
-        class_names: names of the classes.
-        shown: what the points are and how they were placed, in the caption's words.
+    ``shown`` is what the points are and how they were placed, in the caption's words.
     """
     markers = dict(zip(dict.fromkeys(domains), itertools.cycle(MARKERS), strict=False))
     styles: dict[int, dict[str, Any]] = {}

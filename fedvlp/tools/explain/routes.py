@@ -66,11 +66,7 @@ class DiagnoseCLI(TrainedRunCLI):
 
 
 def run_diagnose(arguments: Sequence[str]) -> int:
-    """Prints the measurements of TRIP's routes, and writes them to the run's folder or to ``--output``.
-
-    Raises:
-        UserError: if the method is not TRIP, or there is no such trained file.
-    """
+    """Prints the measurements of TRIP's routes, and writes them to the run's folder or to ``--output``."""
     trained = config_of_command("diagnose", arguments)
     description = "Look inside a method on the images of every domain."
     command = parse(DiagnoseCLI, with_config_paths(arguments), trained, description)
@@ -110,12 +106,7 @@ def _images_of_domain(splits: Sequence[EvaluationSplit], domain: str) -> Iterato
 def route_measurements(
     module: TRIP, domains: Mapping[str, Iterable[Float[Tensor, "B 3 V V"]]]
 ) -> list[dict[str, Value]]:
-    """Returns correlations, agreement, dropped tokens and loads, under both capacities, by domain and over all.
-
-    Args:
-        module: whose router is measured.
-        domains: each domain's images, in batches on the module's device.
-    """
+    """Returns correlations, agreement, dropped tokens and loads, under both capacities, by domain and over all."""
     observed: dict[str, Observed] = {}
     for name, batches in domains.items():
         observed[name] = _joined([_observe(module, images) for images in batches])

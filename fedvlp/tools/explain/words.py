@@ -81,10 +81,7 @@ def named_prompts(
 ) -> dict[str, Float[Tensor, "L D"]]:
     """Returns all text prompts by name, those that differ between clients once for each client.
 
-    Args:
-        module: the method; it has the deployed tensors afterwards.
-        deployed: the server's tensors.
-        personal: what each client keeps, by the client's name; empty if there is one model.
+    ``personal`` is by the client's name, and empty if there is one model. Afterwards the method is as deployed.
     """
     by_client: dict[str, dict[str, Tensor]] = {}
     for client, state in (personal or {"": {}}).items():

@@ -34,12 +34,7 @@ BATCH_SIZES = (1, 3)
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """Writes the file, prints how far its logits are from the method's own, and returns the exit code.
-
-    Raises:
-        UserError: if there is no trained method, it has no one model for all clients, or its file would compute
-            something else.
-    """
+    """Writes the file, prints how far its logits are from the method's own, and returns the exit code."""
     parser = argparse.ArgumentParser(
         "fedvlp export",
         description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "

@@ -32,11 +32,7 @@ FIXED = ("token_prefix", "token_suffix")
 
 
 def run_convert(arguments: Sequence[str]) -> int:
-    """Converts the file, prints what became of each tensor, and returns the exit code.
-
-    Raises:
-        UserError: if the file is not one of those, or of other classes or another CLIP.
-    """
+    """Converts the file, prints what became of each tensor, and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp convert",
         description="Make a trained model of the prompts of CoOp, PromptFL or MaPLe in one of Dassl's checkpoints. "

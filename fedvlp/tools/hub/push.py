@@ -35,11 +35,7 @@ DRAWN = "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0."
 
 
 def run_push(arguments: Sequence[str]) -> int:
-    """Pushes the model or writes its folder, prints its address, and returns the exit code.
-
-    Raises:
-        UserError: if it is no finished run, or the hub or the disk refuses.
-    """
+    """Pushes the model or writes its folder, prints its address, and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp push",
         description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "

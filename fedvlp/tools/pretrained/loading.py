@@ -37,7 +37,7 @@ def from_pretrained(
     Args:
         source: a run's folder or one that was pushed, the folder of several runs, of which the newest, a
             ``prompts.safetensors`` or checkpoint, or a model on the hub as ``hf://user/name``, with ``@revision``
-            behind it for another than the newest.
+            behind it for a branch, tag or commit other than the newest.
         clip: the frozen CLIP, where it is loaded already or its weights are elsewhere than where it was trained; it
             must have the same weights.
         allow: modules and paths of classes that the file may name, besides fedvlp's own. To import them runs their
@@ -61,9 +61,6 @@ def from_pretrained(
 def download_prompts(source: str) -> Path:
     """Downloads the trained tensors of a model on the hub, or takes them from the cache on this machine.
 
-    Args:
-        source: ``hf://user/name``, with ``@revision`` behind it for a branch, tag or commit other than the newest.
-
     Raises:
         UserError: if there are none, or the hub can't be reached and they are not on this machine.
     """
@@ -79,11 +76,7 @@ def download_prompts(source: str) -> Path:
 
 
 def check_repository(name: str) -> None:
-    """Checks that a string can be the name of a repository.
-
-    Raises:
-        UserError: if not.
-    """
+    """Checks that a string can be the name of a repository."""
     if not REPOSITORY.fullmatch(name):
         raise UserError(f"Expected a repository as user/name, with letters, digits, ., _ and -; got {name!r}.")
 
@@ -98,10 +91,7 @@ def hub_problem(error: Exception) -> str:
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
     """Returns the method that a file describes, untrained; imports the module of its class, so that must be trusted.
 
-    Args:
-        path: the file, for messages.
-        model: its description of the method, whose classes were checked.
-        clip: the frozen CLIP in place of the one that is described.
+    The path is for messages; ``clip`` takes the place of the one that is described.
 
     Raises:
         UserError: if the class is no method or not installed, or does not take the options.

@@ -17,11 +17,7 @@ from fedvlp.utils.files import DAMAGES, check_replaceable, checked_values, write
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0.
-
-    Raises:
-        UserError: if no run has ended, or the page can't be written.
-    """
+    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0."""
     parser = argparse.ArgumentParser(
         prog="fedvlp report",
         description="Write one self-contained HTML page with the tables, figures, configs and versions of finished "
@@ -50,11 +46,7 @@ def run_report(arguments: Sequence[str]) -> int:
 
 
 def run_leaderboard(arguments: Sequence[str]) -> int:
-    """Writes the page of entries, prints its path, and returns the exit code: 1 if a folder is no entry, else 0.
-
-    Raises:
-        UserError: if there is no entry, or the page can't be written.
-    """
+    """Writes the page of entries, prints its path, and returns the exit code: 1 if a folder is no entry, else 0."""
     parser = argparse.ArgumentParser(
         prog="fedvlp leaderboard",
         description="Write one self-contained HTML page that ranks the entries of a folder, by data set and protocol. "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -24,7 +24,8 @@ from fedvlp.results.figures import (
 )
 from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.tools.compare.grouping import settings_of
-from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.tools.report.ranking import compared_rows
 
 MIN_VALUES = 3
 """How many values an option must have for a curve."""
@@ -44,12 +45,6 @@ def pictures_of(table: Table) -> Iterator[Picture]:
     yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
     for study in option_studies(table):
         yield option_curve(table, study)
-
-
-def compared_rows(table: Table) -> list[Row]:
-    """The rows that figures show: last rounds and zero-shot CLIP, of methods measured on every domain."""
-    rows = [row for row in table.rows if row[1] == UNTRAINED or row[1].startswith(LAST)]
-    return [row for row in rows if table.cell(row, AVERAGE) is not None]
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
@@ -168,15 +163,8 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     )
 
 
-@dataclass(frozen=True)
-class OptionStudy:
-    """Rows of a method that differ in the value of one option alone.
-
-    Attributes:
-        method: name of the method's class.
-        option: name of the option.
-        rows: by value, in ascending order.
-    """
+class OptionStudy(NamedTuple):
+    """Rows of a method's class that differ in the value of one option alone, by value in ascending order."""
 
     method: str
     option: str

@@ -23,8 +23,8 @@ from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_
 from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
-from fedvlp.tools.report.figures import compared_rows, pictures_of
-from fedvlp.tools.report.ranking import finding, ranked, ranking
+from fedvlp.tools.report.figures import pictures_of
+from fedvlp.tools.report.ranking import compared_rows, finding, ranked
 from fedvlp.utils.files import DAMAGES, check_inside, checked_values
 from fedvlp.version import __version__
 
@@ -72,12 +72,13 @@ def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: d
     boards = []
     compared = tables(records, [LAST])
     for title, table in table_headings(compared):
-        rows = list(ranking(table).index)
+        ordered = ranked(table)
+        rows = compared_rows(ordered)
         methods = [method for method, _ in rows]
         boards.append(
             {
                 "title": title,
-                "table": comparison(ranked(table)) if rows else None,
+                "table": comparison(ordered) if rows else None,
                 "best": 0 if len(rows) > 1 else None,
                 "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
                 "left_out": sorted(set(table.runs) - set(methods)),
@@ -98,7 +99,6 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["counted"] = counted
     environment.filters["image"] = _data_address
     style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
     page = environment.get_template(template)
@@ -119,8 +119,8 @@ def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
 def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
     ordered = ranked(table)
-    rows = list(ranking(ordered).index)
-    shown = {method for method, _ in compared_rows(ordered)}
+    rows = compared_rows(ordered)
+    shown = {method for method, _ in rows}
     by_class = classes(ordered)
     return {
         "anchor": anchor,
@@ -274,7 +274,7 @@ def classes(table: Table) -> TextTable | None:
     """The accuracy of each class, the hardest for the best method first; None without predictions."""
     counts: dict[str, pd.DataFrame] = {}
     shares: dict[str, pd.Series] = {}
-    for row in ranking(table).index:
+    for row in compared_rows(table):
         pairs = _pairs(table, row)
         if pairs is not None:
             is_right = pairs["true"] == pairs["predicted"]
@@ -382,12 +382,3 @@ def _data_address(image: bytes, kind: str) -> str:
     """An image of the kind "svg" or "png" as an address that holds it."""
     media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
     return f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    >>> counted(1, "run"), counted(2, "run")
-    ('1 run', '2 runs')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
-
 from fedvlp.tools.compare.printing import format_cell
-from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Table
+from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Row, Table
 
 
-def ranking(table: Table) -> pd.DataFrame:
-    """Returns the average cells of last rounds and zero-shot CLIP, the highest first.
-
-    Rows that lack a domain have no average, so they are not ranked.
-    """
-    averages = table.cells[table.cells.index.get_level_values("column") == AVERAGE].droplevel("column")
-    compared = averages[averages.index.get_level_values("round").isin([LAST, UNTRAINED])]
-    return compared.sort_values("mean", ascending=False, kind="stable")
+def compared_rows(table: Table) -> list[Row]:
+    """Returns the last rounds and zero-shot CLIP, of methods measured on every domain: only these have an average."""
+    rows = [row for row in table.rows if row[1] in (LAST, UNTRAINED)]
+    return [row for row in rows if table.cell(row, AVERAGE) is not None]
 
 
 def ranked(table: Table) -> Table:
@@ -35,7 +29,7 @@ def finding(table: Table) -> str:
 
     A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
     """
-    cells = {row: cell for row in ranking(table).index if (cell := table.cell(row, AVERAGE)) is not None}
+    cells = {row: cell for row in compared_rows(ranked(table)) if (cell := table.cell(row, AVERAGE)) is not None}
     if not cells:
         return "No method was measured on every domain, so none is called the best."
     best, *others = cells

@@ -35,11 +35,7 @@ SLURM_OPTIONS = (
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
-    """Makes the runs that are missing and returns the exit code: 1 if any run failed, 130 if the sweep was stopped.
-
-    Raises:
-        UserError: for bad input, before anything runs.
-    """
+    """Makes the runs that are missing and returns the exit code: 1 if any run failed, 130 if the sweep was stopped."""
     of_sweep, of_fit = split_arguments(arguments)
     options = _parser().parse_args(of_sweep)
     content = read_sweep(options.file) if options.file else {}
@@ -228,9 +224,6 @@ def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, 
     """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
 
     Data sets that were looked up are in ``domains_by_data``, by their options.
-
-    Raises:
-        UserError: if the data set has no such domain or can't be found, or the protocol holds none out.
     """
     data: dict[str, Any] = {} if config.data is None else config.data.as_dict()
     if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):

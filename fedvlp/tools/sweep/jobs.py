@@ -267,11 +267,7 @@ class SlurmArray:
 
 
 def _call_slurm(command: Sequence[str], text: str = "") -> str:
-    """What a command of Slurm prints.
-
-    Raises:
-        UserError: if it does not exist, or fails.
-    """
+    """What a command of Slurm prints."""
     try:
         result = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:

@@ -62,11 +62,9 @@ class Sweep:
         return (*configs, *self.arguments, *method.arguments)
 
     def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-        """Lists the runs, all of one seed before those of the next.
+        """Lists the runs in the folder ``output``, all of one seed before those of the next.
 
-        Args:
-            domains: for each method's label the domains that are held out in turn; none where all have clients.
-            output: the sweep's folder.
+        ``domains`` are those that are held out in turn, by a method's label; none where all have clients.
         """
         jobs = []
         # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.

@@ -141,11 +141,7 @@ def _refuse(wrong: Sequence[str], reason: str) -> None:
 
 
 def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
-    """An entry's config, without what is of the machine on which it was trained.
-
-    Raises:
-        UserError: if it is no config, or names a class that is not allowed.
-    """
+    """An entry's config, without what is of the machine on which it was trained."""
     content = read_run_config(path, needs=("model", "data"))
     config: dict[str, Any] = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
     trainer = {name: value for name, value in content.get("trainer", {}).items() if name in OF_TRAINER}
@@ -194,9 +190,7 @@ def _measured(command: FederationCLI, prompts: Path) -> dict[str, Any]:
 def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Lists where a summary differs from what method, data and config make of a run, a line each.
 
-    Args:
-        claimed: the summary.
-        found: what it must hold, except for ``MEASURED`` and ``OF_TRAINING``.
+    ``found`` is what it must hold, except for ``MEASURED`` and ``OF_TRAINING``.
     """
     checked = {name: value for name, value in claimed.items() if name not in (*MEASURED, *OF_TRAINING)}
     lines = _differences(_without_clip(checked), _without_clip(found), 0.0)
@@ -218,12 +212,9 @@ def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list
 
 
 def measured_contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:
-    """Lists where a summary has other numbers than were measured, a line each.
+    """Lists where a summary is more than ``tolerance`` points off the numbers that were measured, a line each.
 
-    Args:
-        claimed: the summary.
-        found: ``accuracy`` and ``metrics`` of the last round and of zero-shot CLIP.
-        tolerance: how far a number may be off, in points.
+    These are ``accuracy`` and ``metrics`` of the last round and of zero-shot CLIP.
     """
     # Runs at sites have no metrics, since sites do not report predictions of single images.
     parts = [name for name in MEASURED if name in claimed]

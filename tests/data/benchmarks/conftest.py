@@ -7,12 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torchvision.datasets.flowers102
 
 import fedvlp.data
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS
-from tests.helpers.family_trees import with_small_batches
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +41,5 @@ def load(tmp_path):
 @pytest.fixture
 def small_files_are_published(monkeypatch):
     """Takes the small trees' files for those that were published, where a digest is published."""
-    for name in ("CIFAR10", "CIFAR100"):
-        monkeypatch.setattr(getattr(fedvlp.data, name), "description", with_small_batches(name))
-    monkeypatch.setattr(torchvision.datasets.flowers102, "check_integrity", lambda path, md5=None: os.path.isfile(path))
+    for reader in ("cifar", "flowers102"):
+        monkeypatch.setattr(f"torchvision.datasets.{reader}.check_integrity", lambda path, _: os.path.isfile(path))

@@ -24,7 +24,6 @@ from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture, plain_tree
-from tests.helpers.family_trees import cifar, with_small_batches
 from tests.helpers.hub import REVISION, Hub, Repository
 from tests.helpers.hub_data_sets import COUNTS, FORMS, as_uploaded, parquet, upload
 from tests.helpers.single_domain_trees import BY_NAME, KEPT, food101
@@ -399,30 +398,3 @@ def test_what_goes_wrong_leaves_nothing(tmp_path, publisher, error, message):
     with pytest.raises(UserError, match=message):
         downloads.download(small_food(), tmp_path / "food", print)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_images_than_were_published_stay_in_the_hidden_folder(tmp_path, publisher):
-    known = replace(small_food(), domain_counts={"Food101": 16})
-    with pytest.raises(UserError, match=r"datasets\.Food101 at .* is not Food101 as it was published: Food101: 15"):
-        downloads.download(known, tmp_path / "food", print)
-    assert names(tmp_path) == [".food.download"]
-
-
-def test_cifar_is_downloaded_without_being_unpickled(tmp_path, monkeypatch):
-    requests = []
-
-    def fetch(url, folder, filename, md5):
-        requests.append((url, filename, md5))
-        cifar("CIFAR100")(Path(folder))
-        (Path(folder) / filename).write_bytes(b"the archive")
-
-    reader = torchvision.datasets.CIFAR100
-    monkeypatch.setattr("torchvision.datasets.utils.download_and_extract_archive", fetch)
-    monkeypatch.setattr(reader, "__init__", lambda *_: pytest.fail("torchvision unpickles what it opens"))
-    known = with_small_batches("CIFAR100")
-    layout = replace(known.layouts[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
-    classes = {"CIFAR100": tuple(known.class_names[index] for index in (0, 3, 99))}
-    known = replace(known, counts={}, domain_counts={"CIFAR100": 30}, layouts=(layout,), domain_classes=classes)
-    downloads.download(known, tmp_path / "cifar", print)
-    assert requests == [(reader.url, reader.filename, reader.tgz_md5)]
-    assert names(tmp_path / "cifar") == ["cifar-100-python", "source.json"]

@@ -6,29 +6,15 @@ import inspect
 
 import pytest
 
-from fedvlp.data import DomainFolders
 from fedvlp.tools.trained_run import TrainedRun
-
-
-@pytest.fixture
-def folders(image_root):
-    """Returns a function to a data module of two clients, bound to the tiny CLIP's transform."""
-
-    def made(clip, **options):
-        data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
-        data.prepare_data()
-        data.bind(clip.preprocess)
-        return data
-
-    return made
 
 
 @pytest.fixture
 def audited(folders, clip):
     """Returns a function from a method's class and options to an untrained method with the images of its clients."""
 
-    def audited_run(kind, data=None, **options):
-        data = folders(clip) if data is None else data
+    def audited_run(kind, **options):
+        data = folders()
         linked = {"domains": data.source_domains, "num_clients": data.num_clients}
         known = inspect.signature(kind).parameters
         options |= {name: value for name, value in linked.items() if name in known}

@@ -14,8 +14,8 @@ from fedvlp.tools.trained_run import read_pixels, training_images
 from fedvlp.utils.errors import UserError
 
 
-def test_targets_are_of_the_clients_in_turn_and_each_once(folders, clip):
-    images = training_images(folders(clip))
+def test_targets_are_of_the_clients_in_turn_and_each_once(folders):
+    images = training_images(folders())
     options = InversionOptions(gradients=5, images=2)
     targets = choose_targets(images, options, seed=1)
     assert [client.name for client, _ in targets] == ["ink", "paint", "ink", "paint", "ink"]
@@ -24,8 +24,8 @@ def test_targets_are_of_the_clients_in_turn_and_each_once(folders, clip):
     assert choose_targets(images, options, seed=2) != targets
 
 
-def test_beside_each_target_is_another_image_of_its_class(folders, clip):
-    images = training_images(folders(clip))
+def test_beside_each_target_is_another_image_of_its_class(folders):
+    images = training_images(folders())
     everything = [image for of_client in images.values() for image in of_client]
     pixels = read_pixels(everything)
     for _, chosen in choose_targets(images, InversionOptions(gradients=4, images=2), seed=3):
@@ -36,9 +36,9 @@ def test_beside_each_target_is_another_image_of_its_class(folders, clip):
             assert all(everything[index] is not target for index in same)
 
 
-def test_more_images_than_a_client_has_are_refused(folders, clip):
+def test_more_images_than_a_client_has_are_refused(folders):
     with pytest.raises(UserError, match=r"'ink' has 9 training images, fewer than inversion\.images"):
-        choose_targets(training_images(folders(clip)), InversionOptions(images=10), seed=0)
+        choose_targets(training_images(folders()), InversionOptions(images=10), seed=0)
 
 
 def normalised(clip, pixels):
@@ -69,17 +69,6 @@ def test_likeness_is_mutual_and_of_an_image_to_itself_complete(clip):
         assert row == pytest.approx(reverse, abs=1e-4)
     (same,) = similarities(clip, one[:1], one[:1])
     assert same == pytest.approx({"mse": 0, "psnr": 100, "ssim": 1, "feature_cosine": 1}, abs=1e-5)
-
-
-def test_a_little_noise_costs_less_than_much(clip):
-    image = shown(4)
-    noise = torch.randn(image.shape, generator=torch.Generator().manual_seed(5))
-    little, much = (
-        similarities(clip, normalised(clip, image + by * noise), normalised(clip, image)) for by in (0.02, 0.3)
-    )
-    for near, far in zip(little, much, strict=True):
-        assert near["ssim"] > far["ssim"] + 0.2
-        assert near["psnr"] > far["psnr"] + 5
 
 
 def test_pixels_go_there_and_back_and_stay_in_their_range(clip):

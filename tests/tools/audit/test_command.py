@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from fedvlp.commands.cli import main
+from tests.helpers.runs import short_fit
 
 SHORT = [
     *("--inversion.gradients=1", "--inversion.steps=1", "--membership.images=5", "--membership.resamples=9"),
@@ -19,14 +20,9 @@ SHORT = [
 def trained(image_root, tmp_path_factory):
     """The folder of a run of one round, which augments its training images."""
     root = tmp_path_factory.mktemp("trained")
-    given = [
-        *("--config=methods/promptfl", "--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo"),
-        *("--data.augmentation=crop_flip", f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny"),
-        *("--trainer.rounds=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-        *(f"--trainer.default_root_dir={root}", "--trainer.name=run", "--model.prompt_length=2"),
-    ]
-    assert main(["fit", *given]) == 0
-    (folder,) = (root / "run").iterdir()
+    given = ["--config=methods/promptfl", *short_fit(image_root, root), "--trainer.rounds=1"]
+    assert main(["fit", *given, "--data.augmentation=crop_flip", "--model.prompt_length=2"]) == 0
+    (folder,) = root.glob("runs/*/*")
     return folder
 
 

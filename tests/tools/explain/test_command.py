@@ -16,6 +16,7 @@ from fedvlp.results.figures import Picture
 from fedvlp.runs.checkpoint import load_deployed
 from fedvlp.tools.explain.command import write_explanations
 from fedvlp.tools.explain.words import nearest, token_embeddings
+from tests.helpers.runs import short_fit
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,9 @@ def train(image_root, tmp_path_factory):
 
     def run_of(method, *options):
         if method not in known:
-            given = [
-                *(f"--config=methods/{method}", "--config=data/folders", f"--data.root={image_root}"),
-                *("--data.held_out=photo", f"--data.cache_dir={root / 'cache'}", "--model.clip.name=fedvlp-tiny"),
-                *("--trainer.rounds=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"),
-                *(f"--trainer.default_root_dir={root}", f"--trainer.name={method}", "--seed_everything=1", *options),
-            ]
-            assert main(["fit", *given]) == 0
-            (known[method],) = (root / method).iterdir()
+            given = [f"--config=methods/{method}", *short_fit(image_root, root), "--trainer.rounds=1"]
+            assert main(["fit", *given, f"--trainer.name={method}", "--seed_everything=1", *options]) == 0
+            (known[method],) = (root / "runs" / method).iterdir()
         return known[method]
 
     return run_of

@@ -11,6 +11,7 @@ import torch
 from fedvlp.commands.cli import main
 from fedvlp.methods import TRIP
 from fedvlp.tools.explain.routes import route_measurements
+from tests.helpers.runs import short_fit
 
 CLASSES = ["red circle", "star", "big square"]
 
@@ -78,18 +79,7 @@ def test_leaves_the_module_as_it_was(clip, domains):
 
 
 def options(image_root, tmp_path, method):
-    return [
-        f"--config=methods/{method}",
-        "--config=data/folders",
-        f"--data.root={image_root}",
-        "--data.held_out=photo",
-        f"--data.cache_dir={tmp_path / 'cache'}",
-        "--model.clip.name=fedvlp-tiny",
-        "--trainer.accelerator=cpu",
-        "--trainer.enable_progress_bar=false",
-        "--trainer.rounds=1",
-        f"--trainer.default_root_dir={tmp_path / 'runs'}",
-    ]
+    return [f"--config=methods/{method}", *short_fit(image_root, tmp_path), "--trainer.rounds=1"]
 
 
 def test_command_writes_into_the_run_or_where_it_is_told(image_root, tmp_path, capsys):

@@ -29,7 +29,9 @@ def test_the_folder_is_loaded_and_its_card_is_the_same_each_time(finished_run, t
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["README.md", "config.yaml", "prompts.safetensors", "summary.json"]
     for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+        content = (tmp_path / "one" / name).read_bytes()
+        assert content == (tmp_path / "two" / name).read_bytes()
+        assert str(finished_run.parents[2]).encode() not in content
     loaded = fedvlp.from_pretrained(tmp_path / "one", clip=clip)
     assert loaded.class_names == fedvlp.from_pretrained(finished_run, clip=clip).class_names
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -105,12 +103,3 @@ def test_without_a_token_nothing_is_asked(finished_run, hub, monkeypatch, tmp_pa
 def test_a_name_that_is_none_is_refused(finished_run, name):
     with pytest.raises(UserError, match="Expected a repository as user/name"):
         fedvlp.push_to_hub(finished_run, name)
-
-
-def test_summary_and_config_are_the_runs(finished_run, hub):
-    fedvlp.push_to_hub(finished_run, "ann/figs")
-    pushed = json.loads(hub.files["ann/figs"]["summary.json"])
-    assert pushed["split"] == json.loads((finished_run / "summary.json").read_text())["split"]
-    texts = b"".join(hub.files["ann/figs"].values())
-    assert str(finished_run.parents[2]).encode() not in texts
-    assert b"images0" in hub.files["ann/figs"]["config.yaml"]

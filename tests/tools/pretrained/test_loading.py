@@ -138,10 +138,3 @@ def test_a_method_without_tensors_can_be_taken_along(clip, tmp_path):
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="No file"):
         fedvlp.from_pretrained(tmp_path)
-
-
-def test_a_damaged_file_is_refused(finished_run, tmp_path):
-    path = tmp_path / "prompts.safetensors"
-    path.write_bytes((finished_run / "prompts.safetensors").read_bytes()[:-1])
-    with pytest.raises(UserError, match="damaged"):
-        fedvlp.from_pretrained(path)

@@ -1,6 +1,5 @@
 """The command ``fedvlp report``."""
 
-import errno
 import json
 import os
 
@@ -57,22 +56,3 @@ def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, cap
     (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")
     assert main(["report", str(runs), "-o", str(target)]) == 1
     assert f"{runs}, failed: no images (b)" in target.read_text(encoding="utf-8")
-
-
-def test_a_folder_is_no_output(runs, tmp_path, capsys):
-    assert main(["report", str(runs), "-o", str(tmp_path)]) == 1
-    assert "is a folder" in capsys.readouterr().err
-
-
-def test_what_stood_there_stays_if_writing_fails(runs, tmp_path, capsys, monkeypatch):
-    target = tmp_path / "report.html"
-    target.write_text("old", encoding="utf-8")
-
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, "disk full")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    assert main(["report", str(runs), "-o", str(target)]) == 1
-    assert "disk full" in capsys.readouterr().err
-    assert target.read_text(encoding="utf-8") == "old"
-    assert sorted(os.listdir(tmp_path)) == ["report.html", "runs"]

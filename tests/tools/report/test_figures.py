@@ -14,13 +14,13 @@ from fedvlp.tools.compare.tables import tables
 from fedvlp.tools.report.figures import (
     accuracy_over_communication,
     accuracy_over_rounds,
-    compared_rows,
     domain_bars,
     history_frame,
     option_curve,
     option_studies,
     pictures_of,
 )
+from fedvlp.tools.report.ranking import compared_rows
 from tests.helpers.report_runs import write_run
 
 
