@@ -18,9 +18,10 @@ Departures:
     * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``held_out_evaluation: mean`` and
       ``each`` take the clients' own models instead. The paper measures domains that clients have.
     * The released code takes places in a list without the client itself for clients, so that from its own place on it
-      gets the one before, at times itself. Here experts are the nearest.
-    * Clients of a round get the prompts of the rounds before. In the released code they train one after another, and
-      later ones get what earlier ones have just sent.
+      gets the one before, at times itself; and as its script calls it, without ``method``, it lends random ones. Here
+      experts are the nearest.
+    * Clients of a round get the prompts of the rounds before, and each has its own optimizer. In the released code they
+      train one after another: later ones get what earlier ones have just sent, and go on with their momentum.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
     * The cosine and the warm-up of P_i are over rounds; the gating's rate is constant. The released code has one

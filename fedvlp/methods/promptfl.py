@@ -15,7 +15,8 @@ Departures:
     * A constant rate: the released code has CoOp's schedule, but one for all clients, which goes on a step with each
       local epoch of each. No augmentation, so that image features are computed once.
     * The optimizer is that of CoOp's released code: SGD of rate 0.002 with momentum 0.9 and weight decay 5e-4, the
-      defaults of Dassl that its configs do not name. It is made afresh each round. PromptFL's own rate is 0.001.
+      defaults of Dassl that its configs do not name. It is made afresh each round. PromptFL's own rate is 0.001, for 5
+      epochs a round (``promptfl_released``).
 """
 
 from __future__ import annotations
