@@ -153,10 +153,7 @@ def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
 
 def adamw(rate: float | None) -> tuple[str, ...]:
     """Returns the arguments that put AdamW of this learning rate, if there is one, in place of a config's optimizer."""
-    if rate is None:
-        return ()
-    # Its own decay is said, too: another class keeps the options that both know, and a config's differs by method.
-    return ("--model.optimizer=AdamW", f"--model.optimizer.lr={rate:g}", "--model.optimizer.weight_decay=0.01")
+    return () if rate is None else ("--model.optimizer=AdamW", f"--model.optimizer.lr={rate:g}")
 
 
 def every_run(

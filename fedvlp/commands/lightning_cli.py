@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from jsonargparse import Namespace
+from jsonargparse import Namespace, _typehints
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp
@@ -22,7 +23,7 @@ from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.options import REPLACEMENTS, link_method_options
 from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import escape_control_chars, unwrapped_errors
+from fedvlp.utils.errors import UserError, escape_control_chars, unwrapped_errors
 from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
@@ -41,6 +42,10 @@ them. Most used are
   --data.held_out DOMAIN  domain that no client has, on which the method is tested
   --data.shots N          training images of each class and source domain; all if not given
 """
+NO_DATA = (
+    "No data set was chosen. Name its config, such as --config data/styled_shapes, or for your own images --config "
+    "data/folders --data.root FOLDER. `fedvlp data list` shows the others."
+)
 PREDICT = (
     "Classify images with a trained method and write a CSV of path, class and probabilities: fedvlp predict RUN "
     "--images FILE_OR_FOLDER. As fit does, it takes --config and --model, too, where the method is to be made in "
@@ -78,6 +83,12 @@ class FederationParser(LightningArgumentParser):
                 group.description = None
         return str(super().format_help())
 
+    def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
+        """Parses arguments; an inner parser gets those of nested classes, where ``null`` has become ``None``."""
+        if not self.exit_on_error:
+            args = [re.sub("=None$", "=null", argument) for argument in args]
+        return super().parse_args(args, *others, **options)
+
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Ends with the parser's message, without its usage, which would be a page long."""
         if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
@@ -90,6 +101,37 @@ class FederationParser(LightningArgumentParser):
         sys.stderr.write(f"{command}: error: {escape_control_chars(message)}\n")
         sys.stderr.write(f"`{command} --help` lists all options, --model.help NAME those of a class.\n")
         sys.exit(2)
+
+
+def check_data_set(data: Namespace | None) -> None:
+    """Raises UserError if ``data`` of a config names no data set, but at most options that all of them take."""
+    if data is None or data.class_path.rpartition(".")[-1] == FederatedDataModule.__name__:
+        raise UserError(NO_DATA)
+
+
+def discard_options(parser: Any, previous: Any, value: Any) -> None:
+    """Discards the options of a class that another one replaces, which so starts from its own defaults.
+
+    jsonargparse itself keeps those that both classes take: for Adam the weight decay of the SGD that it replaces. It
+    still does for methods and data sets, of which one config may name the class and another one options.
+
+    Args:
+        parser: of the new class's options, or the option itself.
+        previous: the replaced class with its options, as ``class_path`` and ``init_args``; None without one.
+        value: the new class, in the same form.
+    """
+    if not previous or previous.get("init_args") is None or previous["class_path"] == value["class_path"]:
+        return
+    kind = _typehints.import_object(value["class_path"])
+    if isinstance(kind, type) and issubclass(kind, (FederatedModule, FederatedDataModule)):
+        discard_what_is_not_taken(parser, previous, value)
+    else:
+        previous["init_args"] = Namespace()
+
+
+# Wherever a config, an option or an option of an option names a class, the parser calls this function.
+discard_what_is_not_taken = _typehints.discard_init_args_on_class_path_change
+_typehints.discard_init_args_on_class_path_change = discard_options
 
 
 def with_plain_numbers(value: Any) -> Any:
@@ -144,6 +186,8 @@ class FederationCLI(LightningCLI):
         # Its help would list all callbacks of Lightning, most of which a federation refuses.
         callbacks = cast(Any, next(action for action in parser._actions if action.dest == "trainer.callbacks"))
         callbacks.extra_help = str
+        # So that a missing one is told as one of which there are only options; see `check_data_set`.
+        parser.set_defaults({"data": {"class_path": "fedvlp.FederatedDataModule"}})
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
@@ -172,6 +216,7 @@ class FederationCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
         self.config = with_plain_numbers(parser.parse_args(args))
+        check_data_set((self.config if self._command is None else self.config[self._command]).data)
 
     def _dump_config(self) -> None:
         """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
@@ -211,7 +256,7 @@ def run_federation(arguments: Sequence[str]) -> int:
     # Only fit has nothing to start from but its config.
     command = arguments[0]
     trained = None if command == "fit" else config_of_command(command, arguments[1:])
-    words = with_config_paths(arguments)
+    words = [command, *with_config_paths(arguments[1:])]
     if trained is not None:
         words.insert(1, config_option(trained))  # first, so that what the user passes overrides it
     with unwrapped_errors():

@@ -6,33 +6,27 @@ import json
 import logging
 import secrets
 import sys
+from argparse import ArgumentError
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
-import lightning as L
-import yaml
-from jsonargparse import ArgumentParser
-
-from fedvlp.core.module import FederatedModule
+from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import detached
-from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.runs.run_folder import describe_model, find_checkpoints, run_name
 from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, Transport, is_plain_name
-from fedvlp.sites.worker import parse_config, starting_tensors
+from fedvlp.sites.worker import starting_tensors
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.callback import FederationCallback, RunView
-from fedvlp.training.options import link_method_options
-from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import write_json, write_text
 
-SEED = "seed_everything"
 SITES_FILE = "sites.json"
 """In the run's folder: which sites took part, and the name under which they keep what is theirs."""
 log = logging.getLogger(__name__)
@@ -60,56 +54,39 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     return 0
 
 
-class Parts(NamedTuple):
-    """What a config makes, and all of its options as YAML, those that were not given included."""
-
-    model: FederatedModule
-    data: FederatedDataModule
-    federation: Federation
-    config: str
-
-
-def build_parts(path: Path) -> Parts:
+def build_parts(config: Path) -> FederationCLI:
     """Makes what a config names, as ``fedvlp fit --config`` does."""
-    content = read_yaml(path)
-    if not isinstance(content, dict):
-        raise UserError(f"Expected a config with keys such as model, data and trainer in {path}; found none.")
-    # LightningCLI would end the process where the config is wrong; here that is an error with a message.
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_argument(f"--{SEED}", type=int, default=0)
-    parser.add_class_arguments(Federation, "trainer", fail_untyped=False, sub_configs=True)
-    parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data", required=True, fail_untyped=False)
-    link_method_options(parser)
-    parser.link_arguments(SEED, "trainer.seed")
-    config = parse_config(parser, content)
-    L.seed_everything(config[SEED], workers=True, verbose=False)
+    options = {"prog": "fedvlp", "exit_on_error": False}
     with unwrapped_errors():
-        made = parser.instantiate(config)
-    return Parts(made["model"], made["data"], made["trainer"], parser.dump(config, skip_unset=False))
+        try:
+            words = [f"{CONFIG_OPTION}{config}"]
+            return FederationCLI(run=False, args=words, save_config_callback=None, parser_kwargs=options)
+        except ArgumentError as error:
+            raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
 
 
-def _serve(parts: Parts, transport: Transport, run_dir: Path, ckpt_path: str | None) -> None:
-    federation = parts.federation
-    data = parts.data
+def _serve(command: FederationCLI, transport: Transport, run_dir: Path, ckpt_path: str | None) -> None:
+    federation = cast(Federation, command.trainer)
+    data = command.datamodule
     if not isinstance(data, SitesData):
         raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {data.name}.")
     _check_options(federation)
     federation.default_root_dir = run_dir
     run = secrets.token_hex(8)
-    resumed = _run_to_resume(parts, run_dir, ckpt_path)
+    resumed = _run_to_resume(command, run_dir, ckpt_path)
     if resumed is not None:
         # With its old id the sites find what stayed on them.
         run, data.facts = read_sites_file(resumed)
     registry = SiteRegistry(transport, data, run)
     registry.gather(federation.server.min_clients)
+    config = command.parser.dump(command.config, skip_unset=False)
     # From here on a run like any other: only its engine trains elsewhere.
-    federation.add_callback(SitesFile(registry, parts.config))
-    federation.engine = SitesEngine(registry, preparation(parts, data, registry.run), parts.model)
-    if parts.model.personal and parts.model.held_out_evaluation != "shared" and data.held_out:
+    federation.add_callback(SitesFile(registry, config))
+    federation.engine = SitesEngine(registry, preparation(command, data, registry.run), command.model)
+    if command.model.personal and command.model.held_out_evaluation != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
-        federation.fit(parts.model, data, ckpt_path)
+        federation.fit(command.model, data, ckpt_path)
     finally:
         registry.dismiss()
 
@@ -134,25 +111,25 @@ def _check_options(federation: Federation) -> None:
             )
 
 
-def _run_to_resume(parts: Parts, run_dir: Path, ckpt_path: str | None) -> Path | None:
+def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None) -> Path | None:
     """The folder of the run that is to be resumed; None if there is none."""
     if ckpt_path is None:
         return None
     # As the federation itself will find it, since the sites' file must be of the same run.
     where = Path(ckpt_path)
     if ckpt_path == "last":
-        where = run_dir / (parts.federation.name or run_name(parts.model, parts.data))
+        where = run_dir / (cast(Federation, command.trainer).name or run_name(command.model, command.datamodule))
     checkpoints = [where] if where.is_file() else find_checkpoints(where)
     return checkpoints[0].parent.parent if checkpoints else None
 
 
-def preparation(parts: Parts, data: SitesData, run: str) -> Message:
+def preparation(command: FederationCLI, data: SitesData, run: str) -> Message:
     """The message of the kind ``prepare``, with all that a site needs of a run but the client's place."""
-    federation = parts.federation
-    described = describe_model(parts.model)
+    federation = cast(Federation, command.trainer)
+    described = describe_model(command.model)
     init_args = dict(described["init_args"])
     # A method does not keep the config of its optimizer among its options.
-    optimizer = yaml.safe_load(parts.config)["model"]["init_args"].get("optimizer")
+    optimizer = command.config.as_dict()["model"]["init_args"].get("optimizer")
     if optimizer is not None:
         init_args["optimizer"] = optimizer
     training = {
@@ -170,7 +147,7 @@ def preparation(parts: Parts, data: SitesData, run: str) -> Message:
         "training": training,
         "fingerprint": described["clip_fingerprint"],
     }
-    return Message("prepare", values, detached(starting_tensors(parts.model)))
+    return Message("prepare", values, detached(starting_tensors(command.model)))
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:

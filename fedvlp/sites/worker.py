@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
@@ -296,15 +296,6 @@ def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
     return {**module.communicable_state(), **select(tensors, module.broadcast_once)}
 
 
-def parse_config(parser: ArgumentParser, content: Mapping[str, Any]) -> Namespace:
-    """Parses a config that is an object, and imports the plug-ins that it may name."""
-    import_plugins()
-    try:
-        return parser.parse_object(dict(content))
-    except ArgumentError as error:
-        raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
-
-
 def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
     """Makes the server's method here, after a look at every class that its config names."""
     model = dict(request.values["model"])
@@ -320,7 +311,11 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
     parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
     # A method may draw when it is made, as the server's did.
     L.seed_everything(request.values["training"]["seed"], workers=True, verbose=False)
-    parsed = parse_config(parser, {"model": model})
+    import_plugins()
+    try:
+        parsed = parser.parse_object({"model": model})
+    except ArgumentError as error:
+        raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
     with unwrapped_errors():
         module: FederatedModule = parser.instantiate(parsed)["model"]
     if module.clip.fingerprint() != request.values["fingerprint"]:

@@ -129,13 +129,39 @@ def join_configs(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def in_order(arguments: Sequence[str]) -> list[str]:
+    """Returns options as the parser, for which later ones win, takes them: configs, then a class before its options.
+
+    >>> in_order(["--data.root=photos", "--data", "DomainFolders", "--config=promptfl"])
+    ['--config=promptfl', '--data', 'DomainFolders', '--data.root=photos']
+    """
+    # Each option with its values, which are the words up to the next one.
+    options: list[list[str]] = []
+    for word in arguments:
+        if word.startswith("--") or not options:
+            options.append([word])
+        else:
+            options[-1].append(word)
+    names: list[str] = []
+    ordered: list[list[str]] = []
+    for option in options:
+        name = option[0].partition("=")[0]
+        own = [index for index, before in enumerate(names) if before.startswith(f"{name}.")]
+        # A class that is given again, such as a second callback, is another one.
+        place = own[0] if own and name not in names else len(names)
+        names.insert(place, name)
+        ordered.insert(place, option)
+    ordered.sort(key=lambda option: not option[0].startswith(CONFIG_OPTION))
+    return [word for option in ordered for word in option]
+
+
 def with_config_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns command-line arguments in which every config is ``--config=path``, the path of a file that can be read.
+    """Returns options in order, in which every config is ``--config=path``, the path of a file that can be read.
 
     Raises:
         UserError: if there is no such config, or it is no YAML.
     """
-    joined = join_configs(arguments)
+    joined = in_order(join_configs(arguments))
     for index, argument in enumerate(joined):
         if argument.startswith(CONFIG_OPTION):
             path = find_config(argument.removeprefix(CONFIG_OPTION))

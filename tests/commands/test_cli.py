@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.commands.lightning_cli import OF_DEVICE, OF_PREDICT
+from fedvlp.commands.lightning_cli import NO_DATA, OF_DEVICE, OF_PREDICT
 from fedvlp.training.lightning_hooks import REFUSED
 from fedvlp.utils.errors import UserError
 from tests.helpers.documents import environment
@@ -226,6 +226,59 @@ def test_bad_input_is_one_error_before_training(options, arguments, message, cap
     assert message in errors
     assert "Traceback" not in errors
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fit", "--config=promptfl"],
+        ["fit", "--model=PromptFL"],
+        ["test", "--config=promptfl", "--config=base_to_new"],
+        ["diagnose", "--config=promptfl"],
+        ["sweep", "--models=promptfl"],
+        ["deploy", "init", "app", "--config=promptfl"],
+    ],
+)
+def test_a_command_without_a_data_set_says_how_to_choose_one(arguments, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"fedvlp: error: {NO_DATA}"]
+
+
+def printed_config(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *arguments, "--print_config"])
+    assert stopped.value.code == 0
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def test_another_class_starts_from_its_own_defaults(capsys):
+    """PromptFL's SGD, in the config and in the signature, has a weight decay of 5e-4, which Adam would take as well."""
+    data = "--config=styled_shapes_30_clients"
+    for method in ("--config=coop", "--model=PromptFL"):
+        model = printed_config(capsys, method, data, "--model.optimizer=torch.optim.AdamW")["model"]
+        adam = model["init_args"]["optimizer"]["init_args"]
+        assert (adam["lr"], adam["weight_decay"]) == (1e-3, 1e-2)
+        model = printed_config(capsys, method, data, "--model.optimizer.lr=0.3", "--model.optimizer=SGD")["model"]
+        sgd = model["init_args"]["optimizer"]["init_args"]
+        assert (sgd["lr"], sgd["momentum"], sgd["weight_decay"]) == (0.3, 0.9, 5e-4)
+    words = ["--model.optimizer.lr=0.3", "--data.partition=QuantitySkew", "--model.optimizer=Adam"]
+    config = printed_config(capsys, "--config=coop", data, *words, "--data.partition.num_clients=7")
+    adam = config["model"]["init_args"]["optimizer"]["init_args"]
+    assert (adam["lr"], adam["weight_decay"]) == (0.3, 0)
+    skew = config["data"]["init_args"]["partition"]["init_args"]
+    assert (skew["num_clients"], skew["min_examples"]) == (7, 1)
+    # What all data sets take was given by the config of the method.
+    assert config["data"]["init_args"]["batch_size"] == 32
+
+
+def test_null_takes_an_option_of_an_option_back(capsys):
+    config = printed_config(
+        capsys, "--data.partition.alpha=null", "--config=promptfl", "--config=styled_shapes_30_clients"
+    )
+    partition = config["data"]["init_args"]["partition"]["init_args"]
+    assert partition == {"num_clients": 30, "alpha": None, "min_examples": 4}
 
 
 def test_checkpoint_of_another_method_is_refused(options, tmp_path, capsys):

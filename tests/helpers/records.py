@@ -1,5 +1,6 @@
 """Records of finished runs that never took place."""
 
+import json
 from pathlib import Path
 
 from fedvlp.results import Record
@@ -55,3 +56,27 @@ def accuracies(held_out, score):
     """Returns a row in which all held-out domains have one accuracy."""
     validation = {"validation/photo": 1.0, "validation": 1.0}
     return validation | {f"held_out/{domain}": score for domain in held_out}
+
+
+def write_summary(folder, run):
+    """Writes the summary of a made-up run, as one that ended leaves it."""
+    folder.mkdir(parents=True)
+    summary = {
+        "model": {
+            "class_path": f"fedvlp.methods.{run.method}",
+            "init_args": dict(run.options) | {"clip": {"name": run.clip}},
+            "clip_fingerprint": run.clip_fingerprint,
+        },
+        "optimizer": run.optimizer,
+        "protocol": run.protocol,
+        "split": run.split,
+        "training": dict(run.training),
+        "held_out": list(run.held_out),
+        "rounds": run.rounds,
+        "accuracy": run.accuracy,
+        "communication_per_client_and_round": run.communication,
+        "seconds": run.seconds,
+        "versions": run.versions,
+        "data": dict(run.data),
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 
 import yaml
 
-from tests.helpers.records import DATA
+from tests.helpers.records import make_record, write_summary
 
 DOMAINS = ("cartoon", "photo", "sketch")
 
@@ -25,35 +24,27 @@ def write_run(  # noqa: PLR0913 (each argument is a part of a run)
     options = {"prompt_length": 16} if options is None else options
     settings = "+".join(f"{name}-{value}" for name, value in options.items())
     folder = parent / f"{method}-{settings}-{held_out}-{seed}" / "2026-01-31_12-00-00"
-    folder.mkdir(parents=True)
-    history = [accuracies(value, held_out, domains) for value in values]
-    if history:
-        write_metrics(folder / "metrics.csv", history)
-    summary = {
-        "model": {
-            "class_path": f"fedvlp.methods.{method}",
-            "init_args": options | {"clip": {"name": "tiny"}},
-            "clip_fingerprint": "abcd1234",
-        },
-        "optimizer": {"class": "SGD", "lr": 0.1} if values else None,
-        "protocol": f"held-out domain: {held_out}; one client a domain",
-        "split": f"hash-{held_out}",
-        "batch_size": 16,
-        "training": {"seed": seed, "local_epochs": 1},
-        "data": DATA | {"name": "Made", "domains": list(domains), "held_out": [held_out]} | (data or {}),
-        "held_out": [held_out],
-        "rounds": len(values),
-        "accuracy": accuracy_rows(values, held_out, domains),
-        "communication_per_client_and_round": {
-            "upload_parameters": parameters,
-            "upload_bytes": 4 * parameters,
-            "download_parameters": parameters,
-            "download_bytes": 4 * parameters,
-        },
-        "seconds": 2.0,
-        "versions": {"fedvlp": "1.0", "torch": "2.5"},
-    }
-    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    communication = {"upload_parameters": parameters, "upload_bytes": 4 * parameters}
+    communication |= {"download_parameters": parameters, "download_bytes": 4 * parameters}
+    record = make_record(
+        held_out=held_out,
+        seed=seed,
+        method=method,
+        options=options,
+        clip="tiny",
+        clip_fingerprint="abcd1234",
+        optimizer={"class": "SGD", "lr": 0.1} if values else None,
+        protocol=f"held-out domain: {held_out}; one client a domain",
+        split=f"hash-{held_out}",
+        rounds=len(values),
+        data={"name": "Made", "domains": list(domains)} | (data or {}),
+        accuracy=accuracy_rows(values, held_out, domains),
+        communication=communication,
+        versions={"fedvlp": "1.0", "torch": "2.5"},
+    )
+    write_summary(folder, record)
+    if values:
+        write_metrics(folder / "metrics.csv", [accuracies(value, held_out, domains) for value in values])
     config = {"seed_everything": seed, "model": {"class_path": method, "init_args": options}}
     (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     return folder

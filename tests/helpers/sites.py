@@ -55,10 +55,10 @@ def simulate(folder: Path, config: dict, root: Path, **data):
     folder.mkdir(exist_ok=True)
     options = {"root": str(root), "cache_dir": None, **data}
     path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
-    parts = build_parts(path)
-    parts.federation.default_root_dir = folder / "simulation"
-    parts.federation.fit(parts.model, parts.data)
-    return parts.federation
+    command = build_parts(path)
+    command.trainer.default_root_dir = folder / "simulation"
+    command.trainer.fit(command.model, command.datamodule)
+    return command.trainer
 
 
 Handler = Callable[[bytes], bytes]

@@ -70,12 +70,6 @@ def test_it_is_started_again_once_it_was_killed(tmp_path, image_root):
     assert not stop_site(home)
 
 
-def test_a_folder_that_is_no_sites_is_refused(tmp_path):
-    for use in (site_status, lambda home: send_request(home, DESCRIBE)):
-        with pytest.raises(UserError, match=r"Expected site\.yaml"):
-            use(tmp_path)
-
-
 @pytest.mark.parametrize("spoiled", ["mode 755", "mode 710", "mode 701", "link", "another user's"])
 def test_a_folder_of_others_or_that_they_can_open_is_refused(tmp_path, monkeypatch, spoiled):
     warm = warm_folder(tmp_path)

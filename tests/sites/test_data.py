@@ -134,23 +134,3 @@ def test_labels_follow_the_servers_list_of_classes(tmp_path):
     assert site_data.classes_with_images == ["extra", "star"]
     assert site_data.images["any"].labels.tolist() == [CLASSES.index("star")]
     assert site_data.images["any"].names == ["any/star/deep/er/0.png"]
-
-
-def test_a_folder_without_class_folders_is_refused(tmp_path):
-    with pytest.raises(UserError, match="Expected"):
-        site(tmp_path, "ink").prepare_data()
-    (tmp_path / "ink").mkdir()
-    draw(0, 0, 0).save(tmp_path / "ink" / "0.png")
-    with pytest.raises(UserError, match="Expected"):
-        site(tmp_path, "ink").prepare_data()
-
-
-def test_bad_images_are_refused_or_skipped(tmp_path, caplog):
-    for name in CLASSES:
-        (tmp_path / "ink" / name).mkdir(parents=True)
-        for index in range(3):
-            draw(0, 0, index).save(tmp_path / "ink" / name / f"{index}.png")
-    (tmp_path / "ink" / "star" / "1.png").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"ink/star/1\.png"):
-        site(tmp_path, "ink").prepare_data()
-    assert len(site(tmp_path, "ink", on_bad_image="skip").images["ink"]) == 8

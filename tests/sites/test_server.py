@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from fedvlp.sites.server import build_parts, read_sites_file, serve
+from fedvlp.sites.server import read_sites_file, serve
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import InProcess, in_process, make_sites, method_config, run_of, sites_config, write_config
@@ -36,12 +36,6 @@ def test_what_is_wrong_in_a_config_is_said(change, text, tmp_path, capsys):
     change(config)
     path.write_text(yaml.safe_dump(config))
     assert text in refused(path, tmp_path, capsys)
-
-
-def test_a_file_that_is_no_config_is_refused(tmp_path):
-    (tmp_path / "c.yaml").write_text("- 1")
-    with pytest.raises(UserError, match="Expected a config"):
-        build_parts(tmp_path / "c.yaml")
 
 
 def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_root):

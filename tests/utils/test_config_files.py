@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import config_names, find_config, names_a_method, with_config_paths
+from fedvlp.utils.config_files import config_names, find_config, in_order, names_a_method, with_config_paths
 from fedvlp.utils.errors import UserError
 
 
@@ -24,13 +24,25 @@ def test_configs_are_found_by_name():
 def test_arguments_name_files(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model: TRIP\n")
-    given = ["fit", "--config", "trip", "-c", str(path), f"--config={path}", "--data.root=a", "--config"]
+    given = ["--config", "trip", "-c", str(path), f"--config={path}", "--data.root=a", "--config"]
     trip = find_config("trip")
-    expected = ["fit", f"--config={trip}", f"--config={path}", f"--config={path}", "--data.root=a", "--config"]
+    expected = [f"--config={trip}", f"--config={path}", f"--config={path}", "--data.root=a", "--config"]
     assert with_config_paths(given) == expected
     assert names_a_method(trip)
     assert names_a_method(str(path))
     assert not names_a_method(find_config("data/folders"))
+
+
+def test_the_order_of_options_does_not_matter():
+    """Configs come first, and a class before its options; a second callback stays where it is."""
+    given = [
+        *("--model.optimizer.lr", "-1", "--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B"),
+        *("--config=b", "--model.optimizer=Adam", "--config=a", "--model=M", "--images", "c", "d"),
+    ]
+    assert in_order(given) == [
+        *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr", "-1"),
+        *("--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B", "--images", "c", "d"),
+    ]
 
 
 @pytest.mark.parametrize("name", [name for name in config_names() if name.startswith("rules/")])

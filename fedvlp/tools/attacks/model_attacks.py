@@ -65,10 +65,6 @@ def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client
     """What a client downloaded in place of a tensor that it sends; zero where it downloaded nothing of that name.
 
     Of a stack that holds a tensor for each domain it is that of the client's own.
-
-    >>> stack = {"prompts": torch.tensor([[1.0], [2.0]])}
-    >>> downloaded_value(stack, "prompts", torch.tensor([9.0]), Client(0, 1, 5)).item()
-    2.0
     """
     before = downloaded.get(name)
     if before is not None and before.shape == value.shape:

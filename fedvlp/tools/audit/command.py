@@ -51,11 +51,11 @@ def run_audit(arguments: Sequence[str]) -> int:
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")
         # Words of prompts are all that is measured without images.
-        trained = trained_config(file, given.allow, None if _kinds(given.what) == ["words"] else "--what words")
+        trained = trained_config(file, given.allow, None if given.what == "words" else "--what words")
     command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
     config = command.config
 
-    kinds = _kinds(config.what)
+    kinds = None if config.what is None else chosen_kinds(config.what, KINDS)
     run = load_run(command)
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
@@ -65,7 +65,3 @@ def run_audit(arguments: Sequence[str]) -> int:
     lines = [*result.left_out, audit_table(result.facts), "", *map(str, written)]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
-
-
-def _kinds(what: str | None) -> list[str] | None:
-    return None if what is None else chosen_kinds(what, KINDS)

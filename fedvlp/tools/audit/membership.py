@@ -57,7 +57,7 @@ class Stratum(NamedTuple):
 def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
     """Returns how well losses tell each client's training images from others, and those of all clients.
 
-    The method is in evaluation mode with the deployed tensors. Images are drawn, and resamples, by the seed.
+    The method must be in evaluation mode with the deployed tensors. The seed draws the images and the bootstrap.
 
     Raises:
         UserError: if there are no images, or none to compare a client's with.
@@ -155,11 +155,7 @@ def membership_result(name: str, strata: Sequence[Stratum], options: MembershipO
 
 
 def stratified_auc(strata: Sequence[Stratum]) -> float:
-    """Returns the share of pairs, each of one stratum, in which the member's loss is the smaller; half of ties.
-
-    >>> stratified_auc([Stratum(np.array([1.0, 2.0]), np.array([1.5, 2.0]))])
-    0.625
-    """
+    """Returns the share of pairs, each of one stratum, in which the member's loss is the smaller; half of ties."""
     wins = sum(float(_wins(stratum.members[None], stratum.others[None])[0]) for stratum in strata)
     return wins / _num_pairs(strata)
 

@@ -188,11 +188,7 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
 
 
 def dataset_key(name: str) -> str | None:
-    """Returns the key of ``DATASETS`` of a data set; None if no paper prints numbers of it.
-
-    >>> dataset_key("OfficeHome"), dataset_key("data/domain_net"), dataset_key("DomainNet10")
-    ('office_home', 'domainnet', None)
-    """
+    """Returns the key of ``DATASETS`` of a data set; None if no paper prints numbers of it."""
     by_plain_name = {plain_name(key): key for key in DATASETS}
     return by_plain_name.get(plain_name(name.removeprefix("data/")))
 
@@ -206,17 +202,10 @@ def plain_name(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any] | None = None) -> str:
+def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any]) -> str:
     """Returns the papers' name of a method's class with its options, in their spelling; empty if they have none.
 
-    ``training`` is as records have it: how clients are trained and combined; plain averaging if not given.
-
-    >>> paper_name("TRIP", {"num_experts": 2, "prompt_length": 1}), paper_name("PromptFL", {"kl_weight": 0.8})
-    ('TRIP-Lite', '')
-    >>> paper_name("ELCFS", {}, {"add_ons": [{"class": "FedDGGA"}]})
-    'ELCFS+GA'
-    >>> paper_name("TRIP", {}, {"add_ons": [{"class": "FedProx", "weight": 0.1}]})
-    ''
+    ``training`` is as records have it: how clients are trained and combined.
     """
     name = {"SingleDomain": "Single-Domain Tuning", "FineTuning": "FedAvg"}.get(method, method)
     if method == ZERO_SHOT:
@@ -226,7 +215,6 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
     elif method == "PromptFL" and options.get("kl_weight"):
         name = ""
     # A rule of training or averaging makes another method of it, which papers name only in these cases.
-    training = training or {}
     rules = [rule["class"] for rule in (training.get("aggregation"), *training.get("add_ons", [])) if rule]
     if not rules or not name:
         return name

@@ -151,13 +151,11 @@ def _warnings(table: Table) -> list[str]:
     at_edge: list[str] = []
     guessed: list[str] = []
     averages: dict[str, dict[float, float]] = {}
-    rows: dict[str, Row] = {}
-    for row in table.rows:
+    for method, runs in table.runs.items():
         # A method's last and best rows are of the same runs.
-        if row[1] != UNTRAINED:
-            rows.setdefault(row[0], row)
-    for method, row in rows.items():
-        runs = table.runs[method]
+        row = next((row for row in table.rows if row[0] == method and row[1] != UNTRAINED), None)
+        if row is None:
+            continue
         if all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)
         config = config_name(runs[0])
@@ -240,11 +238,7 @@ def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = 
 
 
 def format_gap(gap: Cell | None) -> str:
-    """Returns a difference in points with its sign, and its deviation over seeds.
-
-    >>> format_gap(Cell(1.25, 0.5, 3, 0, 0)), format_gap(None)
-    ('+1.2 ± 0.5', '-')
-    """
+    """Returns a difference in points with its sign, and its deviation over seeds."""
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 

@@ -160,11 +160,7 @@ DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 
 def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
-    """Returns the share of the kept tokens that each expert got, the class token included: TRIP's pi.
-
-    >>> expert_shares(torch.tensor([0, 0, 1, -1]), 2)
-    [0.6666666666666666, 0.3333333333333333]
-    """
+    """Returns the share of the kept tokens that each expert got, the class token included: TRIP's pi."""
     num_kept = max(int((tokens >= 0).sum()), 1)
     return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
 
@@ -232,11 +228,7 @@ FILLS: tuple[dict[str, str], ...] = ({}, {"facecolors": "none"}, {"facecolors": 
 
 
 def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:
-    """Returns the share of points whose nearest other point has the same label.
-
-    >>> neighbour_agreement(np.asarray([[0, 0], [0, 1], [9, 9]], dtype=np.float32), [1, 1, 2])
-    0.6666666666666666
-    """
+    """Returns the share of points whose nearest other point has the same label, in [0, 1]."""
     # In double precision, as near points decide.
     distances = torch.cdist(torch.from_numpy(points).double(), torch.from_numpy(points).double())
     nearest = distances.fill_diagonal_(torch.inf).argmin(dim=1)

@@ -186,12 +186,7 @@ def _defined(value: Tensor) -> float | None:
 
 
 def correlations(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> Float[Tensor, "E"]:
-    """Returns Pearson's correlation over images of each expert's weight; nan where a weight is the same for all images.
-
-    >>> one = torch.tensor([[0.1, 0.5], [0.3, 0.5], [0.5, 0.5]])
-    >>> correlations(one, 1 - 2 * one)
-    tensor([-1., nan])
-    """
+    """Returns Pearson's correlation over images of each expert's weight; nan where a weight is the same for all."""
     # In double precision: weights are near 1 / E, and their deviations are small.
     first = first.double() - first.double().mean(dim=0)
     second = second.double() - second.double().mean(dim=0)
@@ -201,11 +196,7 @@ def correlations(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> F
 
 
 def agreement(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> float:
-    """Returns the share of images that have the same largest expert, in [0, 1]; the first of equals counts.
-
-    >>> agreement(torch.tensor([[0.2, 0.8], [0.6, 0.4]]), torch.tensor([[0.3, 0.7], [0.1, 0.9]]))
-    0.5
-    """
+    """Returns the share of images that have the same largest expert, in [0, 1]; the first of equals counts."""
     return (first.argmax(dim=1) == second.argmax(dim=1)).double().mean().item()
 
 

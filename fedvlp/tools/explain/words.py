@@ -101,13 +101,7 @@ def named_prompts(
 
 
 def format_words(words: DataFrame, form: Literal["table", "markdown"]) -> str:
-    """Returns the nearest word of each vector with its distance, a column for each prompt.
-
-    >>> print(format_words(DataFrame([["prompt", 1, 1, "cat", 7, 0.5]], columns=COLUMNS), "markdown"))
-    | vector | prompt |
-    | ---: | :--- |
-    | 1 | `cat` 0.500 |
-    """
+    """Returns the nearest word of each vector with its distance, a column for each prompt."""
     nearest_words = words[words["rank"] == 1]
     shown = nearest_words["word"] if form == "table" else nearest_words["word"].map(_code)
     cells = nearest_words.assign(cell=shown + nearest_words["distance"].map(" {:.3f}".format))

@@ -48,8 +48,7 @@ def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
 def fold_constants(traced: GraphModule) -> GraphModule:
     """The graph in which all that depends on no input is a constant, and of the weights only what is still used.
 
-    Args:
-        traced: of functional operators, as ``run_decompositions`` makes them; changed.
+    ``traced`` is of functional operators, as ``run_decompositions`` makes them; it is changed.
     """
     graph = traced.graph
     values = _constant_values(traced)

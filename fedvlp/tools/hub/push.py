@@ -181,12 +181,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
 
 
 def paper_of(method: type) -> str:
-    """The paper that the module of a method names in its docstring; empty where it names none.
-
-    >>> from fedvlp import KgCoOp
-    >>> paper_of(KgCoOp).startswith("Yao et al.")
-    True
-    """
+    """The paper that the module of a method names in its docstring; empty where it names none."""
     for paragraph in (inspect.getdoc(inspect.getmodule(method)) or "").split("\n\n"):
         kind, _, text = paragraph.partition(":")
         if kind in ("Paper", "Papers"):
@@ -195,11 +190,7 @@ def paper_of(method: type) -> str:
 
 
 def clip_licence(clip: Mapping[str, Any]) -> str:
-    """A sentence on the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`.
-
-    >>> clip_licence({"name": "ViT-B-16", "pretrained": "auto"}) == OPENAI_CLIP
-    True
-    """
+    """A sentence on the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`."""
     name = str(clip.get("name", ""))
     pretrained = str(clip.get("pretrained", ""))
     if name == "fedvlp-tiny" and pretrained == "auto":

@@ -15,7 +15,7 @@ import torch
 from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 
-from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, with_plain_numbers
+from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_data_set, with_plain_numbers
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
 from fedvlp.data.protocols import PROTOCOLS
@@ -225,9 +225,8 @@ def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, 
 
     Data sets that were looked up are in ``domains_by_data``, by their options.
     """
-    data: dict[str, Any] = {} if config.data is None else config.data.as_dict()
-    if data.get("class_path", FederatedDataModule.__name__).endswith(FederatedDataModule.__name__):
-        raise UserError("A sweep needs a data set. Name its config, for instance --config data/folders.")
+    check_data_set(config.data)
+    data: dict[str, Any] = config.data.as_dict()
     options = data.get("init_args", {})
     protocol = options.get("protocol")
     holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out

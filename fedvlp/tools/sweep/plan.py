@@ -94,9 +94,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
 def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     """Makes the sweep that a file's content, or options of the same names, ask for.
 
-    Args:
-        content: ``config``, ``models``, ``held_out``, ``seeds`` and ``arguments``.
-        more: arguments of every run that override those of the content.
+    ``more`` are arguments of every run that override those of the content.
 
     Raises:
         UserError: if something is missing or impossible, or a config does not exist.

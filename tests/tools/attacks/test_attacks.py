@@ -157,15 +157,6 @@ def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
     assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
 
 
-def test_attack_is_part_of_the_run(tmp_path):
-    run = federation(tmp_path, name="run", attack=SignFlip(1), enable_progress_bar=False)
-    run.fit(Linear(), Points())
-    expected = {"class": "SignFlip", "clients": 1, "seed": 0, "scale": 1.0}
-    assert run.description["training"]["attack"] == expected
-    with pytest.raises(UserError, match=r"training\.attack\.clients: was 1, is 2"):
-        federation(tmp_path, name="run", attack=SignFlip(2)).fit(Linear(), Points(), ckpt_path="last")
-
-
 def test_median_withstands_what_the_mean_does_not(tmp_path):
     attack = Scaling(2, factor=-50.0)
 

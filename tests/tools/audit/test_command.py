@@ -101,11 +101,3 @@ def test_a_file_in_place_of_the_folder_is_refused_before_any_work(trained, tmp_p
     assert main(["audit", f"--ckpt_path={trained}", f"--output={tmp_path / 'out'}"]) == 1
     assert "Expected --output to be a folder" in capsys.readouterr().err
     assert (tmp_path / "out").read_text(encoding="utf-8") == "mine"
-
-
-def test_help_says_ranges(capsys):
-    with pytest.raises(SystemExit):
-        main(["audit", "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "--inversion.total_variation" in shown
-    assert "OpenUnitInterval, default: 0.95" in shown

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp.tools.audit.inversion import InversionOptions, gradient_distance, invert, total_variation
-from fedvlp.utils.errors import UserError
 
 WEIGHT = torch.tensor([[0.5, -1.0, 0.3, 0.9], [-0.2, 0.4, 1.1, -0.6], [0.7, 0.1, -0.8, 0.2]])
 BIAS = torch.tensor([0.1, -0.3, 0.2])
@@ -39,16 +38,6 @@ def test_a_linear_classifier_is_inverted_exactly(distance):
     assert least == pytest.approx(gradient_distance(gradient_of(images), sent, distance).item(), abs=1e-6)
 
 
-def test_the_cosine_does_not_see_the_learning_rate():
-    sent = {name: part.detach() for name, part in gradient_of(IMAGE).items()}
-    longer = {name: 4 * part for name, part in sent.items()}
-    start = torch.full((1, 4), 0.1)
-    for distance, is_blind in (("cosine", True), ("squared", False)):
-        of_distance = options(steps=20, distance=distance)
-        one, other = (invert(gradient_of, each, start, BOUNDS, of_distance)[0] for each in (sent, longer))
-        assert torch.allclose(one, other, atol=1e-3) == is_blind
-
-
 def test_pixels_stay_within_their_range():
     sent = gradient_of(5 * IMAGE)
     images, _ = invert(gradient_of, sent, torch.zeros(1, 4), BOUNDS, options(distance="squared", steps=40))
@@ -72,8 +61,3 @@ def test_total_variation_smooths_what_is_found():
     rough = invert(flat_gradient, sent, start, BOUNDS, options(steps=60))[0]
     smooth = invert(flat_gradient, sent, start, BOUNDS, options(steps=60, total_variation=5.0))[0]
     assert total_variation(smooth) < 0.5 * total_variation(rough)
-
-
-def test_guessed_labels_need_one_image():
-    with pytest.raises(UserError, match="gradient of 1 image"):
-        InversionOptions(labels="guessed", images=2)

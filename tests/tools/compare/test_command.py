@@ -1,37 +1,12 @@
 import csv
 import io
-import json
 import re
 
 import pytest
 
 from fedvlp.commands.cli import main
-from tests.helpers.records import make_record
+from tests.helpers.records import make_record, write_summary
 from tests.helpers.report_runs import write_run
-
-
-def write(folder, run, data=None):
-    """Writes the summary of a made-up run, as one that ended leaves it."""
-    folder.mkdir(parents=True)
-    summary = {
-        "model": {
-            "class_path": f"fedvlp.methods.{run.method}",
-            "init_args": dict(run.options) | {"clip": {"name": run.clip}},
-            "clip_fingerprint": run.clip_fingerprint,
-        },
-        "optimizer": run.optimizer,
-        "protocol": run.protocol,
-        "split": run.split,
-        "training": dict(run.training),
-        "held_out": list(run.held_out),
-        "rounds": run.rounds,
-        "accuracy": run.accuracy,
-        "communication_per_client_and_round": run.communication,
-        "seconds": run.seconds,
-        "versions": run.versions,
-        "data": dict(run.data),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
 
 
 @pytest.fixture
@@ -39,7 +14,7 @@ def runs(tmp_path):
     """Two seeds of one method, with two domains held out in turn."""
     for seed in (0, 1):
         for held_out in ("photo", "sketch"):
-            write(tmp_path / f"{held_out}-{seed}", make_record(60.0 + seed, held_out=held_out, seed=seed))
+            write_summary(tmp_path / f"{held_out}-{seed}", make_record(60.0 + seed, held_out=held_out, seed=seed))
     return tmp_path
 
 
@@ -82,7 +57,7 @@ def test_no_run_at_all_is_an_error(tmp_path, capsys):
 
 
 def test_different_protocols_are_different_tables(runs, capsys):
-    write(runs / "other", make_record(33.0, data={"shots": 16}))
+    write_summary(runs / "other", make_record(33.0, data={"shots": 16}))
     assert main(["compare", str(runs)]) == 0
     one_seed, _, differences, *rest = capsys.readouterr().out.splitlines()
     assert one_seed.startswith("One seed decides")
@@ -133,7 +108,7 @@ def test_csv_has_a_row_for_each_cell(runs, capsys):
 def test_latex_is_as_a_paper_has_it(runs, capsys):
     for method, value in (("TRIP", 61.5), ("PLAN", 48.0), ("FedCLIP", 60.54)):
         for seed in (0, 1):
-            write(runs / f"{method}-{seed}", make_record(value, held_out="photo", seed=seed, method=method))
+            write_summary(runs / f"{method}-{seed}", make_record(value, held_out="photo", seed=seed, method=method))
     arguments = ["compare", str(runs), "--row=last", "--format=latex", "--columns", "photo", "average"]
     assert main(arguments) == 0
     comments, _, table = capsys.readouterr().out.partition("\\begin{table}")

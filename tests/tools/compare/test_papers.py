@@ -187,16 +187,18 @@ def test_methods_are_found_under_the_papers_names(method, options, printed):
 
 
 @pytest.mark.parametrize(
-    ("training", "printed"),
+    ("method", "training", "printed"),
     [
-        ({"add_ons": [{"class": "FedProx", "weight": 0.01}]}, "FedProx"),
-        ({"aggregation": {"class": "FedGMA", "threshold": 0.4}}, "FedGMA"),
-        ({"aggregation": {"class": "FedAdam"}}, None),
-        ({"aggregation": {"class": "FedGMA"}, "add_ons": [{"class": "FedProx"}]}, None),
+        ("FineTuning", {"add_ons": [{"class": "FedProx", "weight": 0.01}]}, "FedProx"),
+        ("FineTuning", {"aggregation": {"class": "FedGMA", "threshold": 0.4}}, "FedGMA"),
+        ("FineTuning", {"aggregation": {"class": "FedAdam"}}, None),
+        ("FineTuning", {"aggregation": {"class": "FedGMA"}, "add_ons": [{"class": "FedProx"}]}, None),
+        ("ELCFS", {"add_ons": [{"class": "FedDGGA"}]}, "ELCFS+GA"),
+        ("TRIP", {"add_ons": [{"class": "FedProx", "weight": 0.1}]}, None),
     ],
 )
-def test_fine_tuning_is_called_by_how_it_is_trained_and_combined(training, printed):
-    (table,) = tables([make_record(method="FineTuning", training={"seed": 0, **training}, baseline=None)], ("last",))
+def test_a_method_is_called_by_how_it_is_trained_and_combined(method, training, printed):
+    (table,) = tables([make_record(method=method, training={"seed": 0, **training}, baseline=None)], ("last",))
     found = {name for name in printed_methods() if matching_rows(table, name)}
     assert found == ({printed} if printed else set())
 

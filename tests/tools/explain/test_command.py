@@ -164,9 +164,6 @@ def test_mistakes_in_the_trained_file(tmp_path, capsys):
     for given, message in (([], "needs a run"), ([f"--ckpt_path={tmp_path}"], "No file")):
         assert main(["explain", *given]) == 1
         assert message in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["explain", "--help"])
-    assert "--toward" in capsys.readouterr().out
 
 
 def test_files_of_the_same_kinds_are_replaced_and_others_stay(tmp_path):

@@ -91,12 +91,3 @@ def test_a_config_that_names_code_of_others(entry, capsys):
         entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
     )
     assert "asks for code that is not fedvlp's own: 'os.system'" in refused(capsys, entry)
-
-
-def test_one_bad_entry_does_not_hide_the_others(entry, capsys, tmp_path):
-    bad = tmp_path / "bad"
-    bad.mkdir()
-    assert main(["verify", str(bad), str(entry)]) == 1
-    said = capsys.readouterr()
-    assert "entry: verified" in said.out
-    assert "bad: refused" in said.err
