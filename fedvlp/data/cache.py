@@ -97,13 +97,8 @@ class DecodedImages:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])
 
-    def make(self, workers: int, description: str) -> bool:
-        """Decodes all images into the file unless it is there, and returns whether it is; a full disk only warns.
-
-        Args:
-            workers: threads; a few more than there are cores if 0.
-            description: of the work, before the bar.
-        """
+    def make(self, description: str) -> bool:
+        """Decodes all images into the file unless it is there, and returns whether it is; a full disk only warns."""
         # Processes that start together decode images once: the others wait.
         with locked(self.path):
             if self.path.is_file():
@@ -123,7 +118,7 @@ class DecodedImages:
                     def decode(index: int) -> None:
                         pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
 
-                    in_threads(decode, range(len(self.rows)), description, workers)
+                    in_threads(decode, range(len(self.rows)), description)
                     pixels.flush()
             except OSError as error:
                 advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
@@ -164,11 +159,6 @@ def cached_features(path: Path, device: torch.device, compute: Callable[[], Feat
     """Returns the features in a file; computes them and writes it if there is none or it is damaged.
 
     On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
-
-    Args:
-        path: the file.
-        device: where the features are wanted.
-        compute: computes them there.
     """
     # Processes that start together compute features once: the others wait and read the file.
     with locked(path):

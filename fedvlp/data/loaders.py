@@ -63,8 +63,8 @@ class BoundLoaders:
     def __post_init__(self) -> None:
         self.train_parts = [part for part in self.parts if part.role == "train"]
         # By domain and key: what is computed alike is shared, whichever classes it is for.
-        self._features: dict[tuple[str, str], Features] = {}
-        self._rows: dict[tuple[str, str | None], Indices] = {}
+        self.features: dict[tuple[str, str], Features] = {}
+        self.rows: dict[tuple[str, str | None], Indices] = {}
         self._decoded: dict[str, DecodedImages] = {}
 
     def encode(self) -> None:
@@ -110,14 +110,6 @@ class BoundLoaders:
                 dataset = self._dataset(list(part.rows_by_domain.items()))
                 loaders.append(image_loader(dataset, batch_size, self.num_workers))
         return loaders
-
-    def feature_counts(self) -> dict[str, float]:
-        """Returns how many images were encoded, how many were in the cache, and the seconds that took or saved."""
-        counts: dict[str, float] = {"computed_seconds": 0, "saved_seconds": 0, "computed_images": 0, "cached_images": 0}
-        for key, features in self._features.items():
-            counts["saved_seconds" if features.is_cached else "computed_seconds"] += features.seconds
-            counts["cached_images" if features.is_cached else "computed_images"] += len(self._rows[key])
-        return counts
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
         """The batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
@@ -183,14 +175,14 @@ class BoundLoaders:
                 continue
             if self._steps is not None and self.cache_dir is not None:
                 decoded = DecodedImages(images, rows, self._steps[0], self.cache_dir / "images")
-                if decoded.make(self.num_workers, f"decoding {domain}"):
+                if decoded.make(f"decoding {domain}"):
                     self._decoded[domain] = decoded
 
     def _tensors(self, domain: str, precompute: Precompute, key: str) -> dict[str, Tensor]:
         """What is precomputed of a domain: from memory, from disk or computed now."""
-        if (domain, key) not in self._features:
-            self._features[domain, key] = self._read_or_encode(domain, precompute, key)
-        return self._features[domain, key].tensors
+        if (domain, key) not in self.features:
+            self.features[domain, key] = self._read_or_encode(domain, precompute, key)
+        return self.features[domain, key].tensors
 
     def _read_or_encode(self, domain: str, precompute: Precompute, key: str) -> Features:
         rows = self._rows_to_keep(domain, key)
@@ -213,15 +205,15 @@ class BoundLoaders:
 
     def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
         """The rows of a domain that parts of one key, or all parts, use; they are computed together."""
-        if (domain, key) not in self._rows:
+        if (domain, key) not in self.rows:
             parts = [part for part in self.parts if key is None or self._precompute(part)[1] == key]
             # Augmented training images are new in every pass, so nothing that was computed of them could be used again.
             if self.train_transform is not None:
                 parts = [part for part in parts if part.role != "train"]
             used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
             # Each once: the parts of a client and of its domain may have the same images.
-            self._rows[domain, key] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
-        return self._rows[domain, key]
+            self.rows[domain, key] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
+        return self.rows[domain, key]
 
 
 class Shuffle(Sampler[tuple[int, int]]):
@@ -328,12 +320,7 @@ def image_loader(
 
 @dataclass(frozen=True)
 class DeviceLoader:
-    """Moves the batches of a loader to a device.
-
-    Attributes:
-        loader: gives (pixels, labels).
-        device: where they are wanted.
-    """
+    """Moves the batches of a loader to a device."""
 
     loader: ImageLoader
     device: torch.device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -371,10 +370,12 @@ class FederatedDataModule(L.LightningDataModule):
 
     def feature_counts(self) -> dict[str, float]:
         """Returns how many images were encoded or cached, and the seconds that took or saved, after ``encode``."""
-        counts: Counter[str] = Counter()
+        counts: dict[str, float] = {"computed_seconds": 0, "saved_seconds": 0, "computed_images": 0, "cached_images": 0}
         for loaders in self._loaders.values():
-            counts.update(loaders.feature_counts())
-        return dict(counts)
+            for key, features in loaders.features.items():
+                counts["saved_seconds" if features.is_cached else "computed_seconds"] += features.seconds
+                counts["cached_images" if features.is_cached else "computed_images"] += len(loaders.rows[key])
+        return counts
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -105,6 +104,15 @@ class _Divided(Partitioner):
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         """Returns the positions of each client's images, given the labels of those that are divided."""
 
+    def _check_count(self, count: int, least: int, remedy: str) -> None:
+        """Raises unless there are enough training images."""
+        if count < least:
+            where = " in each domain" if self.within_domains else ""
+            raise UserError(
+                f"Expected at least {least} training images{where} for {self.description}; got {count}. Lower {remedy} "
+                "or give more images (shots, validation_fraction, test_fraction)."
+            )
+
     @property
     def _conditions(self) -> str:
         """What the description ends with."""
@@ -138,11 +146,9 @@ class Dispersed(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         if self.alpha is not None:
-            draw = partial(_by_dirichlet, labels, num_clients, self.alpha, generator)
-            return _resample_until(draw, self.min_examples, self.description)
-        pieces = np.array_split(generator.permutation(len(labels)), num_clients)
-        # Sizes are the same in every draw, so one shows whether they suffice.
-        return _resample_until(lambda: _ascending(pieces), self.min_examples, self.description, draws=1)
+            return _draw_until_enough(self, labels, num_clients, self.alpha, generator)
+        self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
+        return _ascending(np.array_split(generator.permutation(len(labels)), num_clients))
 
     @property
     def description(self) -> str:
@@ -173,8 +179,7 @@ class Dirichlet(_Divided):
     min_examples: PositiveInt = 1
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        draw = partial(_by_dirichlet, labels, num_clients, self.alpha, generator)
-        return _resample_until(draw, self.min_examples, self.description)
+        return _draw_until_enough(self, labels, num_clients, self.alpha, generator)
 
     @property
     def description(self) -> str:
@@ -205,7 +210,7 @@ class Shards(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         count = num_clients * self.shards_per_client
-        _check_images(len(labels), count, self.description, "num_clients or shards_per_client")
+        self._check_count(len(labels), count, "num_clients or shards_per_client")
         # Shuffled before the stable sort, so that a class is not cut by domain.
         order = generator.permutation(len(labels))
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
@@ -304,8 +309,7 @@ class QuantitySkew(_Divided):
     within_domains: bool = False
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        least = num_clients * self.min_examples
-        _check_images(len(labels), least, self.description, "num_clients or min_examples")
+        self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
         places = np.arange(num_clients, dtype=np.float64)
         shares: NDArray[np.float64] = places + 1
         if self.law == "exponential":
@@ -350,20 +354,22 @@ def _ascending(clients: Sequence[Indices]) -> list[Indices]:
     return [np.sort(positions).astype(np.int64) for positions in clients]
 
 
-def _resample_until(draw: Callable[[], list[Indices]], least: int, description: str, draws: int = 100) -> list[Indices]:
-    """The first draw in which each client has enough images; an error if none has."""
+def _draw_until_enough(
+    partition: _Divided, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
+) -> list[Indices]:
+    """The first of a hundred draws in which each client has enough images; an error if none has."""
     most = 0
-    for _ in range(draws):
-        clients = draw()
+    for _ in range(100):
+        clients = _by_dirichlet(labels, num_clients, alpha, generator)
         fewest = min(len(positions) for positions in clients)
-        if fewest >= least:
+        if fewest >= partition.min_examples:
             return clients
         most = max(most, fewest)
     # A skewed draw may never suffice: better an error than clients that are left with nothing.
     raise UserError(
-        f"{description}: could not give each of {len(clients)} clients {least} of {sum(map(len, clients))} training "
-        f"images in {draws} draw(s); the best gave the poorest client {most}. Lower num_clients or min_examples, "
-        "raise alpha, or give more images (shots, validation_fraction, test_fraction)."
+        f"{partition.description}: could not give each of {num_clients} clients {partition.min_examples} of "
+        f"{len(labels)} training images in 100 draws; the best gave the poorest client {most}. Lower num_clients or "
+        "min_examples, raise alpha, or give more images (shots, validation_fraction, test_fraction)."
     )
 
 
@@ -387,9 +393,3 @@ def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indi
     largest_first = np.argsort(np.round(counts - exact, 9), kind="stable")
     counts[largest_first[: total - counts.sum()]] += 1
     return counts
-
-
-def _check_images(count: int, least: int, description: str, remedy: str) -> None:
-    """Raises unless there are enough training images for a partition."""
-    if count < least:
-        raise UserError(f"Expected at least {least} training images for {description}; got {count}. Lower {remedy}.")

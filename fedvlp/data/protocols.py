@@ -102,10 +102,6 @@ class SplitPlan:
 
         Each domain is divided into roles first, so the images that measure are the same whatever the clients.
 
-        Args:
-            images: images by domain.
-            num_classes: how many classes there are.
-
         Returns:
             The clients' training parts by their ids, then validation and test parts of the source domains, then the
             held-out domains, then those of single clients; an empty part is left out.

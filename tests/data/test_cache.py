@@ -169,7 +169,7 @@ def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_pat
     for _ in range(2):
         data = make()
         run(data, transform)
-        features = data.loaders[""]._features.values()
+        features = data.loaders[""].features.values()
         addresses = [each.tensors["features"].data_ptr() for each in features]
         assert {file_at(address) for address in addresses} == {str(path) for path in feature_files(tmp_path)}
 
@@ -278,7 +278,7 @@ def pixels(images):
 
 def test_decoded_images_are_those_of_the_files(folder):
     decoded = decoded_of(folder, rows=[1, 2, 5])
-    assert decoded.make(0, "decoding")
+    assert decoded.make("decoding")
     expected = [np.asarray(decoded.steps(decoded.images[row])).tolist() for row in (1, 2, 5)]
     assert pixels(decoded) == pixels(pickle.loads(pickle.dumps(decoded))) == expected
     assert decoded.labels.tolist() == [1, 2, 5]
@@ -310,7 +310,7 @@ def test_fixed_steps(clip):
 def test_a_full_disk_is_a_warning_and_files_are_read(folder, caplog, monkeypatch):
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
     with caplog.at_level(logging.WARNING):
-        assert not decoded_of(folder).make(0, "decoding")
+        assert not decoded_of(folder).make("decoding")
     assert "1 kB are needed, 0 kB are free" in caplog.text
     assert "data.cache_images=false" in caplog.text
     assert list((folder / "cache").iterdir()) == []
@@ -320,6 +320,6 @@ def test_an_image_that_cannot_be_read_leaves_no_file(folder, caplog):
     decoded = decoded_of(folder)
     (folder / "2.png").write_text("nonsense")
     with caplog.at_level(logging.WARNING):
-        assert not decoded.make(0, "decoding")
+        assert not decoded.make("decoding")
     assert "cannot identify image file" in caplog.text
     assert list((folder / "cache").iterdir()) == []

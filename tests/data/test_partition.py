@@ -184,11 +184,17 @@ def test_shares_become_whole_numbers_by_the_largest_remainders():
 @pytest.mark.parametrize(
     ("partition", "message"),
     [
-        (Dispersed(9, min_examples=50), "9 clients, IID within domains, at least 50 images each: .* 50 of 60"),
+        (
+            Dispersed(9, min_examples=50),
+            "150 training images in each domain for 9 clients, IID within domains, at least 50 images each; got 60",
+        ),
         (Dispersed(9, alpha=0.5, min_examples=21), r"21 of 60 training images in 100 draw.*poorest client \d+\."),
         (Dirichlet(9, alpha=0.5, min_examples=21), "raise alpha"),
         (Dispersed(2), "at least one client for each of the 3 source domains; got num_clients=2"),
-        (Dispersed(500), "could not give each of 167 clients 1 of 60"),
+        (
+            Dispersed(500),
+            "at least 167 training images in each domain for 500 .*got 60. Lower num_clients or min",
+        ),
         (Shards(100, shards_per_client=4), "at least 400 training images.*got 180. Lower num_clients"),
         (FewClasses(2, 2), "2 clients of 2 classes each leave some of the 6 classes to no client. Raise num_clients"),
         (FewClasses(2, 7), "classes_per_client of at most 6, as there are classes; got 7"),

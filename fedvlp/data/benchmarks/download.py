@@ -6,7 +6,6 @@ A copy on the Hugging Face hub is parquet files; the bytes of each image are wri
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,15 +29,6 @@ SOURCE_FILE = "source.json"
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
 Say = Callable[[str], None]
-log = logging.getLogger(__name__)
-
-
-def obtain(description: Description, root: Path) -> None:
-    """Downloads a data set unless it is below the root, whoever put it there; raises as :func:`download` does."""
-    # One that has no source is refused even if it is there: the option would not do what it says elsewhere.
-    source_of(description)
-    if not is_on_disk(root, description):
-        download(description, root, log.warning)
 
 
 def download(description: Description, root: Path, say: Say) -> None:

@@ -30,14 +30,6 @@ class ListFile(NamedTuple):
     role: Role | None
 
 
-class SplitLists(NamedTuple):
-    """What lists say: the role of an image by its name, the images listed by domain, and the parts of the split."""
-
-    roles: Mapping[str, Role | None]
-    names: Mapping[str, set[str]]
-    title: str
-
-
 @dataclass(frozen=True)
 class Manifest:
     """The images of a data set on disk.
@@ -137,12 +129,11 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
     images, used = _images_of_domains(folder, domain_folders, description)
     trained = {image.domain for image in images if image.role == "train"}
     # Folders between domain and class are the split itself, if each domain has what trains; list files speak of one.
+    listed: Mapping[str, set[str]] = {}
     if len(trained) == len(description.domains):
         title = "/".join(split_folder for split_folder in description.split_folders if split_folder in used)
-        lists = SplitLists({}, {}, title)
     else:
-        lists = _read_lists(root, folder, images, description)
-        images = [replace(image, role=lists.roles.get(image.name)) for image in images]
+        images, listed, title = _read_lists(root, folder, images, description)
     # Cleaned versions have lists of the images that stayed, others a list of the duplicates.
     duplicates: set[str] = set()
     for place in _list_places(root, folder, description) if description.duplicates_list else ():
@@ -156,11 +147,11 @@ def _in_domain_folders(root: Path, description: Description) -> Manifest:
             left_out[KNOWN_BAD].append(image.name)
         elif image.name in duplicates:
             left_out["known duplicates"].append(image.name)
-        elif image.name not in lists.names.get(image.domain, (image.name,)):
+        elif image.name not in listed.get(image.domain, (image.name,)):
             left_out["images that are in no list"].append(image.name)
         else:
             files[image.domain].append(image)
-    return Manifest(folder, files, lists.title, dict(left_out))
+    return Manifest(folder, files, title, dict(left_out))
 
 
 def _find_domains(root: Path, description: Description) -> tuple[Path, dict[str, str]]:
@@ -257,8 +248,10 @@ def _list_places(root: Path, folder: Path, description: Description) -> list[Pat
     return [base / inside for base, inside in product(bases, description.list_folders)]
 
 
-def _read_lists(root: Path, folder: Path, images: Sequence[ImageFile], description: Description) -> SplitLists:
-    """Returns what the list files say.
+def _read_lists(
+    root: Path, folder: Path, images: Sequence[ImageFile], description: Description
+) -> tuple[list[ImageFile], Mapping[str, set[str]], str]:
+    """Returns the images in the roles that list files give them, the names listed by domain, and the split's parts.
 
     Raises:
         UserError: if a list contradicts another list or the folders, or some domains have no list.
@@ -283,7 +276,7 @@ def _read_lists(root: Path, folder: Path, images: Sequence[ImageFile], descripti
     trained = {file.domain for file in lists if file.role == "train"}
     # Lists that do not say what trains are no split.
     if not trained:
-        return SplitLists({}, dict(names), "")
+        return [replace(image, role=None) for image in images], names, ""
     if lacking := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
             f"Expected a list of training images for each domain of {description.name} beside {lists[0].path}; found "
@@ -292,7 +285,8 @@ def _read_lists(root: Path, folder: Path, images: Sequence[ImageFile], descripti
     used = {file.ending for file in lists if file.role is not None}
     endings = [ending for ending in chain.from_iterable(description.lists) if ending in used]
     title = "/".join(ending.removesuffix("_kfold") for ending in endings)
-    return SplitLists({name: file.role for name, file in list_of.items()}, dict(names), title)
+    roles = {name: file.role for name, file in list_of.items()}
+    return [replace(image, role=roles.get(image.name)) for image in images], names, title
 
 
 def _find_lists(places: Sequence[Path], description: Description) -> list[ListFile]:

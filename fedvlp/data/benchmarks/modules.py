@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fedvlp.data.benchmarks.download import obtain, read_source
+from fedvlp.data.benchmarks.download import download, read_source, source_of
 from fedvlp.data.benchmarks.layouts import some
-from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
+from fedvlp.data.benchmarks.manifest import Manifest, is_on_disk, read_manifest
 from fedvlp.data.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
@@ -79,7 +79,10 @@ class Benchmark(DomainFolders):
     def _manifest(self) -> Manifest:
         """The data set as it is on disk; what was left out is logged."""
         if self.download:
-            obtain(self.description, self.root)
+            # One that has no source is refused even if it is there: the option would not do what it says elsewhere.
+            source_of(self.description)
+            if not is_on_disk(self.root, self.description):
+                download(self.description, self.root, log.warning)
         manifest = read_manifest(self.root, self.description)
         for note in manifest.notes:
             log.warning("%s: %s", self.name, note)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -104,15 +104,8 @@ class ImageLists:
     header: str = ""
 
 
-LayoutPart = SplitFile | TorchvisionFolder | FolderPerClass | ImageLists
-# By the name that a TOML file calls them.
-PARTS: dict[str, type[LayoutPart]] = {
-    "class_folders": FolderPerClass,
-    "image_lists": ImageLists,
-    "split_file": SplitFile,
-    "torchvision": TorchvisionFolder,
-    "torchvision_pixels": TorchvisionPixels,
-}
+LayoutPart = SplitFile | TorchvisionFolder | TorchvisionPixels | FolderPerClass | ImageLists
+KINDS: dict[str, type[LayoutPart]] = {kind.__name__: kind for kind in get_args(LayoutPart)}
 
 
 @dataclass(frozen=True)
@@ -348,8 +341,8 @@ def _class_counts(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, int]
 def _layout(content: Mapping[str, Any]) -> Layout:
     parts = []
     for part in content["parts"]:
-        fields = {key: _frozen(value) for key, value in part.items() if key != "reader"}
-        parts.append(PARTS[part["reader"]](**fields))
+        fields = {key: _frozen(value) for key, value in part.items() if key != "kind"}
+        parts.append(KINDS[part["kind"]](**fields))
     return Layout(**{**content, "parts": tuple(parts)})
 
 

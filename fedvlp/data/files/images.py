@@ -134,16 +134,11 @@ def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "chec
     return {position: reason for position, reason in reasons.items() if reason and reason != NEARLY_BLACK}
 
 
-def in_threads(
-    function: Callable[[Item], Result], items: Sequence[Item], description: str, workers: int = 0
-) -> list[Result]:
-    """Returns what a function makes of each item, in threads and with a bar.
-
-    Threads are a few more than there are cores, but at most 32, unless a number of workers is given.
-    """
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
+    """Returns what a function makes of each item, in a few more threads than there are cores and with a bar."""
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
-    with bar, ThreadPoolExecutor(workers or min(32, (os.cpu_count() or 1) + 2)) as pool:
+    with bar, ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 2)) as pool:
         for start in range(0, len(items), 256):  # whoever stops it waits for a few of them only
             for result in pool.map(function, items[start : start + 256]):
                 results.append(result)
