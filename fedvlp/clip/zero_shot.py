@@ -15,8 +15,6 @@ from fedvlp.clip.packing import pack
 from fedvlp.utils.errors import UserError
 
 SINGLE_TEMPLATE = "a photo of a {}."
-
-
 TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)]))
 """OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
 

@@ -1,0 +1,23 @@
+"""What the command line's parser does beside LightningCLI's own."""
+
+from __future__ import annotations
+
+import time
+
+from fedvlp.commands.lightning_cli import ParsingCLI
+from fedvlp.commands.trained_config import config_option
+
+
+def seconds_to_parse(count):
+    names = [f"class {number}" for number in range(count)]
+    data = {"class_path": "fedvlp.data.without_images.PredictionData", "init_args": {"class_names": names}}
+    begin = time.process_time()
+    arguments = ["--model=PromptFL", config_option({"data": data})]
+    command = ParsingCLI(run=False, args=arguments, save_config_callback=None)
+    assert command.config.data.init_args.class_names == names
+    return time.process_time() - begin
+
+
+def test_the_time_for_class_names_is_no_square_of_their_number():
+    seconds_to_parse(1)  # imports
+    assert seconds_to_parse(1500) < 12 * seconds_to_parse(15)
