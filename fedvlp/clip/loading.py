@@ -297,12 +297,7 @@ def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
 
 
 def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
-    """Loads weights into a model, cast to the model's types.
-
-    Args:
-        model: Gets the weights.
-        blueprint: Has the weights, by OpenAI's or open_clip's names.
-        origin: Where the weights are from, for the message.
+    """Loads a blueprint's weights into a model, cast to the model's types; ``origin`` is for the message.
 
     Raises:
         UserError: If the weights are those of another architecture.

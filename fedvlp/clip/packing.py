@@ -128,14 +128,9 @@ class TokenRows(nn.Module):
 def encode_side_by_side(
     tower: TextTower, rows: Sequence[TokenRows], prompts: Sequence[Float[Tensor, "L D"]]
 ) -> list[Float[Tensor, "sequences d"]]:
-    """Returns the joint features of packed rows, not normalised, by one call of the tower.
+    """Returns the joint features of packed rows, each under its own prompt, not normalised, by one call of the tower.
 
     Products with few rows of tokens are slow, so this is for small packs.
-
-    Args:
-        tower: The text tower.
-        rows: Packed rows of any lengths.
-        prompts: A prompt for each of them.
     """
     tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
     starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)

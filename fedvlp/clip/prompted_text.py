@@ -126,8 +126,14 @@ class PromptedTextEncoder(nn.Module):
             UserError: If the words have more tokens than the prompt.
         """
         prompt = torch.randn(self.prompt_length, self.clip.text_width, generator=generator) * 0.02
-        if words is None:
-            return prompt
+        if words is not None:
+            vectors = self.word_vectors(words)
+            # The rest is random, so that its vectors differ from each other.
+            prompt[: len(vectors)] = vectors.to(prompt)
+        return prompt
+
+    def word_vectors(self, words: str) -> Float[Tensor, "_ D"]:
+        """Returns the words' token embeddings; refuses more than the prompt has vectors."""
         ids = self.clip.tokenize([words])[0][1:-1]
         if len(ids) > self.prompt_length:
             raise UserError(
@@ -135,10 +141,7 @@ class PromptedTextEncoder(nn.Module):
                 f"Use fewer words or a prompt_length of at least {len(ids)}."
             )
         device = next(self.clip.parameters()).device
-        embeddings = self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device))
-        # The rest is random, so that its vectors differ from each other.
-        prompt[: len(ids)] = embeddings.detach().to(prompt)
-        return prompt
+        return self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device)).detach()
 
     def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
         """Each class's token ids, prompt included, through its end-of-text token."""

@@ -15,20 +15,18 @@ from fedvlp.clip.packing import pack
 from fedvlp.utils.errors import UserError
 
 SINGLE_TEMPLATE = "a photo of a {}."
-
-
 TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)]))
 """OpenAI's 80 templates, "a photo of a {}." first; the first 60, up to "itap of the {}.", are TRIP's ensemble."""
 
 
 def clean_class_name(name: str) -> str:
-    """Returns a folder's name as words: `_` and `-` become spaces, white space is squeezed, case is kept.
+    """Returns a folder's name as words: `_` becomes a space, white space is squeezed, hyphens and case are kept.
 
     Example:
         >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
-        ('Alarm Clock', 't shirt')
+        ('Alarm Clock', 't-shirt')
     """
-    return " ".join(name.replace("_", " ").replace("-", " ").split())
+    return " ".join(name.replace("_", " ").split())
 
 
 def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:

@@ -235,7 +235,7 @@ class ClassFolders(DomainFolders):
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
     """Returns the names of each class that is spelt in several ways, but for some others, that of most images first.
 
-    CLIP reads names that differ in capitals, spaces, ``_`` and ``-`` alone as one.
+    Names that differ in capitals, spaces, ``_`` and ``-`` alone are taken for spellings of one.
     """
     counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
     groups: dict[str, list[str]] = defaultdict(list)

@@ -217,11 +217,9 @@ class BoundLoaders:
 
 
 class Shuffle(Sampler[tuple[int, int]]):
-    """Draws an order of images, and a seed for each image's augmentation, for one pass after another.
+    """Draws an order of ``count`` images, and a seed for each image's augmentation, for one pass after another.
 
-    Args:
-        count: number of images.
-        seed: all that the draws depend on; the global generator is neither read nor moved.
+    The draws depend on ``seed`` alone; the global generator is neither read nor moved.
     """
 
     def __init__(self, count: int, seed: int) -> None:

@@ -10,9 +10,8 @@ x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." ->
 
 Departures:
     * The paper is not about federated learning: prompt and Meta-Net are sent and averaged by training images.
-    * Its ten epochs are ten rounds of one epoch, at its rate of 0.002 throughout: neither its cosine schedule nor its
-      warm-up, and no augmentation, so that image features are computed once (``--trainer.local.schedule``,
-      ``--data.augmentation`` have them). Momentum and weight decay are the released code's, from Dassl.
+    * Its ten epochs are ten rounds of one epoch, also for its cosine and its warm-up. No augmentation, so that image
+      features are computed once. Momentum and weight decay are the released code's, from Dassl.
     * The Meta-Net sees the normalised image feature, as in the released code; the paper does not say.
 """
 

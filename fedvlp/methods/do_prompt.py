@@ -16,7 +16,7 @@ Departures:
       fine-tuning, so that the two differ in the prompts alone. As in the paper the tower is trained.
     * A reads the joint feature of the image, for which the released code takes the class token before the head. As
       there no gradient goes through it into the tower. A has one hidden layer with ReLU, four times the tower's width.
-    * Rates are the released code's, as multiples of the tower's: 200 for prompts, 20 for the adapter. No dropout.
+    * Rates and weight decays are the released code's, but that vectors of the tower have no decay. No dropout.
     * A prompt follows the image's tokens, as in the released code, and goes through CLIP's first normalisation.
     * Batches are drawn from the pool of all domains, not equally from each.
 """
@@ -24,7 +24,6 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -47,13 +46,14 @@ class DoPrompt(ImageTowerLearner):
         domains: The source domains.
         prompt_length: Number of learned vectors L of each domain.
         domain_weight: Weight lambda of the loss by which the adapter learns an image's domain, at least 0.
-        prompt_rate: Learning rate of the prompts, as a multiple of the tower's.
-        adapter_rate: The same of the adapter.
+        prompt_lr: Learning rate of the prompts; the optimizer's own is the tower's alone.
+        adapter_lr: Learning rate of the adapter.
+        prompt_weight_decay: Weight decay of prompts and adapter, at least 0.
     """
 
     needs_domains = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the paper's options)
         self,
         class_names: Names,
         domains: Names,
@@ -61,14 +61,16 @@ class DoPrompt(ImageTowerLearner):
         *,
         prompt_length: PositiveInt = 4,
         domain_weight: NonNegativeFloat = 1.0,
-        prompt_rate: PositiveFloat = 200.0,
-        adapter_rate: PositiveFloat = 20.0,
+        prompt_lr: PositiveFloat = 1e-3,
+        adapter_lr: PositiveFloat = 1e-4,
+        prompt_weight_decay: NonNegativeFloat = 1e-5,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
         self.width = self.image_tower.for_prompts().width  # W, of a token; a tower that reads no prompts is refused
         self.domain_weight = domain_weight
-        self.rates = {"prompts": prompt_rate, "adapter": adapter_rate}
+        self.rates = {"prompts": prompt_lr, "adapter": adapter_lr}
+        self.prompt_weight_decay = prompt_weight_decay
         self.prompts = nn.Parameter(initial_prompt((len(domains), prompt_length, self.width)))  # [K, L, W]
         scores = len(domains) * prompt_length
         self.adapter = nn.Sequential(
@@ -115,9 +117,11 @@ class DoPrompt(ImageTowerLearner):
         return losses["loss"]
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Returns the trained parameters in groups, with rates of their own for prompts and adapter."""
-        groups: list[LayerGroup] = []
-        # Prompts and adapter are new and learn faster than the tower, which has no decay over layers here.
-        for part, rate in {"visual": 1.0, **self.rates}.items():
-            groups += [replace(group, factor=rate) for group in layer_groups(select(trainable, [part]), decay=1.0)]
+        """Returns the trained parameters in groups, with options of their own for prompts and adapter."""
+        groups = layer_groups(select(trainable, ["visual"]), self.layer_decay)
+        # Prompts and adapter are new and learn faster than the tower.
+        for part, rate in self.rates.items():
+            parameters = list(select(trainable, [part]).values())
+            options = {"lr": rate, "weight_decay": self.prompt_weight_decay}
+            groups.append(LayerGroup(1.0, decays=True, parameters=parameters, options=options))
         return groups

@@ -18,7 +18,8 @@ Departures:
     * One image of another client and lambda are drawn for each image and step, the former from all that are shared. The
       released code draws a client first and, as it stands, has lambda 1 and the mean of each channel alone for M.
     * theta' counts as constant but for theta itself (MAML's first order), as in the released code.
-    * beta is the released code's, whose clipping of the inner gradient to [-100, 100] is left out.
+    * beta is the released code's, whose clipping of the inner gradient to [-100, 100] is left out, as is that of the
+      pixels of x' to [0, 255]. Clients are weighed by their images; the released code rounds weights to two digits.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ Departures:
     * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
     * Each F_j starts from values of its own and a bias of 0, which is trained; in the released code those behind the
       first are copies.
-    * The released code's random crops, warm-up and cosine are left to the options of data and trainer. Its momentum and
-      weight decay, which the paper does not give, are Dassl's.
+    * The released code's warm-up and cosine are over rounds in place of epochs, and its random crops left to
+      ``data.augmentation``. Its momentum and weight decay, which the paper does not give, are Dassl's.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Departures:
     * f_0 sees the image as it is; there it is flipped in half of the batches.
     * There a client takes one step a round, on its last batch; here one on each. Its last stage, which trains low-rank
       updates once the loss is below 0.5, is left out, and the mean is without weights.
-    * Rounds and batch are PromptFL's, without a schedule, as for FedTPG, on whose code the released one is built.
+    * Rounds and batch are PromptFL's, with a cosine over them, as for FedTPG, on whose code the released one is built.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Departures:
       ``held_out_evaluation: mean`` takes the mean of the clients' probabilities in place of that.
     * All iterations are done. The released code stops when the mean change over a batch is below 0.001, so that an
       image's class depends on what else is in its batch.
+    * One optimizer trains all clients there, so that momentum goes from client to client. Here each has its own, afresh
+      in each round.
     * lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; there lambda is 0.01.
     * Only ViTs have patches in the joint space here; the released code rewrites the attention pool of ResNets for it.
     * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.

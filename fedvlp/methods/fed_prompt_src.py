@@ -17,8 +17,8 @@ Departures:
       and clients go on from the newest prompts.
     * All three distances are means over their elements, the KL over images and classes: the released code has it so,
       and the weights 25 and 10 were chosen for it.
-    * The released code's random crops, warm-up and cosine are left to the options of data and trainer. Its momentum and
-      weight decay are Dassl's.
+    * The released code's warm-up and cosine are over rounds in place of epochs, and its random crops left to
+      ``data.augmentation``. Its momentum and weight decay are Dassl's.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ Departures:
     * l_L2R is the mean length, as in the released code; the paper and a benchmark have its square.
     * The class Gaussians are averaged like all that is trained, so that they are one for all clients, as the paper
       asks. The released code lets each client go on with what it had, and scales z before it meets them.
+    * Clients are weighed by their images; the released code takes the mean without weights.
     * mu classifies in evaluation; the released code takes the mean of the probabilities of several draws.
 """
 

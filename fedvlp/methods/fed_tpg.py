@@ -14,9 +14,9 @@ Departures:
       and so the same prompt while their networks are the same. There it is the mean without weights.
     * The paper leaves the network's inside open. It is the released code's: layer norms before attention and MLP, and
       biases; no residual connection around the attention, but one around the MLP, which has 4 D units of a gated GELU.
-    * Rounds and batch are PromptFL's. The paper has 500 rounds of one epoch with batches of 200 and a cosine schedule;
-      its clients have so few images that such a round is about one step. Momentum starts anew each round
-      (``--trainer.local.reset_optimizer false`` keeps it).
+    * Rounds and batch are PromptFL's, and the cosine falls over these. The paper has 500 rounds of one epoch with
+      batches of 200; its clients have so few images that such a round is about one step. Momentum starts anew each
+      round (``--trainer.local.reset_optimizer false`` keeps it).
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class ImageTowerLearner(FederatedModule):
         if self.make_optimizer is None or not (trainable := self.trainable_by_name()):
             return super().configure_optimizers()
         groups = self.parameter_groups(trainable)
-        optimizer = self.make_optimizer([{"params": group.parameters} for group in groups])
+        optimizer = self.make_optimizer([{"params": group.parameters, **group.options} for group in groups])
         # The optimizer has filled in the rate and the decay of its options, from which each group takes its share.
         for settings, group in zip(optimizer.param_groups, groups, strict=True):
             settings["lr"] *= group.factor
@@ -217,6 +217,7 @@ class LayerGroup:
     factor: float  # on the learning rate
     decays: bool  # whether they get weight decay
     parameters: list[Tensor] = field(default_factory=list)
+    options: Mapping[str, float] = field(default_factory=dict)  # in place of the optimizer's
 
 
 def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGroup]:

@@ -9,8 +9,9 @@ Symbols: w_i text feature of class i under the learned prompt -> ``self.text(pro
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's, so that the loss is all that differs; rate, momentum and weight decay are the
-      released code's, the rate constant. No augmentation, so that image features are computed once.
+      Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch is a
+      round here. ``protocols/base_to_new_kgcoop`` has its own epochs and batch. No augmentation, so that image
+      features are computed once.
     * The paper does not say whether the features in L_kg are normalised. Here they are, as where they classify: their
       length has no effect on a class's probability. The released code takes the mean of 1 - cos, which is half the
       squared distance of normalised features, so its 8 is a ``distance_weight`` of 4 here.

@@ -18,13 +18,15 @@ Departures:
     * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``held_out_evaluation: mean`` and
       ``each`` take the clients' own models instead. The paper measures domains that clients have.
     * The released code takes places in a list without the client itself for clients, so that from its own place on it
-      gets the one before, at times itself. Here experts are the nearest.
-    * Clients of a round get the prompts of the rounds before. In the released code they train one after another, and
-      later ones get what earlier ones have just sent.
+      gets the one before, at times itself; and as its script calls it, without ``method``, it lends random ones. Here
+      experts are the nearest.
+    * Clients of a round get the prompts of the rounds before, and each has its own optimizer. In the released code they
+      train one after another: later ones get what earlier ones have just sent, and go on with their momentum.
     * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
       take part in a round.
-    * The cosine schedule of P_i is left to ``trainer.local.schedule``, which then holds for the gating as well; no
-      augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
+    * The cosine and the warm-up of P_i are over rounds; the gating's rate is constant. The released code has one
+      schedule for all clients, a step for each local epoch of each, whose cosine falls and rises every few of these.
+    * No augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ class PFedMoAP(PromptLearner):
         heads: Heads of the gating's attention.
         attention_scale: What the attention's products are multiplied by.
         local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
-        gating_lr: Learning rate of the gating.
+        gating_lr: Learning rate of the gating, which no schedule changes.
         held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` mean prompt alone,
             the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
     """
@@ -112,12 +114,13 @@ class PFedMoAP(PromptLearner):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Returns one optimizer, in which the gating has its own learning rate."""
+        """Returns one optimizer, in which the gating has its own learning rate, whatever the schedule."""
         trained = self.trainable_by_name()
         if self.make_optimizer is None or not trained:
             return super().configure_optimizers()
         prompt = trained.pop("local_prompt")
-        return self.make_optimizer([{"params": [prompt]}, {"params": list(trained.values()), "lr": self.gating_lr}])
+        gating = {"params": list(trained.values()), "lr": self.gating_lr, "scheduled": False}
+        return self.make_optimizer([{"params": [prompt]}, gating])
 
     def shared_state(self) -> State:
         """Returns the slots of all clients' prompts, and the mean prompt."""

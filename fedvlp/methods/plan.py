@@ -16,7 +16,9 @@ Departures:
     * r, the shape of q and its scale are not in the paper: r = 8 comes nearest to its cost, q meets the mean over
       tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
     * The released aggregator, of 81.9 M parameters, is an option. Its mistakes are not: a text aggregator that is never
-      trained, prompts without a local loss after the first round, blocks mixed up by their names.
+      trained, prompts without a local loss after the first round, from when on stage 1 trains the visual aggregator
+      through the reference's entropy, and blocks mixed up by their names, so that 4 of the server's 72 slots (11 of 120
+      for DomainNet) hold a stale copy.
     * The first reference has the released code's 60 templates; the paper names none. Its SGD is plain; the released
       code's momentum 0.9 and weight decay 5e-4 are in the config ``plan_released``.
 """

@@ -10,8 +10,9 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
 
 Departures:
     * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's, so that the gradient is all that differs; rate, momentum and weight decay are the
-      released code's, the rate constant. No augmentation, so that image features are computed once.
+      Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch is a
+      round here. ``protocols/base_to_new_prograd`` has its own epochs and shots. No augmentation, so that image
+      features are computed once.
     * The teacher has one template for all data sets, "a photo of a {}."; the released code has one of each data set's
       own. Its temperature is 1, as there.
     * Where both predict the same, G_g is zero but for rounding, and its direction noise. Where |G_g| is at most
@@ -21,6 +22,7 @@ Departures:
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -39,7 +41,8 @@ class ProGrad(PromptLearner):
         projection: Lambda, the share of what opposes zero-shot CLIP that is taken from a gradient, in [0, 1]; with 0 it
             is PromptFL.
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
+        init_words: Words that the prompt starts from, as its last vectors behind zeros, as in the released code; random
+            vectors if null.
     """
 
     def __init__(
@@ -49,12 +52,16 @@ class ProGrad(PromptLearner):
         *,
         projection: ClosedFraction = 1.0,
         prompt_length: PositiveInt = 16,
-        init_words: str | None = None,
+        init_words: str | None = "a photo of a",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
+        start = self.text.initial_prompt()
+        if init_words is not None:
+            words = self.text.word_vectors(init_words).to(start)
+            start = F.pad(words, (0, 0, prompt_length - len(words), 0))
+        self.prompt = nn.Parameter(start)  # [L, D]
         self.projection = projection
         self.teacher = ZeroShotTeacher(self.clip, class_names, templates=1)
 

@@ -178,4 +178,4 @@ def _class_names(manifest: Manifest, description: Description) -> str:
         if clip_name and [clip_name] != prompt_names(description.name, [name], "plain"):
             renamed.append(f"{name} -> {clip_name}")
     exceptions = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
-    return f"class names in prompts: spaces for _ and -{exceptions}"
+    return f"class names in prompts: spaces for _{exceptions}"

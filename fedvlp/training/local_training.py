@@ -30,20 +30,28 @@ GRADIENT_SCALE = 1024.0
 class Schedule(ABC):
     """A factor on the learning rate of every optimizer of a round; a subclass is a frozen dataclass.
 
+    What papers on training at one place schedule by epochs is scheduled by rounds here, whatever their local epochs.
+
     Attributes:
-        warmup_rounds: rounds at the start that train with ``warmup_factor``; the decay is counted from their end.
-        warmup_factor: factor in these rounds.
+        warmup_rounds: rounds at the start that train at ``warmup_lr``; the decay is counted from their end.
+        warmup_lr: learning rate of the optimizer in these rounds; groups with rates of their own keep the proportion.
         needs_rounds: whether a factor depends on the number of all rounds.
     """
 
     warmup_rounds: NonNegativeInt
-    warmup_factor: PositiveFloat
+    warmup_lr: PositiveFloat
     needs_rounds = False
 
-    def factor(self, round: int, rounds: int) -> float:
-        """The factor on the learning rate after so many finished rounds, of so many in all."""
+    def factor(self, round: int, rounds: int, lr: float | None) -> float:
+        """The factor on the optimizer's learning rate ``lr`` after so many finished rounds, of so many in all.
+
+        Raises:
+            UserError: in a warm-up of a method whose optimizer is not an option, so that its rate is not known.
+        """
         if round < self.warmup_rounds:
-            return self.warmup_factor
+            if lr is None:
+                raise UserError("A warm-up needs a method whose optimizer is an option. Leave warmup_rounds at 0.")
+            return self.warmup_lr / lr
         return self.decay(round - self.warmup_rounds, rounds)
 
     @abstractmethod
@@ -56,15 +64,15 @@ class Constant(Schedule):
     """The optimizer's own learning rate, after a warm-up.
 
     Args:
-        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
-        warmup_factor: Factor on the learning rate in these rounds, > 0.
+        warmup_rounds: Rounds at the start that train at ``warmup_lr``.
+        warmup_lr: Learning rate in these rounds, > 0.
 
-    >>> [Constant(warmup_rounds=1, warmup_factor=0.25).factor(r, 3) for r in range(3)]
+    >>> [Constant(warmup_rounds=1, warmup_lr=0.001).factor(r, 3, 0.004) for r in range(3)]
     [0.25, 1.0, 1.0]
     """
 
     warmup_rounds: NonNegativeInt = 1
-    warmup_factor: PositiveFloat = 0.1
+    warmup_lr: PositiveFloat = 1e-5
 
     def decay(self, round: int, rounds: int) -> float:
         """1 in all rounds."""
@@ -77,16 +85,16 @@ class ExponentialDecay(Schedule):
 
     Args:
         gamma: Factor from one round to the next, in (0, 1].
-        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
-        warmup_factor: Factor on the learning rate in these rounds, > 0.
+        warmup_rounds: Rounds at the start that train at ``warmup_lr``.
+        warmup_lr: Learning rate in these rounds, > 0.
 
-    >>> [ExponentialDecay(gamma=0.5).factor(r, 4) for r in range(4)]
+    >>> [ExponentialDecay(gamma=0.5).factor(r, 4, 0.002) for r in range(4)]
     [1.0, 0.5, 0.25, 0.125]
     """
 
     gamma: FractionAboveZero
     warmup_rounds: NonNegativeInt = 0
-    warmup_factor: PositiveFloat = 0.1
+    warmup_lr: PositiveFloat = 1e-5
 
     def decay(self, round: int, rounds: int) -> float:
         """The power gamma^r."""
@@ -97,18 +105,19 @@ class ExponentialDecay(Schedule):
 class CosineDecay(Schedule):
     """The learning rate falls along half a cosine: (1 + cos(pi r / R)) / 2, the schedule of CoOp.
 
-    CoOp warms up for one epoch at 1e-5, which is 0.005 of its rate, and counts r from the end of the warm-up.
+    CoOp and those built on it warm up for one epoch at 1e-5, and count r from the end of the warm-up. Their epoch is a
+    round here: of 15 rounds one is the warm-up.
 
     Args:
-        warmup_rounds: Rounds at the start that train with ``warmup_factor``.
-        warmup_factor: Factor on the learning rate in these rounds, > 0.
+        warmup_rounds: Rounds at the start that train at ``warmup_lr``.
+        warmup_lr: Learning rate in these rounds, > 0.
 
-    >>> [round(CosineDecay().factor(r, 4), 3) for r in range(4)]
-    [1.0, 0.854, 0.5, 0.146]
+    >>> [round(CosineDecay(warmup_rounds=1).factor(r, 4, 0.002), 3) for r in range(4)]
+    [0.005, 1.0, 0.854, 0.5]
     """
 
     warmup_rounds: NonNegativeInt = 0
-    warmup_factor: PositiveFloat = 0.1
+    warmup_lr: PositiveFloat = 1e-5
     needs_rounds = True
 
     def decay(self, round: int, rounds: int) -> float:
@@ -185,9 +194,9 @@ class LocalTraining:
         """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
         return num_steps(-(-client.num_examples // batch_size), self.epochs, self.steps)
 
-    def factor(self, round: int, rounds: int) -> float:
-        """The factor on the learning rates after so many finished rounds, of so many in all."""
-        return 1.0 if self.schedule is None else self.schedule.factor(round, rounds)
+    def factor(self, round: int, rounds: int, lr: float | None) -> float:
+        """The factor on the optimizer's learning rate after so many finished rounds, of so many in all."""
+        return 1.0 if self.schedule is None else self.schedule.factor(round, rounds, lr)
 
     def describe(self, rounds: int) -> dict[str, Any]:
         """The options that must be equal for a run to be resumed, by their names on the command line."""
@@ -226,14 +235,16 @@ def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:
     """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
 
-    Its learning rates are taken times ``factor``; it continues from the moments in ``state``, if there are any.
+    Its learning rates are taken times ``factor``, but for groups that say ``scheduled: False``; it continues from the
+    moments in ``state``, if there are any.
     """
     optimizer = module.configure_optimizers()
     if optimizer is None:
         return None
     # The schedule scales each group, since a method may train its layers at different rates.
     for group in optimizer.param_groups:
-        group["lr"] *= factor
+        if group.get("scheduled", True):
+            group["lr"] *= factor
     if state:
         load_optimizer_state(optimizer, module.communicable_state(), state)
     return fabric.setup_optimizers(optimizer)

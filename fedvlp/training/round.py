@@ -21,6 +21,7 @@ from fedvlp.core.state import (
     upload_error,
 )
 from fedvlp.runs.client_store import restored, with_stored
+from fedvlp.runs.run_folder import describe_optimizer
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
@@ -58,6 +59,11 @@ class Run:
     clients: Clients
     expected: dict[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
 
+    def learning_rate_factor(self, round: int) -> float:
+        """What the schedule multiplies the learning rates with after so many finished rounds."""
+        settings = describe_optimizer(self.here.module) or {}
+        return self.here.local.factor(round, self.rounds, settings.get("lr"))
+
 
 def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     """One communication round: the federation's state after it, and the round's metrics so far."""
@@ -68,7 +74,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     run.here.hooks.call("on_round_start", phases=[setup.phase for setup in run.setups], cohort=cohort)
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
-        metrics["learning_rate_factor"] = run.here.local.factor(number, run.rounds)
+        metrics["learning_rate_factor"] = run.learning_rate_factor(number)
     # Drawn before anything is trained: who drops out costs no time and sees no phase.
     rejected = drop_out(run, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
@@ -100,7 +106,7 @@ def make_task(
         rounds=run.rounds,
         # Asked for late, since sites say only as they join how many images they have.
         all_clients=lambda: run.here.data.clients,
-        learning_rate_factor=run.here.local.factor(number, run.rounds),
+        learning_rate_factor=run.learning_rate_factor(number),
         shares_of_steps=step_shares,
     )
 

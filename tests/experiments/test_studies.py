@@ -181,7 +181,10 @@ def test_the_readme_has_every_study_and_its_notes():
 
 NOT_COMPARED = {
     "diprompt_labels": "DiPrompT with another way to find domains",
+    "fed_mvp_released": "FedMVP as its code is, and not as its paper",
+    "kgcoop_released": "KgCoOp as its code is, and not as its paper",
     "plan_released": "PLAN as its code is, and not as its paper",
+    "promptfl_released": "PromptFL as its code is, and not as its paper",
     "trip_keys": "TRIP with another start of its clusters",
     "trip_released": "TRIP as its code is, and not as its paper",
 }

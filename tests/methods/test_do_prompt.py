@@ -86,14 +86,19 @@ def test_an_image_is_classified_without_its_domain(module, images):
         assert torch.equal(module({"images": images, "domain": torch.tensor(domains)}), plain)
 
 
-def test_rates_of_prompts_and_adapter(module):
+def test_the_optimizers_rate_and_decay_are_the_towers_alone(clip):
+    module = DoPrompt(
+        CLASSES, DOMAINS, clip, optimizer=lambda groups: torch.optim.AdamW(groups, lr=1e-5, weight_decay=0.02)
+    )
     optimizer = module.configure_optimizers()
     names = {id(value): name for name, value in module.named_parameters() if value.requires_grad}
-    rates = {}
+    rates, decays = {}, {}
     for group in optimizer.param_groups:
         for value in group["params"]:
             name = names[id(value)]
             rates[name.split(".")[0]] = group["lr"]
-            assert group["weight_decay"] == (0.01 if value.ndim > 1 else 0.0)
-    assert rates == pytest.approx({"visual": 5e-6, "prompts": 1e-3, "adapter": 1e-4})
-    assert len(names) == sum(len(group["params"]) for group in optimizer.param_groups)
+            decays[name] = group["weight_decay"]
+    assert rates == {"visual": 1e-5, "prompts": 1e-3, "adapter": 1e-4}
+    assert decays.keys() == set(names.values())
+    assert {decays["prompts"], decays["adapter.0.weight"], decays["adapter.2.bias"]} == {1e-5}
+    assert (decays["visual.proj"], decays["visual.ln_post.bias"]) == (0.02, 0.0)

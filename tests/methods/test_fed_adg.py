@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedvlp.core.state import numel
 from fedvlp.methods import FedADG
@@ -21,31 +22,31 @@ def make(clip, **options):
 def slow_score(module, feature, label):
     """D of one feature: projected at the length sqrt(d), the class behind it, two layers, a sigmoid."""
     scaled = feature / feature.square().sum().sqrt() * len(feature) ** 0.5
-    row = torch.cat([module.projection @ scaled, torch.eye(3)[label]])
-    first, last = module.discriminator[0], module.discriminator[2]
+    row = torch.cat([module.discriminator.projection.weight @ scaled, 0.7 * torch.eye(3)[label]])
+    first, last = module.discriminator.layers[0], module.discriminator.layers[2]
     hidden = first.weight @ row + first.bias
     hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
     return 1 / (1 + (-(last.weight[0] @ hidden + last.bias[0])).exp())
 
 
 def slow_losses(module, images, noise, weight):
-    """The losses of tower, discriminator and generator, image by image."""
+    """The losses of tower, discriminator and generator by the script for PACS, image by image."""
     first, last = module.generator[0], module.generator[2]
     tower, discriminator, generator = [], [], []
     for image, drawn, label in zip(images, noise, LABELS.tolist(), strict=True):
         feature = module.image_features(image[None])[0]
-        hidden = first.weight @ torch.cat([drawn, torch.eye(3)[label]]) + first.bias
+        hidden = first.weight @ torch.cat([drawn, 0.7 * torch.eye(3)[label]]) + first.bias
         reference = last.weight @ torch.where(hidden > 0, hidden, 0.01 * hidden) + last.bias
         cosines = torch.stack([feature @ text / feature.norm() for text in module.text_features])
         cross_entropy = -(module.clip.logit_scale * cosines).log_softmax(0)[label]
         real, made = slow_score(module, feature, label), slow_score(module, reference, label)
         tower.append(weight * cross_entropy + (1 - weight) * (1 - real) ** 2)
-        discriminator.append(-(made**2) - (1 - real) ** 2)
-        generator.append((1 - made) ** 2)
+        discriminator.append((1 - made) ** 2 + real**2)
+        generator.append(made**2)
     return [sum(losses) / 4 for losses in (tower, discriminator, generator)]
 
 
-@pytest.mark.parametrize("weight", [0.55, 0.1])
+@pytest.mark.parametrize("weight", [0.85, 0.1])
 def test_each_network_gets_the_gradient_of_its_own_loss(clip, images, weight):
     module = make(clip, class_weight=weight)
     torch.manual_seed(9)
@@ -62,6 +63,32 @@ def test_each_network_gets_the_gradient_of_its_own_loss(clip, images, weight):
             assert (value.grad - gradient).abs().max() < 1e-5 * max(gradient.abs().max(), 1.0)
 
 
+def test_the_projection_has_length_1_and_is_trained_with_the_discriminator(clip):
+    module = make(clip)
+    assert module.discriminator.projection.weight.norm().item() == pytest.approx(1)
+    assert "discriminator.projection.weight" in module.trainable_by_name()
+
+
+def test_references_move_towards_the_features_of_images(clip, images):
+    module = make(clip)
+    module.visual.requires_grad_(False)
+    optimizer = torch.optim.Adam([*module.generator.parameters(), *module.discriminator.parameters()], lr=1e-3)
+    noise = torch.rand(4, clip.embed_dim)
+    classes = 0.7 * F.one_hot(LABELS, 3).float()
+    features = module.image_features(images)
+
+    def nearness():
+        references = module.generator(torch.cat([noise, classes], dim=1))
+        return F.cosine_similarity(references, features).mean().item()
+
+    before = nearness()
+    for _ in range(100):
+        optimizer.zero_grad()
+        module.training_step((images, LABELS), 0).backward()
+        optimizer.step()
+    assert nearness() > before + 0.1
+
+
 def test_the_generator_is_sent_and_the_discriminator_stays(image_root, tmp_path):
     run = make_run(image_root, tmp_path, "fed_adg", "--trainer.rounds=1")
     run.trainer.fit(run.model, run.datamodule)
@@ -70,5 +97,5 @@ def test_the_generator_is_sent_and_the_discriminator_stays(image_root, tmp_path)
     tower = sum(value.numel() for value in run.model.visual.parameters())
     assert numel(run.model.shared_state()) == tower + (width + 3 + 1) * 512 + (512 + 1) * width
     assert not any(name.startswith("discriminator") for name in [*state.server.shared, *state.server.deployed])
-    own = [kept["discriminator.0.weight"] for kept in state.personal.values()]
+    own = [kept["discriminator.projection.weight"] for kept in state.personal.values()]
     assert not torch.equal(own[0], own[1])

@@ -20,6 +20,7 @@ OF_THEIR_CLASSES = {"fed_adg", "fed_apt", "fed_sr", "fine_tuning_head", "pfed_pg
 GIVEN = {"domains": ["ink", "paint"], "num_clients": 2, "templates": 2}
 LIKE_ANOTHER = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
 LIKE_ANOTHER |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
+LIKE_ANOTHER |= {"promptfl_released", "kgcoop_released", "fed_mvp_released"}
 """Configs of which another has the same tensors and the same way to the logits."""
 
 

@@ -11,9 +11,9 @@ from fedvlp.methods.prograd import aligned_gradient
 CLASSES = ["red circle", "star", "big square"]
 
 
-def made(clip, **options):
+def made(clip, init_words=None, **options):
     torch.manual_seed(3)
-    return ProGrad(CLASSES, clip, prompt_length=4, **options)
+    return ProGrad(CLASSES, clip, prompt_length=4, init_words=init_words, **options)
 
 
 def labels_of(clip, images, agree):
@@ -69,6 +69,13 @@ def test_gradient_is_that_of_the_paper(clip, images, agree, share):
     loss, found = stepped(module, images, labels)
     assert loss == pytest.approx(value, rel=1e-5)
     assert (found.flatten() - expected).abs().max() < 1e-5 * expected.abs().max().clamp_min(1.0)
+
+
+def test_starts_from_words_behind_zeros(clip):
+    words = PromptFL(CLASSES, clip, prompt_length=2, init_words="a photo").prompt
+    start = made(clip, init_words="a photo").prompt
+    assert torch.equal(start[2:], words)
+    assert not start[:2].any()
 
 
 def test_without_projection_it_is_promptfl(clip, images):

@@ -70,8 +70,10 @@ def test_equals_lightnings_trainer(build, method, tmp_path):
 
     def with_schedule():
         optimizer = type(plain.model).configure_optimizers(plain.model)
+        lr = optimizer.defaults["lr"]
         rate = CosineDecay(warmup_rounds=1)
-        return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: rate.factor(epoch, ROUNDS))]
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: rate.factor(epoch, ROUNDS, lr))
+        return [optimizer], [scheduler]
 
     trainer = lightning.Trainer(
         max_epochs=ROUNDS, reload_dataloaders_every_n_epochs=1, default_root_dir=tmp_path, **QUIET

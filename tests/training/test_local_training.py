@@ -1,6 +1,5 @@
 """How a client trains: which batches it sees, at which rates, and what its optimizer remembers."""
 
-import math
 from itertools import chain
 
 import lightning as L
@@ -107,63 +106,80 @@ def test_epochs_must_be_above_zero(tmp_path, epochs):
         federation(tmp_path, epochs=epochs)
 
 
-def factors(schedule, rounds):
-    return [schedule.factor(round, rounds) for round in range(rounds)]
+def factors(schedule, rounds, lr=0.002):
+    return [schedule.factor(round, rounds, lr) for round in range(rounds)]
 
 
 def test_exponential_decay_of_trip():
     """0.8 a round over 15 rounds: the last one trains with 0.8^14 = 4.4 % of the rate."""
     assert factors(ExponentialDecay(0.8), 4) == pytest.approx([1, 0.8, 0.64, 0.512])
-    assert ExponentialDecay(0.8).factor(14, 15) == pytest.approx(0.04398, abs=1e-5)
+    assert ExponentialDecay(0.8).factor(14, 15, 4e-4) == pytest.approx(0.04398, abs=1e-5)
     assert factors(ExponentialDecay(1.0), 5) == [1.0] * 5
 
 
-def test_cosine_decay_after_a_constant_warmup():
-    """CoOp's epochs: 1e-5 of 0.002 once, then half a cosine that starts at the full rate."""
-    schedule = CosineDecay(warmup_rounds=1, warmup_factor=1e-5 / 0.002)
-    expected = [0.005, 1, (1 + math.sqrt(0.5)) / 2, 0.5]
-    assert factors(schedule, 4) == pytest.approx(expected)
-    assert factors(CosineDecay(), 2) == pytest.approx([1, 0.5])
-
-
-def test_cosine_agrees_with_pytorch():
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.3)
-    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)
+def dassls_rates(lr, epochs, warmup_epochs, warmup_lr):
+    """The rate of each epoch by ConstantWarmupScheduler before CosineAnnealingLR, each stepped after an epoch."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
     rates = []
-    for _ in range(7):
-        rates.append(optimizer.param_groups[0]["lr"])
+    for epoch in range(epochs):
+        rates.append(warmup_lr if epoch < warmup_epochs else cosine.get_last_lr()[0])
         optimizer.step()
-        theirs.step()
-    assert [0.3 * factor for factor in factors(CosineDecay(), 7)] == pytest.approx(rates)
+        # It counts its epochs from the end of the warm-up, since Dassl's WARMUP_RECOUNT is true.
+        if epoch >= warmup_epochs:
+            cosine.step()
+    return rates
+
+
+@pytest.mark.parametrize(("lr", "epochs", "warmup"), [(0.002, 50, 1), (0.0035, 5, 1), (0.3, 7, 0), (0.04, 4, 2)])
+def test_cosine_agrees_with_dassl(lr, epochs, warmup):
+    schedule = CosineDecay(warmup_rounds=warmup, warmup_lr=1e-5)
+    expected = dassls_rates(lr, epochs, warmup, warmup_lr=1e-5)
+    assert [lr * factor for factor in factors(schedule, epochs, lr)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", [Constant, CosineDecay, lambda **options: ExponentialDecay(0.5, **options)])
 def test_every_schedule_warms_up_and_then_is_itself(schedule):
     plain = schedule(warmup_rounds=0)
-    warm = schedule(warmup_rounds=2, warmup_factor=0.25)
+    warm = schedule(warmup_rounds=2, warmup_lr=0.0005)
     assert factors(warm, 6) == [0.25, 0.25, *factors(plain, 6)[:4]]
 
 
-def test_every_group_of_a_fresh_optimizer_is_scaled(tmp_path):
+def test_a_warmup_needs_to_know_the_learning_rate(tmp_path):
+    class OwnOptimizer(Linear):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.5)
+
+    method = OwnOptimizer()
+    method.make_optimizer = None
+    with pytest.raises(UserError, match="needs a method whose optimizer is an option"):
+        federation(tmp_path, schedule=Constant()).fit(method, Points())
+    federation(tmp_path, schedule=CosineDecay()).fit(method, Points())
+
+
+def test_every_group_is_scaled_but_one_that_is_not_scheduled(tmp_path):
     optimizers = []
 
     class TwoRates(Linear):
         def __init__(self):
             super().__init__()
             self.bias = torch.nn.Parameter(torch.zeros(3))
+            self.scale = torch.nn.Parameter(torch.ones(()))
 
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD([{"params": [self.weight]}, {"params": [self.bias], "lr": 0.125}], lr=0.5)
+            bias = {"params": [self.bias], "lr": 0.125}
+            scale = {"params": [self.scale], "lr": 0.75, "scheduled": False}
+            optimizer = torch.optim.SGD([{"params": [self.weight]}, bias, scale], lr=0.5)
             optimizers.append(optimizer)
             return optimizer
 
         def forward(self, inputs):
-            return super().forward(inputs) + self.bias
+            return self.scale * super().forward(inputs) + self.bias
 
     run = federation(tmp_path, schedule=ExponentialDecay(0.5))
     run.fit(TwoRates(), Points(clients=1))
     for optimizer, factor in zip(optimizers, [1.0, 0.5, 0.25], strict=True):
-        assert [group["lr"] for group in optimizer.param_groups] == [0.5 * factor, 0.125 * factor]
+        assert [group["lr"] for group in optimizer.param_groups] == [0.5 * factor, 0.125 * factor, 0.75]
     assert [row["learning_rate_factor"] for row in run.run_state.history] == [1.0, 0.5, 0.25]
 
 

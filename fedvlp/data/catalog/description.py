@@ -363,17 +363,17 @@ DATA_SETS: dict[str, Description] = {description.name: description for descripti
 def prompt_names(data_set: str, class_names: Sequence[str], style: ClassNameStyle) -> list[str]:
     """Returns what prompts call the classes of a data set.
 
-    No name has `_` or `-`, since text encoders read them as spaces: a result names what the prompts said.
+    No name has `_`, since text encoders read it as a space: a result names what the prompts said.
 
     Args:
         data_set: name of the data set.
         class_names: names of its class folders.
-        style: "plain" makes spaces of ``_`` and ``-``; "clip" also takes the words that CLIP has read more often.
+        style: "plain" makes spaces of ``_``; "clip" also takes the words that CLIP has read more often.
 
     >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "clip")
     ['Alarm Clock', 'television']
-    >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "plain")
-    ['Alarm Clock', 'TV']
+    >>> prompt_names("DomainNet", ["aircraft_carrier", "t-shirt", "teddy-bear"], "plain")
+    ['aircraft carrier', 't-shirt', 'teddy-bear']
     """
     renamed = DATA_SETS[data_set].clip_names if style == "clip" and data_set in DATA_SETS else {}
-    return [renamed.get(name, name.replace("_", " ").replace("-", " ")) for name in class_names]
+    return [renamed.get(name, name.replace("_", " ")) for name in class_names]

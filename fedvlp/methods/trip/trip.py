@@ -19,8 +19,6 @@ Departures:
     * Clusters are the released code's: a token costs ||x - mu_m|| + theta_m, where Eqs. 3 and 4 have squared distances
       and so squares against theta; theta_m moves by sizes after capping, so it only falls. The paper's step has no
       value; that of the released code, 1e-4, is used.
-    * Hyphens in class names become spaces, as for all methods here ("t shirt", "teddy bear"); the released code
-      replaces underscores only.
     * What the paper leaves open of the other routers is decided in :mod:`.routers`.
 """
 

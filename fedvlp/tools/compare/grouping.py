@@ -167,13 +167,17 @@ def config_name(record: Record) -> str:
     named: dict[str, set[tuple[str, Any]]] = {}
     for name, config in method_configs().items():
         if config["model"]["class_path"] == record.method:
-            add_on = config.get("trainer", {}).get("local", {}).get("add_ons", {}).get("class_path")
+            local = config.get("trainer", {}).get("local", {})
+            add_on = local.get("add_ons", {}).get("class_path")
+            # How long a client trains tells a config of released settings from that of the paper.
+            work = (local.get("steps"), local.get("epochs", 1))
             is_pooled = "partition" in config.get("data", {}).get("init_args", {})
-            options = {**config["model"].get("init_args", {}), "add_on": add_on, "is_pooled": is_pooled}
+            options = {**config["model"].get("init_args", {}), "add_on": add_on, "is_pooled": is_pooled, "work": work}
             options.pop("optimizer", None)
             named[name] = set(options.items())
     add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
-    done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised}
+    work = (record.training.get("local_steps"), record.training.get("local_epochs"))
+    done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised, "work": work}
     # An option that a config leaves out has none of the values that others give it.
     true = {(option, value) for option, value in set().union(*named.values()) if done.get(option) == value}
     return min(named, key=lambda name: len({option for option, _ in named[name] ^ true}), default=record.method)

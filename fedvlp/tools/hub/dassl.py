@@ -117,9 +117,6 @@ def convert_dassl(
     lines += [f"{name}: left out, as it follows from class names and CLIP" for name in of_prompt if name in FIXED]
     if num_others := len(state_dict) - len(of_prompt):
         lines.append(f"{num_others} tensors of the frozen CLIP: left out, as CLIP is loaded by its name")
-    # Dassl's tokenizer keeps hyphens.
-    if hyphened := [name for name in class_names if "-" in name]:
-        lines.append(f"hyphens are read as spaces here and not in Dassl, so features may differ: {', '.join(hyphened)}")
     return lines
 
 

@@ -17,11 +17,13 @@ Departures:
     * The step is divided by the number of clients, for which the released code has the 3 of its own, and by the largest
       absolute gap, as there, so that no weight moves farther. The released code does not take the mean gap away
       (``centered`` false); then gaps that are all the same change weights that are not.
+    * There, R + 1 rounds are counted from 0, and the step is d (1 - (r - 1) / R), in the first above d.
     * Risks are error rates, one of the two that the released code offers; the other is the loss.
     * Of a round's cohort only clients that took part before have a gap; the weights of others stay as they are, and all
       are divided by their sum. In an average of a cohort its clients' weights are divided by theirs.
     * Gaps of which none is farther than 1e-12 from their mean (from 0 where it is not taken away) are tied and change
-      no weight. Gaps of n images differ by 1 / n^2 or more; what rounding leaves would become a full step.
+      no weight. Gaps of n images differ by 1 / n^2 or more; what rounding leaves would become a full step. Gaps that
+      are all zero make the released code's weights nan.
     * Weights are rounded to 1e-9 and count at least that, so that a client that is alone still counts.
     * A client that takes part again after several rounds compares its last tensors with the average that it finds.
     * Clients with images of one domain measure on the same validation images, which are the domain's.

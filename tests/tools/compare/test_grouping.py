@@ -132,8 +132,11 @@ def run_of(config, **other):
     options |= content["model"].get("init_args", {}) | other.pop("options", {})
     options.pop("optimizer", None)
     partition = content.get("data", {}).get("init_args", {}).get("partition")
-    rule = content.get("trainer", {}).get("local", {}).get("add_ons")
-    training = {"seed": 0, **({"add_ons": [{"class": rule["class_path"], "weight": 0.01}]} if rule else {})}
+    local = content.get("trainer", {}).get("local", {})
+    training = {"seed": 0, "local_steps": local.get("steps"), "local_epochs": local.get("epochs", 1)}
+    if "add_ons" in local:
+        training["add_ons"] = [{"class": local["add_ons"]["class_path"], "weight": 0.01}]
+    training |= other.pop("training", {})
     data = {"partition": CENTRALISED} if partition == "Pooled" else {}
     return make_record(method=method, **({"options": options, "training": training, "data": data} | other))
 
