@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
 import os
 from collections.abc import Callable, Mapping
@@ -100,6 +101,8 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
     """Writes a graph with input ``images`` and output ``logits``; the description is metadata, each value as JSON."""
     operators: Any = torch.ops.aten
     products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
+    # PyTorch 2.8 writes four lines of warnings about operators of torchvision's, which no graph here has.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     made: Any = torch.onnx.export(
         program,
         (),
