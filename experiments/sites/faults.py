@@ -107,8 +107,12 @@ def rubbish(deployed: Deployed) -> str:
     victim = deployed.setting.sites[1]
     deployed.wait_for("round_started", 2)
     kill(deployed, WARM, victim)
-    threading.Thread(target=babble, args=(deployed.homes[victim],), daemon=True).start()
-    return ending(deployed)
+    path = warm_folder(deployed.homes[victim]) / SOCKET
+    path.unlink(missing_ok=True)
+    # Closed while the folder is there, since that removes the socket's file.
+    with Listener(str(path), family="AF_UNIX") as server:
+        threading.Thread(target=babble, args=(server,), daemon=True).start()
+        return ending(deployed)
 
 
 def wrong_keys(deployed: Deployed) -> str:
@@ -180,14 +184,12 @@ def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = si
     return count
 
 
-def babble(home: Path) -> None:
-    """Answers for a site with random bytes, until this program ends."""
+def babble(server: Listener) -> None:
+    """Answers for a site with random bytes, until the listener is closed."""
     draws = random.Random(0)
-    path = warm_folder(home) / SOCKET
-    path.unlink(missing_ok=True)
-    with Listener(str(path), family="AF_UNIX") as server:
+    with suppress(OSError):
         while True:
-            with server.accept() as connection, suppress(OSError, EOFError):
+            with server.accept() as connection, suppress(EOFError, ConnectionError):
                 connection.recv_bytes()
                 connection.send_bytes(draws.randbytes(1000))
 
