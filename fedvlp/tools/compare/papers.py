@@ -125,9 +125,12 @@ class PrintedTable:
     @cached_property
     def footnotes(self) -> list[Footnote]:
         """The notes on any of its cells, numbered from 1 in this order; those of the whole table are last."""
-        notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
-        # One entry of the file names several tables, and some of its rows and columns are in one of them alone.
-        notes = [note for note in notes if any(note.is_of(row.method, *row.numbers) for row in self.rows)]
+        notes = []
+        for note in all_footnotes():
+            # One entry of the file names several tables, and some of its rows and columns are in one of them alone.
+            is_shown = any(note.is_of(row.method, *row.numbers) for row in self.rows)
+            if is_shown and f"{self.paper} {self.table}" in note.tables:
+                notes.append(note)
         return sorted(notes, key=lambda note: note.is_of_whole_table)
 
     def marks(self, method: str = "", domain: str = "") -> str:

@@ -174,8 +174,9 @@ def _labelled(
     frame["method"] = names.mask(frame["round"] == UNTRAINED, frame["settings"].map(zero_shot))
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
     if ORACLE in rounds:
-        incomplete = [label for label, members in runs.items() if not all(record.history for record in members)]
-        frame = frame[(frame["round"] != ORACLE) | ~frame["method"].isin(incomplete)]
+        for label, members in runs.items():
+            if not all(record.history for record in members):
+                frame = frame[(frame["round"] != ORACLE) | (frame["method"] != label)]
     return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
 
 
@@ -214,8 +215,11 @@ def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.Dat
 def costs(records: Sequence[Record]) -> dict[str, int]:
     """Returns the most that one client of any run sends and receives in one round; nothing if images are pooled."""
     counts = [run.communication for run in records if run.communication and not run.is_centralised]
+    most: dict[str, int] = {}
     # The most, since a client's bandwidth must do for it.
-    return {name: max(count[name] for count in counts) for name in COSTS} if counts else {}
+    for count in counts:
+        most = {name: max(count[name], most.get(name, 0)) for name in COSTS}
+    return most
 
 
 def with_intervals(table: Table) -> Table:
@@ -257,7 +261,9 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
     A metric is the name of a split, or of a role, which is the mean over its splits.
     """
     # An interval of fewer seeds than the mean would be one of another number.
-    complete = [of_seed for of_seed in by_seed if all(_splits(of_seed, metric) for metric in metrics)]
+    complete = list(by_seed)
+    for metric in metrics:
+        complete = [of_seed for of_seed in complete if _splits(of_seed, metric)]
     if len(complete) != num_seeds:
         return None
     samples = []

@@ -66,8 +66,9 @@ class Samples:
         pages = []
         for start in range(0, len(self.names), size):
             rows = slice(start, start + size)
-            pixels, shown, labels = self.pixels[rows], self.shown[rows], self.labels[rows]
-            pages.append(Samples(pixels, shown, self.names[rows], self.titles[rows], labels))
+            pages.append(
+                Samples(self.pixels[rows], self.shown[rows], self.names[rows], self.titles[rows], self.labels[rows])
+            )
         return pages
 
 

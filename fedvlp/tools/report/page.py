@@ -108,8 +108,11 @@ def _render(template: str, heading: str, day: date, **content: Any) -> str:
 def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
     """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
     names = ["data", "protocol", "clients", "shots", "split", "backbone"]
-    values = {name: [table.about.get(name, "").partition(", weights ")[0] for table in compared] for name in names}
-    shown = [column for name, column in values.items() if name in names[:2] or len(set(column)) > 1]
+    shown = []
+    for name in names:
+        column = [table.about.get(name, "").partition(", weights ")[0] for table in compared]
+        if name in names[:2] or len(set(column)) > 1:
+            shown.append(column)
     titles = [", ".join(filter(None, parts)) for parts in zip(*shown, strict=True)]
     if len(titles) > 1:
         titles = [f"{number}. {title}" for number, title in enumerate(titles, start=1)]
