@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.operations import image_tower, packed_text, patches_work, prompted_image, text_tower
+from fedvlp.catalog.description import DATA_SETS
 from fedvlp.clip import CLIP, clean_class_names
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.methods.adapt import ADAPT
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.plan import PLAN

@@ -14,22 +14,16 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import ProgressBar, RunFolderLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.metrics import Predictions
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import ImageFiles, image_paths
-from fedvlp.runs.run_folder import (
-    describe_run,
-    files_of_runs,
-    load_deployed_to_all,
-    load_trained,
-    run_name,
-    run_of,
-)
+from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
+from fedvlp.runs.run_folder import files_of_runs, run_of
 from fedvlp.training import setup
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
@@ -274,7 +268,7 @@ class Federation(ConfiguredRun):
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]
         if len(paths) == 1:
-            name, probability = names[int(predictions.predicted)], float(predictions.confidence)
+            name, probability = names[predictions.predicted.item()], predictions.confidence.item()
             self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
         folders = folder_labels(paths, given, names)
         if self.is_global_zero:

@@ -11,11 +11,12 @@ import fedvlp
 PACKAGE = Path(fedvlp.__file__).parent
 ALLOWED = {  # each folder, and the folders that its files may import besides their own
     "utils": set(),
+    "catalog": set(),
     "core": {"utils"},
     "clip": {"utils"},
     "results": {"core", "utils"},
     "runs": {"__init__", "core", "utils"},
-    "data": {"core", "utils"},
+    "data": {"catalog", "core", "utils"},
     "methods": {"clip", "core", "utils"},
     "training": {"core", "runs", "utils"},
     "callbacks": {"core", "results", "runs", "training", "utils"},
@@ -24,8 +25,8 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     | {"utils"},
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
     "sites": {"commands", "core", "data", "federation", "methods", "runs", "training", "utils"},
-    "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "results", "runs"}
-    | {"training", "utils"},
+    "tools": {"__init__", "catalog", "clip", "commands", "core", "data", "federation", "methods", "results"}
+    | {"runs", "training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.reproduce.recipe import Recipe, load_recipe
-from fedvlp.data.catalog.description import prompt_names
+from fedvlp.catalog.description import prompt_names
 
 RATE = 10.0  # 10^12 operations a second
 

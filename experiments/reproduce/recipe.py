@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvlp.data.catalog.description import DESCRIPTIONS, Description
+from fedvlp.catalog.description import DESCRIPTIONS, Description
 from fedvlp.tools.compare.papers import PrintedTable, dataset_key, main_tables
 from fedvlp.tools.sweep.command import parse_methods
 from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep

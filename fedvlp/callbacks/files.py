@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.measures import Baseline
-from fedvlp.core.metrics import Predictions
+from fedvlp.core.predictions import Predictions
 from fedvlp.results.figures import accuracy_figure, communication_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedvlp.core.metrics import Predictions
 from fedvlp.core.phases import Phase
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS, exchange

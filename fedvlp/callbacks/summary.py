@@ -17,7 +17,7 @@ from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.rounds import AccuracyRows, accuracy_table, divergence, format_accuracies, is_accuracy
-from fedvlp.runs.run_folder import describe_data
+from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
 from fedvlp.utils.files import write_json

@@ -1,4 +1,4 @@
-"""Data sets of several domains, divided among clients. Imports core and utils.
+"""Data sets of several domains, divided among clients. Imports catalog, core and utils.
 
 The way of an image: ``load_domains`` of a data module names the images of each domain (``files``, ``benchmarks``);
 ``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a

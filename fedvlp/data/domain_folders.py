@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedvlp.core.metrics import Predictions
-from fedvlp.data.catalog.description import normalise_name
+from fedvlp.catalog.description import normalise_name
+from fedvlp.core.predictions import Predictions
 from fedvlp.data.files.images import (
     EXTENSIONS,
     ArrayImages,
@@ -312,10 +311,10 @@ class FolderLabels:
 
     def by_domain(self, predictions: Predictions) -> dict[str, Predictions]:
         """Returns the predictions of each domain's images with these labels, given all in the order of paths."""
-        labels = torch.tensor(self.labels, dtype=torch.int32)
+        labels = np.array(self.labels, np.int32)
         parts = {}
         for domain in dict.fromkeys(self.domains):
-            rows = torch.tensor([row for row, each in enumerate(self.domains) if each == domain])
+            rows = [row for row, each in enumerate(self.domains) if each == domain]
             parts[domain] = Predictions(labels[rows], predictions.predicted[:, rows], predictions.confidence[:, rows])
         return parts
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from fedvlp.core.metrics import Predictions, confusion_of
+from fedvlp.core.predictions import Predictions, confusion_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors
+from fedvlp.utils.tensor_files import read_tensors, write_arrays
 
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
@@ -26,15 +27,15 @@ PredictionsByRow = Mapping[str, Mapping[str, Predictions]]
 
 def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
     """Writes the predictions into a run's folder."""
-    tensors: Tensors = {}
+    arrays: dict[str, NDArray[Any]] = {}
     splits: dict[str, dict[str, dict[str, list[str]]]] = {}
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
-            tensors |= {f"{row}/{split}/{name}": getattr(of_split, name) for name in TENSORS}
+            arrays |= {f"{row}/{split}/{name}": getattr(of_split, name) for name in TENSORS}
             names = {"clients": list(of_split.clients), "class_names": list(of_split.class_names)}
             splits.setdefault(row, {})[split] = names
     # After a power failure the run can be measured again, so nothing waits for the disk here.
-    write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
+    write_arrays(run / FILE, arrays, {"splits": splits})
 
 
 def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsByRow:
@@ -46,7 +47,7 @@ def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsBy
     path = run / FILE
     if not path.is_file():
         return {}
-    tensors, header = read_tensors(path)
+    tensors, header = read_tensors(path, framework="numpy")
     # Names of splits hold slashes themselves, so the header says which there are.
     predictions: dict[str, dict[str, Predictions]] = {}
     try:
@@ -63,9 +64,9 @@ def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsBy
     return predictions
 
 
-def _check(labels: Tensor, predicted: Tensor, confidence: Tensor, num_classes: int) -> None:
-    """Raises ValueError if tensors are no predictions of these classes."""
-    is_whole = labels.dtype == predicted.dtype == torch.int32 and predicted.numel() > 0
+def _check(labels: NDArray[Any], predicted: NDArray[Any], confidence: NDArray[Any], num_classes: int) -> None:
+    """Raises ValueError if arrays are no predictions of these classes."""
+    is_whole = labels.dtype == predicted.dtype == np.int32 and predicted.size > 0
     if not is_whole or predicted.shape != confidence.shape or predicted.shape[1:] != labels.shape or labels.ndim != 1:
         raise ValueError("other shapes or types")
     # -1 is the label of images of no class.

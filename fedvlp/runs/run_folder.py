@@ -1,23 +1,12 @@
-"""The folder of a run: its name, who trains in it, the description by which runs are compared, its checkpoints."""
+"""The folder of a run: its name, who trains in it, its files and checkpoints. Imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-from torch import nn
-
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import FederatedData
-from fedvlp.core.state import RunState, State
-from fedvlp.runs.checkpoint import check_resumed, check_trained, differences, load_checkpoint, load_deployed
-from fedvlp.runs.client_store import are_at_sites
-from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import is_locked, locked, remove_temporaries
 
@@ -28,15 +17,6 @@ FILES = (
     *("sites.json", "sweep.json", "captions.json"),
 )
 """What runs and sweeps consist of, beside safetensors files."""
-
-
-def run_name(model: FederatedModule, data: FederatedData) -> str:
-    """Returns ``<method>-<data>-<held-out domains>``, with ``-pool`` if centralised, safe as a folder's name."""
-    held_out = "+".join(data.held_out_domains) or "none"
-    name = f"{type(model).__name__}-{type(data).__name__}-{held_out}"
-    name += "-pool" if any(client.is_pool for client in data.clients) else ""
-    # Names of domains are those of folders on another disk, which may have signs that this one refuses.
-    return "".join(letter if letter.isalnum() or letter in "-+_." else "_" for letter in name)
 
 
 def new_run_folder(parent: Path) -> Path:
@@ -94,81 +74,6 @@ def files_of_runs(paths: Iterable[Path]) -> Iterator[Path]:
         yield from (file for file in path.rglob("*") if file.name in FILES or file.suffix == ".safetensors")
 
 
-def describe_model(model: FederatedModule) -> dict[str, Any]:
-    """Returns the method's class, its options and the digest of its CLIP: all that a state must fit."""
-    kind = type(model)
-    return {
-        "class_path": f"{kind.__module__}.{kind.__qualname__}",
-        "init_args": model.describe(),
-        "clip_fingerprint": model.clip.fingerprint(),
-    }
-
-
-def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
-    """Returns what each phase trains, what it sends, and the strategy with its options, by the phase's name."""
-    described: dict[str, dict[str, Any]] = {}
-    for phase in phases:
-        names = {name: getattr(phase, name) for name in ("train", "upload", "download", "deploy")}
-        described[phase.name] = {name: list(values) for name, values in names.items() if values is not None}
-        of_class = {"class": type(phase.strategy).__qualname__}
-        described[phase.name]["strategy"] = _described(phase.strategy) if is_dataclass(phase.strategy) else of_class
-    return described
-
-
-def _described(value: Any) -> Any:
-    """Returns an option as JSON has it: a strategy's class and options, and those of strategies within it.
-
-    Functions are left out: they are made from options of the method, which are compared by themselves.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        options = {each.name: getattr(value, each.name) for each in fields(value)}
-        plain = {name: _described(option) for name, option in options.items() if not callable(option)}
-        return {"class": type(value).__qualname__, **plain}
-    if isinstance(value, Mapping):
-        return {str(key): _described(item) for key, item in value.items()}
-    return to_jsonable(value)
-
-
-def describe_run(
-    model: FederatedModule, data: FederatedData, phases: Sequence[Phase], training: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ."""
-    augmentation = getattr(data, "augmentation", "none")
-    return {
-        "model": describe_model(model),
-        "optimizer": describe_optimizer(model),
-        "phases": describe_phases(phases),
-        "protocol": data.protocol,
-        "split": data.split_hash,
-        "batch_size": getattr(data, "batch_size", None),
-        # Data that change no training image say nothing, as they could not when runs were first described.
-        "training": {**training, **({} if augmentation == "none" else {"augmentation": augmentation})},
-    }
-
-
-def describe_data(data: FederatedData) -> dict[str, Any]:
-    """Returns what a summary says of images and clients."""
-    return {
-        "data": data.describe(),
-        "held_out": data.held_out_domains,
-        "clients": {client.name: client.num_examples for client in data.clients},
-    }
-
-
-def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
-    """Returns the optimizer's class and settings."""
-    if model.make_optimizer is None:
-        return None
-    # Defaults are known only to an optimizer that exists, so one is made of a tensor for nothing.
-    optimizer = model.make_optimizer([nn.Parameter()])
-    plain = (int, float, bool, type(None))
-    settings = optimizer.defaults.items()
-    return {
-        "class": type(optimizer).__name__,
-        **{name: value if isinstance(value, plain) else repr(value) for name, value in settings},
-    }
-
-
 def find_checkpoints(where: Path) -> list[Path]:
     """Returns the checkpoints in a run folder, or in the newest run below a folder, newest first."""
     # Folders are named after the time and files after the padded round, so names sort as these do.
@@ -179,95 +84,9 @@ def find_checkpoints(where: Path) -> list[Path]:
     return []
 
 
-def resume(
-    where: Path,
-    model: FederatedModule,
-    description: Mapping[str, Any],
-    say: Callable[[str], None],
-    may_start_anew: bool = False,
-) -> tuple[RunState, Path] | None:
-    """Returns the newest readable run state and its run folder; None if there is no checkpoint and may be none.
-
-    ``where`` is a checkpoint, a run folder, or a folder of run folders; ``say`` prints a line for the user.
-
-    Raises:
-        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of the files
-            can be read.
-    """
-    candidates = [where] if where.is_file() else find_checkpoints(where)
-    for path in candidates:
-        try:
-            state, saved = load_checkpoint(path)
-            wrong = differences(comparable(saved), comparable(description))
-            if not wrong:
-                check_resumed(path, state, model)
-        except UserError as error:
-            # A damaged file costs one round: the checkpoint before it is tried.
-            if path == candidates[-1]:
-                raise
-            say(f"{error} Going back to the checkpoint before it.")
-            continue
-        if wrong:
-            raise UserError(f"{path} is of another run, so it can't be resumed here: " + "; ".join(wrong))
-        say(f"resuming from {path} after round {state.server.round}")
-        return state, path.parent.parent
-    if not may_start_anew:
-        raise UserError(
-            f"No checkpoint at {where}. Pass a checkpoint file, a run folder, or last, which starts from scratch where "
-            "there is none."
-        )
-    say(f"no checkpoint under {where}: starting from scratch")
-    return None
-
-
 def run_of(trained: Path) -> Path:
     """Returns the run folder of trained tensors, from a file in it or a folder above it."""
     if trained.is_file():
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
     checkpoints = find_checkpoints(trained)
     return checkpoints[0].parent.parent if checkpoints else trained
-
-
-def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
-    """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
-
-    Raises:
-        UserError: if there is none, or it belongs to another method, CLIP or classes, or a tensor is missing, one too
-            many, of another type or shape, or not finite.
-    """
-    path = where
-    if not where.is_file():
-        # A folder that was pushed or converted has no checkpoints.
-        paths = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
-        if not paths:
-            raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
-        path = paths[0]
-    trained = load_deployed(path)
-    wrong = differences(comparable({"model": trained.model}), comparable({"model": describe_model(model)}))
-    if wrong:
-        raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
-    if model.personal and are_at_sites(trained.personal):
-        raise UserError(f"{path} is of a method that keeps tensors on each client, and they are at the clients' sites.")
-    check_trained(path, trained.deployed, trained.personal, model)
-    return trained.deployed, trained.personal
-
-
-def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
-    """Returns the deployed state of a method that has one model for all clients; raises as what it calls."""
-    check_predicts(model)
-    return load_trained(where, model)[0]
-
-
-def check_predicts(model: FederatedModule) -> None:
-    """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
-    if model.personal and model.held_out_evaluation != "shared":
-        raise UserError(
-            f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
-        )
-
-
-def comparable(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out where CLIP's weights came from: their digest says what they are."""
-    model = dict(description["model"])
-    model["init_args"] = {name: value for name, value in model["init_args"].items() if name != "clip"}
-    return {**description, "model": model}

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
-from fedvlp.core.metrics import percent
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import client_noise
+from fedvlp.core.predictions import percent
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.data import MEASURED, SplitAtSite

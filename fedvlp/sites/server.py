@@ -14,7 +14,8 @@ from typing import Any, cast
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import detached
 from fedvlp.federation import Federation
-from fedvlp.runs.run_folder import describe_model, find_checkpoints, run_name
+from fedvlp.runs.descriptions import describe_model, run_name
+from fedvlp.runs.run_folder import find_checkpoints
 from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry

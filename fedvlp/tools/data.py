@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedvlp.data.catalog.description import DESCRIPTIONS, Description, SplitName, normalise_name, prompt_names
+from fedvlp.catalog.description import DESCRIPTIONS, Description, SplitName, normalise_name, prompt_names
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose, escape_control_chars
 from fedvlp.utils.files import size_in_words

@@ -20,7 +20,8 @@ from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import ImageDataset
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
-from fedvlp.runs.run_folder import check_no_links, load_trained, run_of
+from fedvlp.runs.descriptions import load_trained
+from fedvlp.runs.run_folder import check_no_links, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError, unwrapped_errors
 

@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn, TrainerState
 from torch import Tensor
 
-from fedvlp.core.metrics import Predictions
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
 

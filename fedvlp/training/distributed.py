@@ -17,7 +17,7 @@ from safetensors.torch import save
 
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import RunState, ServerState, detached
-from fedvlp.runs.run_folder import comparable
+from fedvlp.runs.descriptions import comparable
 from fedvlp.utils.digests import digest, to_jsonable
 from fedvlp.utils.errors import MachineError, UserError
 from fedvlp.version import __version__

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from fedvlp.core.metrics import Predictions
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions
 from fedvlp.core.state import Client, State, detached
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.callback import RunView

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.core.metrics import Predictions, single_state, stack
+from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions, stack
 from fedvlp.core.protocols import EvaluationSplit, HasOutOfDistribution, MeasuredData
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import State

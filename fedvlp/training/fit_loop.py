@@ -11,7 +11,8 @@ from pathlib import Path
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import DiskStore
-from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder, resume
+from fedvlp.runs.descriptions import resume
+from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder
 from fedvlp.training.client import Workspace
 from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine

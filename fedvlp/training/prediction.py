@@ -11,8 +11,9 @@ import torch
 from lightning import Fabric
 from torch import Tensor
 
-from fedvlp.core.metrics import Predictions, all_scores, confusion_of, single_state
+from fedvlp.core.metrics import all_scores, single_state
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.predictions import Predictions, confusion_of
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
 

@@ -21,7 +21,7 @@ from fedvlp.core.state import (
     upload_error,
 )
 from fedvlp.runs.client_store import restored, with_stored
-from fedvlp.runs.run_folder import describe_optimizer
+from fedvlp.runs.descriptions import describe_optimizer
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine

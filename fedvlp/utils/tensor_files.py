@@ -1,4 +1,7 @@
-"""Safetensors files of named tensors with a JSON header: written whole or not at all, read without unpickling."""
+"""Safetensors files of named tensors with a JSON header: written whole or not at all, read without unpickling.
+
+What reads no tensors of PyTorch does not import it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.numpy import save as save_arrays
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import atomic_write
 
-Tensors = dict[str, torch.Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 METADATA_KEY = "fedvlp"
 """The entry of safetensors' own metadata, which are strings, that holds the header as JSON."""
@@ -28,7 +32,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """The fields that the header of each kind of file must have."""
 
 
-def write_tensors(path: Path, tensors: Tensors, header: Mapping[str, Any], is_durable: bool = True) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, Any], is_durable: bool = True) -> None:
     """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
 
     Equal content gives equal bytes: the header is a single sorted entry. With ``is_durable`` it waits until
@@ -37,12 +41,28 @@ def write_tensors(path: Path, tensors: Tensors, header: Mapping[str, Any], is_du
     Raises:
         OSError: with the path, if the disk is full or refuses.
     """
+    import torch
+    from safetensors.torch import save
+
     # Copies, since safetensors refuses tensors that share memory, as views of one tensor do.
     in_order = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=in_order) for name, value in tensors.items()}
+    _write(path, save(copies, _metadata(header)), is_durable)
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
+    """Writes arrays of NumPy as :func:`write_tensors` writes tensors, for what need not survive a power failure."""
+    _write(path, save_arrays(arrays, _metadata(header)), is_durable=False)
+
+
+def _metadata(header: Mapping[str, Any]) -> dict[str, str]:
+    return {METADATA_KEY: json.dumps(header, sort_keys=True)}
+
+
+def _write(path: Path, content: bytes, is_durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(copies, {METADATA_KEY: json.dumps(header, sort_keys=True)}))
+        temporary.write_bytes(content)
         # Before the file takes its name: otherwise a power failure may leave the name with nothing behind it.
         if is_durable:
             make_durable(temporary)
@@ -54,10 +74,13 @@ def make_durable(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def read_tensors(path: Path, group: str | None = "") -> tuple[Tensors, dict[str, Any]]:
+def read_tensors(
+    path: Path, group: str | None = "", framework: Literal["pt", "numpy"] = "pt"
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
 
     A group is what names of tensors begin with: every name if it is empty; for None no tensor is read.
+    With the framework "numpy" they are arrays.
 
     Raises:
         UserError: if the file is missing, cut short, or not one of these.
@@ -65,10 +88,12 @@ def read_tensors(path: Path, group: str | None = "") -> tuple[Tensors, dict[str,
     if not path.is_file():
         raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework) as file:
             names = [] if group is None else [name for name in file.keys() if name.startswith(group)]  # noqa: SIM118
-            # Copies, since safetensors maps the file into memory, and a run may replace it.
-            tensors = {name: file.get_tensor(name).clone() for name in names}
+            tensors = {name: file.get_tensor(name) for name in names}
+            # Copies, since safetensors maps the file into PyTorch's memory, and a run may replace it.
+            if framework == "pt":
+                tensors = {name: value.clone() for name, value in tensors.items()}
             text = file.metadata()[METADATA_KEY]
             if len(text) > MAX_HEADER:
                 raise ValueError(f"a header of {len(text):,} characters; at most {MAX_HEADER:,} are read")

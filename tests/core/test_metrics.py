@@ -8,15 +8,8 @@ import pytest
 import torch
 
 from fedvlp.core import metrics
-from fedvlp.core.metrics import (
-    Predictions,
-    all_scores,
-    calibration_error,
-    class_scores,
-    detection,
-    interval,
-    resample,
-)
+from fedvlp.core.metrics import all_scores, calibration_error, class_scores, detection
+from fedvlp.core.predictions import Predictions, interval, resample
 from tests.helpers.predictions import chosen, draw, renamed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedvlp.data.catalog.description import DESCRIPTIONS
+from fedvlp.catalog.description import DESCRIPTIONS
 from tests.helpers.documents import ROOT
 
 ONE_DOMAIN = [known for known in DESCRIPTIONS if len(known.domains) == 1]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedvlp.data.catalog.description import DESCRIPTIONS
+from fedvlp.catalog.description import DESCRIPTIONS
 
 FEW = {
     "PACS": ("dog", "giraffe", "person"),

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedvlp.data.catalog.description import DATA_SETS, Description
+from fedvlp.catalog.description import DATA_SETS, Description
 from tests.helpers.benchmark_trees import picture
 from tests.helpers.hub import Hub, Repository
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedvlp.results import Record
 from fedvlp.runs.checkpoint import differences
-from fedvlp.runs.run_folder import comparable
+from fedvlp.runs.descriptions import comparable
 from fedvlp.utils.digests import constructor_arguments
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedvlp.core.metrics import Predictions
+from fedvlp.core.predictions import Predictions
 
 
 def draw(images, states=1, classes=5, clients=(), seed=0, right=0.6):

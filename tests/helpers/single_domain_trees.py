@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.io
 
-from fedvlp.data.catalog.description import DESCRIPTIONS
+from fedvlp.catalog.description import DESCRIPTIONS
 from tests.helpers.benchmark_trees import tree, write_images
 
 IMAGES = 5

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
-from fedvlp.runs.run_folder import load_trained
+from fedvlp.runs.descriptions import load_trained
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_same_run

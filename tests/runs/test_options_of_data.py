@@ -12,7 +12,7 @@ import pytest
 
 from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses
 from fedvlp.data.partition import Shards
-from fedvlp.runs.run_folder import describe_run
+from fedvlp.runs.descriptions import describe_run
 from tests.helpers.options import different, options_of, other_value, record
 from tests.helpers.toy_federation import Linear, Points
 

@@ -21,7 +21,7 @@ from fedvlp.core.aggregation import (
     TrimmedMean,
 )
 from fedvlp.federation import Federation
-from fedvlp.runs.run_folder import describe_run
+from fedvlp.runs.descriptions import describe_run
 from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_training

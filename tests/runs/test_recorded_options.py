@@ -9,7 +9,7 @@ import pytest
 from fedvlp import methods
 from fedvlp.clip import load_clip
 from fedvlp.runs.checkpoint import differences
-from fedvlp.runs.run_folder import comparable, describe_model
+from fedvlp.runs.descriptions import comparable, describe_model
 from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.images import CLASSES, DOMAINS
 

@@ -10,14 +10,8 @@ import torch
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, ema_share
-from fedvlp.runs.run_folder import (
-    describe_optimizer,
-    describe_phases,
-    find_checkpoints,
-    load_deployed_to_all,
-    run_name,
-    run_of,
-)
+from fedvlp.runs.descriptions import describe_optimizer, describe_phases, load_deployed_to_all, run_name
+from fedvlp.runs.run_folder import find_checkpoints, run_of
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 

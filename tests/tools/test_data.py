@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import fedvlp.data
+from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS
 from fedvlp.commands.cli import main
-from fedvlp.data.catalog.description import DATA_SETS, DESCRIPTIONS
 from fedvlp.tools import data as command
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS, plain_tree

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedvlp.core.metrics import confusion_of, single_state
+from fedvlp.core.metrics import single_state
+from fedvlp.core.predictions import confusion_of
 from fedvlp.core.state import Client
 from fedvlp.training.evaluation import evaluate, filter_roles
 from fedvlp.utils.errors import UserError

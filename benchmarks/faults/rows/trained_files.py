@@ -10,10 +10,11 @@ import torch
 
 from benchmarks.faults.bench import Bench, quote
 from benchmarks.faults.fault import fault
-from fedvlp.utils.tensor_files import Tensors, read_tensors, write_tensors
+from fedvlp.core.state import State
+from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 PLANTED = "from pathlib import Path\n\nPath({marker!r}).touch()\n\n\nclass Method:\n    pass\n"
-Change = Callable[[Tensors, dict[str, Any]], None]
+Change = Callable[[State, dict[str, Any]], None]
 
 
 def rewritten(path: Path, target: Path, change: Change) -> Path:
@@ -35,10 +36,10 @@ def foreign_class(bench: Bench) -> None:
     marker = bench.folder / "imported.txt"
     (bench.folder / "planted.py").write_text(PLANTED.format(marker=str(marker)))
 
-    def method(_: Tensors, header: dict[str, Any]) -> None:
+    def method(_: State, header: dict[str, Any]) -> None:
         header["model"]["class_path"] = "planted.Method"
 
-    def optimizer(_: Tensors, header: dict[str, Any]) -> None:
+    def optimizer(_: State, header: dict[str, Any]) -> None:
         header["model"]["init_args"]["optimizer"] = {"class_path": "planted.Method"}
 
     for change in (method, optimizer):
@@ -52,31 +53,31 @@ def foreign_class(bench: Bench) -> None:
     bench.expect(marker.exists(), "with --allow it is not imported either")
 
 
-def _none(tensors: Tensors, header: dict[str, Any]) -> None:
+def _none(tensors: State, header: dict[str, Any]) -> None:
     tensors.clear()
 
 
-def _without_first(tensors: Tensors, header: dict[str, Any]) -> None:
+def _without_first(tensors: State, header: dict[str, Any]) -> None:
     tensors.pop(min(tensors))
 
 
-def _with_another(tensors: Tensors, header: dict[str, Any]) -> None:
+def _with_another(tensors: State, header: dict[str, Any]) -> None:
     tensors["another"] = torch.zeros(2)
 
 
-def _not_a_number(tensors: Tensors, header: dict[str, Any]) -> None:
+def _not_a_number(tensors: State, header: dict[str, Any]) -> None:
     tensors[max(tensors)].view(-1)[3] = float("nan")
 
 
-def _float64(tensors: Tensors, header: dict[str, Any]) -> None:
+def _float64(tensors: State, header: dict[str, Any]) -> None:
     tensors[min(tensors)] = tensors[min(tensors)].double()
 
 
-def _other_shape(tensors: Tensors, header: dict[str, Any]) -> None:
+def _other_shape(tensors: State, header: dict[str, Any]) -> None:
     tensors[min(tensors)] = tensors[min(tensors)][:1].clone()
 
 
-def _other_classes(tensors: Tensors, header: dict[str, Any]) -> None:
+def _other_classes(tensors: State, header: dict[str, Any]) -> None:
     header["model"]["init_args"]["class_names"].reverse()
 
 

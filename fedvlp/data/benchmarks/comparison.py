@@ -9,9 +9,9 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
-from fedvlp.data.catalog.description import Description
 from fedvlp.data.domain_folders import ImageFile, spellings
 from fedvlp.data.files.images import in_threads, unreadable
 

@@ -15,10 +15,10 @@ from pathlib import Path, PurePosixPath
 
 from tqdm import tqdm
 
+from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.benchmarks.comparison import differences
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
-from fedvlp.data.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError

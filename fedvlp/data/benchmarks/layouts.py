@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedvlp.data.catalog.description import (
+from fedvlp.catalog.description import (
     Description,
     FolderPerClass,
     ImageLists,

@@ -11,8 +11,8 @@ from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
+from fedvlp.catalog.description import Description, Layout
 from fedvlp.data.benchmarks.layouts import DEPTH, find_layout, nearest_first, read_layout, some
-from fedvlp.data.catalog.description import Description, Layout
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.data.splits import Role

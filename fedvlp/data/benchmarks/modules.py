@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.data.benchmarks.download import download, read_source, source_of
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import Manifest, is_on_disk, read_manifest
-from fedvlp.data.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names

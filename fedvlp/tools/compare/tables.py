@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 
-from fedvlp.core.metrics import Predictions, Samples, interval, resample, stack
+from fedvlp.core.predictions import Predictions, Samples, interval, resample, stack
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.tools.compare.grouping import Measure, describe_records, group_records, measure_of, row_labels
@@ -288,5 +287,6 @@ def _measure_the_same(predictions: Sequence[Predictions]) -> bool:
     """Whether predictions are of the same images, in one order, by equally many states."""
     first = predictions[0]
     return all(
-        torch.equal(each.labels, first.labels) and len(each.predicted) == len(first.predicted) for each in predictions
+        np.array_equal(each.labels, first.labels) and len(each.predicted) == len(first.predicted)
+        for each in predictions
     )

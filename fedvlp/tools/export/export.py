@@ -21,7 +21,8 @@ from torch.export import ExportedProgram
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
-from fedvlp.runs.run_folder import files_of_runs, load_deployed_to_all, run_of
+from fedvlp.runs.descriptions import load_deployed_to_all
+from fedvlp.runs.run_folder import files_of_runs, run_of
 from fedvlp.tools.export.graph import FORMATS, exported_program
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.files import check_replaceable, write_json

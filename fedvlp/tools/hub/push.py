@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.commands.trained_config import ALLOW_HELP
-from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
 from fedvlp.runs.checkpoint import save_prompts
-from fedvlp.runs.run_folder import check_predicts, describe_model
+from fedvlp.runs.descriptions import check_predicts, describe_model
 
 PROMPTS_FILE = "prompts.safetensors"
 """What a run, a pushed folder and a repository of a hub call the trained tensors; the header names their method."""

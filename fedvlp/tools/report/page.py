@@ -316,10 +316,8 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
         if not splits:
             return None
         for split in splits:
-            true = split.labels.expand_as(split.predicted)
-            frames.append(
-                pd.DataFrame({"true": true.flatten().numpy(), "predicted": split.predicted.flatten().numpy()})
-            )
+            true = np.broadcast_to(split.labels, split.predicted.shape)
+            frames.append(pd.DataFrame({"true": true.ravel(), "predicted": split.predicted.ravel()}))
     return pd.concat(frames)
 
 
@@ -338,7 +336,7 @@ def _images_of_classes(table: Table) -> pd.Series:
     labels = [np.empty(0, int)]
     for record in runs:
         by_split = next(iter(record.predictions.values()))
-        labels += [each.labels.numpy() for name, each in by_split.items() if name.split("/")[0] == table.role]
+        labels += [each.labels for name, each in by_split.items() if name.split("/")[0] == table.role]
     return pd.Series(np.concatenate(labels)).value_counts()
 
 

@@ -17,7 +17,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP, config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, load_record
-from fedvlp.runs.run_folder import describe_data, load_trained
+from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.training.communication import COUNTS, communication_cost

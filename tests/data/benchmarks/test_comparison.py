@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedvlp.catalog.description import DATA_SETS
 from fedvlp.data.benchmarks.comparison import compare, differences, duplicates
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.data.domain_folders import DomainFolders
 from tests.helpers.benchmark_layouts import AS_COOP
 from tests.helpers.benchmark_trees import FEW, IMAGES, kfold, picture

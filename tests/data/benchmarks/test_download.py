@@ -18,9 +18,9 @@ import torchvision
 from huggingface_hub import constants
 
 import fedvlp.data
+from fedvlp.catalog.description import DATA_SETS
 from fedvlp.data.benchmarks import download as downloads
 from fedvlp.data.benchmarks.download import write_images
-from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.data.domain_folders import DomainFolders
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import picture, plain_tree

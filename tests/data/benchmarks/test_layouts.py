@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torchvision.datasets
 
+from fedvlp.catalog.description import DATA_SETS
 from fedvlp.data.benchmarks.comparison import compare
 from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
-from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.testing import check_data
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedvlp.catalog.description import DATA_SETS
 from fedvlp.data.benchmarks.manifest import read_manifest
-from fedvlp.data.catalog.description import DATA_SETS
 from fedvlp.utils.errors import UserError
 from tests.helpers.benchmark_trees import domain_net, kfold, write_list
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fedvlp.data
+from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.commands.cli import main
-from fedvlp.data.catalog.description import DESCRIPTIONS
 from fedvlp.data.partition import Shards
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.metrics import Predictions, interval, resample
+from fedvlp.core.predictions import Predictions, interval, resample
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.compare.printing import table_text, tidy
 from fedvlp.tools.compare.tables import tables, with_intervals

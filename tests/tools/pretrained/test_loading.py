@@ -51,7 +51,7 @@ def test_probabilities_are_those_of_the_command_predict(finished_run, image_root
 
 def test_logits_are_the_methods_bit_for_bit(finished_run, image_root, clip, build):
     run = build("promptfl")
-    run.model.load_state(fedvlp.runs.run_folder.load_trained(finished_run, run.model)[0])
+    run.model.load_state(fedvlp.runs.descriptions.load_trained(finished_run, run.model)[0])
     classifier = fedvlp.from_pretrained(finished_run / "prompts.safetensors", clip=clip)
     with Image.open(next((image_root / "photo").rglob("*.png"))) as image:
         pixels = classifier.preprocess(image)[None]

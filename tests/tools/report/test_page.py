@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from PIL import Image
 
-from fedvlp.core.metrics import Predictions
+from fedvlp.core.predictions import Predictions
 from fedvlp.results import find_records
 from fedvlp.results.predictions import write_predictions
 from fedvlp.tools.report.page import report_page

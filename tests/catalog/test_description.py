@@ -9,8 +9,8 @@ import open_clip
 import pytest
 import torchvision.datasets
 
+from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS, prompt_names
 from fedvlp.clip import clean_class_names
-from fedvlp.data.catalog.description import DATA_SETS, DESCRIPTIONS, prompt_names
 from fedvlp.utils.config_files import config_names, find_config, read_yaml
 
 CAMELYON_17 = DATA_SETS["Camelyon17"]

@@ -1,0 +1,1 @@
+"""What is known of the published data sets: facts that need no image, and no library, to be read. Imports nothing."""

@@ -1,1 +1,0 @@
-"""What is known of the published data sets: facts that need no image, and no library, to be read."""
