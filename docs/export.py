@@ -19,9 +19,8 @@ import torch
 
 from docs.privacy import method
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.export import FORMATS, ExportedClassifier
-from fedvlp.tools.export.export import example_images, write_checked
-from fedvlp.tools.export.graph import exported_program
+from fedvlp.tools.export.export import ExportedClassifier, example_images, write_checked
+from fedvlp.tools.export.graph import FORMATS, exported_program
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.text_table import markdown_table
 

@@ -17,7 +17,7 @@ import torch
 from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
-from fedvlp.tools.cost import costs
+from fedvlp.tools.cost.counting import costs
 from fedvlp.utils.config_files import config_names
 
 README = Path(__file__).with_name("README.md")
@@ -37,7 +37,7 @@ def networks() -> dict[str, int]:
 
 def counted(claim: Claim) -> dict[str, Any]:
     """Returns our row of all phases together."""
-    rows, _ = costs([*claim.arguments(), "--model.clip.name=ViT-B-16"])
+    rows = costs([*claim.arguments(), "--model.clip.name=ViT-B-16"])
     return rows[-1]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description
 from fedvlp.tools.compare.papers import PrintedTable, dataset_key, main_tables
-from fedvlp.tools.sweep.command import parse_methods
+from fedvlp.tools.sweep.methods import parse_methods
 from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 
 HERE = Path(__file__).parent

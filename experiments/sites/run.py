@@ -22,7 +22,7 @@ from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
 from fedvlp.commands.cli import ended_by_sigterm
-from fedvlp.tools.cost import costs
+from fedvlp.tools.cost.counting import costs
 from fedvlp.utils.text_table import text_table
 
 
@@ -101,7 +101,7 @@ def traffic(deployed: Deployed, served: RunTimes) -> str:
     setting = deployed.setting
     sizes = [f"--data.classes={len(setting.classes)}", f"--data.domains={len(setting.sites)}"]
     given = [f"--config=methods/{setting.method}", "--model.clip.name=fedvlp-tiny", *sizes]
-    (cost,) = [row for row in costs(given)[0] if row["phase"] == "all"]
+    (cost,) = [row for row in costs(given) if row["phase"] == "all"]
     rows = [["bytes of a site", "up", "down"]]
     rows.append(["each round, fedvlp cost", f"{cost['upload_bytes']:,}", f"{cost['download_bytes']:,}"])
     for name in setting.sites:

@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from fedvlp.runs.checkpoint import read_model
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import read_model, run_of
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
 from fedvlp.utils.errors import UserError

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedvlp.core.predictions import Predictions, confusion_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import read_tensors, write_arrays
+from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
@@ -27,15 +27,17 @@ PredictionsByRow = Mapping[str, Mapping[str, Predictions]]
 
 def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
     """Writes the predictions into a run's folder."""
-    arrays: dict[str, NDArray[Any]] = {}
+    import torch  # what only reads runs needs none
+
+    tensors: dict[str, torch.Tensor] = {}
     splits: dict[str, dict[str, dict[str, list[str]]]] = {}
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
-            arrays |= {f"{row}/{split}/{name}": getattr(of_split, name) for name in TENSORS}
+            tensors |= {f"{row}/{split}/{name}": torch.from_numpy(getattr(of_split, name)) for name in TENSORS}
             names = {"clients": list(of_split.clients), "class_names": list(of_split.class_names)}
             splits.setdefault(row, {})[split] = names
     # After a power failure the run can be measured again, so nothing waits for the disk here.
-    write_arrays(run / FILE, arrays, {"splits": splits})
+    write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
 
 
 def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsByRow:

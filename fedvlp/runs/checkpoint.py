@@ -113,24 +113,6 @@ def load_deployed(path: Path) -> TrainedState:
     return TrainedState(deployed, personal, header["model"])
 
 
-def read_model(path: Path) -> dict[str, Any]:
-    """Returns the description of the method that prompts or a checkpoint are of; no tensor is read.
-
-    Raises:
-        UserError: if the file is missing, damaged, or neither of these.
-    """
-    header = read_tensors(path, None)[1]
-    kind = check_header(path, header, "prompts", "checkpoint")
-    try:
-        model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
-        is_whole = isinstance(model["class_path"], str) and isinstance(model["init_args"]["clip"], dict)
-    except (KeyError, TypeError):
-        is_whole = False
-    if not is_whole:
-        raise UserError(f"{path} describes no method with its CLIP. Pass a file that a run wrote.")
-    return model
-
-
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     """Lists where two descriptions differ, as ``name: was …, is …``.
 

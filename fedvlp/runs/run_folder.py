@@ -1,4 +1,4 @@
-"""The folder of a run: its name, who trains in it, its files and checkpoints. Imports no torch."""
+"""The folder of a run: its name, who trains in it, its files and checkpoints, and the method that they are of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import is_locked, locked, remove_temporaries
+from fedvlp.utils.tensor_files import check_header, read_tensors
 
 LOCKED = "run"
 """What is locked in place of a run folder."""
@@ -90,3 +92,21 @@ def run_of(trained: Path) -> Path:
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
     checkpoints = find_checkpoints(trained)
     return checkpoints[0].parent.parent if checkpoints else trained
+
+
+def read_model(path: Path) -> dict[str, Any]:
+    """Returns the description of the method that prompts or a checkpoint are of; no tensor is read.
+
+    Raises:
+        UserError: if the file is missing, damaged, or neither of these.
+    """
+    header = read_tensors(path, None)[1]
+    kind = check_header(path, header, "prompts", "checkpoint")
+    try:
+        model: dict[str, Any] = header["model"] if kind == "prompts" else header["description"]["model"]
+        is_whole = isinstance(model["class_path"], str) and isinstance(model["init_args"]["clip"], dict)
+    except (KeyError, TypeError):
+        is_whole = False
+    if not is_whole:
+        raise UserError(f"{path} describes no method with its CLIP. Pass a file that a run wrote.")
+    return model

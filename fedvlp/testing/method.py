@@ -20,8 +20,8 @@ from torch import Tensor
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.state import State, matches_prefix, num_bytes, numel
-from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.descriptions import load_trained
+from fedvlp.runs.run_folder import read_model
 from fedvlp.testing.contract import ContractError, difference, require
 from fedvlp.testing.runs import WholeRun, federation_of, fit, small_run, whole_run, write_images
 from fedvlp.training.communication import COUNTS

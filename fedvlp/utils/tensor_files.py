@@ -1,7 +1,4 @@
-"""Safetensors files of named tensors with a JSON header: written whole or not at all, read without unpickling.
-
-What reads no tensors of PyTorch does not import it.
-"""
+"""Safetensors files of named tensors with a JSON header: written whole or not at all, read without unpickling."""
 
 from __future__ import annotations
 
@@ -11,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as save_arrays
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import atomic_write
@@ -41,28 +36,16 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, A
     Raises:
         OSError: with the path, if the disk is full or refuses.
     """
+    # Here, so that headers and arrays are read without PyTorch.
     import torch
     from safetensors.torch import save
 
     # Copies, since safetensors refuses tensors that share memory, as views of one tensor do.
     in_order = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=in_order) for name, value in tensors.items()}
-    _write(path, save(copies, _metadata(header)), is_durable)
-
-
-def write_arrays(path: Path, arrays: dict[str, NDArray[Any]], header: Mapping[str, Any]) -> None:
-    """Writes arrays of NumPy as :func:`write_tensors` writes tensors, for what need not survive a power failure."""
-    _write(path, save_arrays(arrays, _metadata(header)), is_durable=False)
-
-
-def _metadata(header: Mapping[str, Any]) -> dict[str, str]:
-    return {METADATA_KEY: json.dumps(header, sort_keys=True)}
-
-
-def _write(path: Path, content: bytes, is_durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
-        temporary.write_bytes(content)
+        temporary.write_bytes(save(copies, {METADATA_KEY: json.dumps(header, sort_keys=True)}))
         # Before the file takes its name: otherwise a power failure may leave the name with nothing behind it.
         if is_durable:
             make_durable(temporary)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from fedvlp.core import metrics
 from fedvlp.core.metrics import all_scores, calibration_error, class_scores, detection
@@ -50,8 +49,8 @@ def test_names_of_classes_order_of_images_and_how_often_they_stand_there_change_
     scores = class_scores(predictions, 4)
     others = {
         "renamed": renamed(predictions, [2, 0, 3, 1]),
-        "shuffled": chosen(predictions, torch.randperm(60, generator=torch.Generator().manual_seed(1))),
-        "thrice": chosen(predictions, torch.arange(60).repeat(3)),
+        "shuffled": chosen(predictions, np.random.default_rng(1).permutation(60)),
+        "thrice": chosen(predictions, np.tile(np.arange(60), 3)),
     }
     for other in others.values():
         again = class_scores(other, 4)
@@ -86,15 +85,15 @@ def test_the_calibration_error_is_that_of_a_loop_over_images(images, states, bin
 
 
 def test_a_sure_and_right_method_has_no_error_and_a_sure_and_wrong_one_all_of_it():
-    sure = Predictions(torch.tensor([0, 1]).int(), torch.tensor([[0, 1]]).int(), torch.ones(1, 2))
+    sure = Predictions(np.int32([0, 1]), np.int32([[0, 1]]), np.ones((1, 2), np.float32))
     assert calibration_error(sure) == pytest.approx(0.0, abs=1e-9)
     assert calibration_error(replace(sure, predicted=1 - sure.predicted)) == pytest.approx(100.0)
 
 
 def test_a_confidence_of_1_is_in_the_last_bin_with_those_below_it():
     """In a bin of its own the wrong image would not make up for the right one: 52.5 in place of 47.5."""
-    labels = torch.tensor([0, 1]).int()
-    last_bin = Predictions(labels, torch.tensor([[1, 1]]).int(), torch.tensor([[1.0, 0.95]]))
+    labels = np.int32([0, 1])
+    last_bin = Predictions(labels, np.int32([[1, 1]]), np.float32([[1.0, 0.95]]))
     assert calibration_error(last_bin) == pytest.approx(47.5, abs=1e-4)
 
 
@@ -102,9 +101,9 @@ def test_order_of_images_names_of_classes_and_repeats_change_no_bit_of_the_calib
     predictions = draw(300, 2)
     error = calibration_error(predictions)
     for seed in range(3):
-        order = torch.randperm(300, generator=torch.Generator().manual_seed(seed))
+        order = np.random.default_rng(seed).permutation(300)
         assert calibration_error(chosen(predictions, order)) == error
-    assert calibration_error(chosen(predictions, torch.arange(300).repeat(2))) == error
+    assert calibration_error(chosen(predictions, np.tile(np.arange(300), 2))) == error
     assert calibration_error(renamed(predictions, [4, 2, 0, 1, 3])) == error
 
 
@@ -137,8 +136,8 @@ def test_order_changes_no_bit_of_detection_and_a_rising_map_changes_nothing():
     inside = draw(90)
     outside = draw(70, seed=3)
     found = detection(inside, outside)
-    assert detection(chosen(inside, torch.arange(90).flip(0)), chosen(outside, torch.arange(70).flip(0))) == found
-    risen = [replace(each, confidence=each.confidence.double().pow(3).float()) for each in (inside, outside)]
+    assert detection(chosen(inside, np.arange(90)[::-1]), chosen(outside, np.arange(70)[::-1])) == found
+    risen = [replace(each, confidence=each.confidence**3) for each in (inside, outside)]
     assert detection(*risen) == pytest.approx(found)
     swapped = detection(outside, inside)["auroc"]
     assert swapped == pytest.approx(100 - found["auroc"], abs=1e-4)
@@ -146,14 +145,14 @@ def test_order_changes_no_bit_of_detection_and_a_rising_map_changes_nothing():
 
 def test_each_client_s_state_is_compared_with_itself():
     """Both clients tell all images apart, on different scales; each other's images they would mistake."""
-    labels = torch.zeros(2).int()
-    predicted = torch.zeros(2, 2).int()
-    inside = Predictions(labels, predicted, torch.tensor([[0.9, 0.8], [0.4, 0.3]]), ("a", "b"))
-    outside = Predictions(labels, predicted, torch.tensor([[0.2, 0.1], [0.7, 0.6]]), ("b", "a"))
+    labels = np.zeros(2, np.int32)
+    predicted = np.zeros((2, 2), np.int32)
+    inside = Predictions(labels, predicted, np.float32([[0.9, 0.8], [0.4, 0.3]]), ("a", "b"))
+    outside = Predictions(labels, predicted, np.float32([[0.2, 0.1], [0.7, 0.6]]), ("b", "a"))
     assert detection(inside, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
-    of_b = Predictions(labels, predicted[:1], torch.tensor([[0.4, 0.3]]), ("b",))  # a domain of its own
+    of_b = Predictions(labels, predicted[:1], np.float32([[0.4, 0.3]]), ("b",))  # a domain of its own
     assert detection(of_b, outside) == {"auroc": 100.0, "fpr_at_95": 0.0}
-    shared = replace(outside, predicted=predicted[:1], confidence=torch.tensor([[0.5, 0.5]]), clients=())
+    shared = replace(outside, predicted=predicted[:1], confidence=np.float32([[0.5, 0.5]]), clients=())
     assert detection(inside, shared) == {"auroc": 50.0, "fpr_at_95": 50.0}
 
 
@@ -198,7 +197,7 @@ def test_a_resample_of_each_image_once_has_the_scores_that_are_reported(monkeypa
 def test_draws_depend_on_the_seed_and_the_name_and_not_on_the_order_of_images():
     predictions = draw(80, 2)
     found = resample(predictions, 5, "held_out/ink")
-    shuffled = chosen(predictions, torch.randperm(80, generator=torch.Generator().manual_seed(2)))
+    shuffled = chosen(predictions, np.random.default_rng(2).permutation(80))
     again = resample(shuffled, 5, "held_out/ink")
     for name in SCORES:
         assert np.array_equal(found[name], again[name])
@@ -259,9 +258,10 @@ def test_the_worst_domain_and_client():
 
 
 def test_clients_that_share_a_state_share_its_accuracy():
-    labels = torch.tensor([0, 1]).int()
-    shared = Predictions(labels, torch.tensor([[0, 0]]).int(), torch.ones(1, 2), ("a", "b"))
-    found = all_scores({"test/ink": shared, "held_out/pen": Predictions(labels, labels[None], torch.ones(1, 2))}, "xy")
+    labels = np.int32([0, 1])
+    shared = Predictions(labels, np.int32([[0, 0]]), np.ones((1, 2), np.float32), ("a", "b"))
+    right = replace(shared, predicted=labels[None], clients=())
+    found = all_scores({"test/ink": shared, "held_out/pen": right}, "xy")
     assert found["test"]["worst_client"] == {"name": "a", "accuracy": 50.0}
     assert "worst_client" not in found["held_out"]
 
@@ -280,8 +280,8 @@ def test_classes_without_images_have_no_accuracy():
 
 
 def test_a_split_may_have_classes_of_its_own():
-    labels = torch.tensor([0, 1, 1]).int()
-    others = Predictions(labels, torch.tensor([[0, 1, 0]]).int(), torch.ones(1, 3), (), ("new", "newer"))
+    labels = np.int32([0, 1, 1])
+    others = Predictions(labels, np.int32([[0, 1, 0]]), np.ones((1, 3), np.float32), (), ("new", "newer"))
     found = all_scores({**PREDICTIONS, "held_out_new/pen": others}, NAMES)
     assert found["held_out_new/pen"]["class_accuracy"] == {"new": 100.0, "newer": 50.0}
     assert found["test"] == FOUND["test"]

@@ -16,8 +16,7 @@ import yaml
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.tools.export import ExportedClassifier
-from fedvlp.tools.export.export import Exported, example_images
+from fedvlp.tools.export.export import Exported, ExportedClassifier, example_images
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.plugins import plugin_configs, registered_classes
 from tests.helpers.documents import BRIEF, ROOT, Document

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fedvlp.core.predictions import Predictions
@@ -14,19 +15,19 @@ def draw(images, states=1, classes=5, clients=(), seed=0, right=0.6):
     other = torch.randint(classes, (states, images), generator=generator).int()
     is_right = torch.rand(states, images, generator=generator) < right
     confidence = 1 - torch.rand(states, images, generator=generator) ** 3  # some are 1 exactly, or nearly
-    return Predictions(labels, torch.where(is_right, labels, other), confidence, tuple(clients))
+    predicted = torch.where(is_right, labels, other)
+    return Predictions(labels.numpy(), predicted.numpy(), confidence.numpy(), tuple(clients))
 
 
 def chosen(predictions, order):
     """Returns the predictions of these images, in this order; an image may stand there several times."""
-    order = torch.as_tensor(order)
-    predicted = predictions.predicted[:, order]
-    return Predictions(predictions.labels[order], predicted, predictions.confidence[:, order], predictions.clients)
+    predicted = predictions.predicted.take(order, axis=1)
+    confidence = predictions.confidence.take(order, axis=1)
+    return Predictions(predictions.labels[order], predicted, confidence, predictions.clients)
 
 
 def renamed(predictions, classes):
     """Returns the predictions with other numbers for the classes."""
-    classes = torch.as_tensor(classes).int()
-    labels = classes[predictions.labels.long()]
-    predicted = classes[predictions.predicted.long()]
-    return Predictions(labels, predicted, predictions.confidence, predictions.clients)
+    classes = np.int32(classes)
+    predicted = classes[predictions.predicted]
+    return Predictions(classes[predictions.labels], predicted, predictions.confidence, predictions.clients)

@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from fedvlp.core.state import RunState, ServerState, detached
-from fedvlp.runs.checkpoint import (
-    differences,
-    load_checkpoint,
-    load_deployed,
-    read_model,
-    save_checkpoint,
-    save_prompts,
-)
+from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed, save_checkpoint, save_prompts
+from fedvlp.runs.run_folder import read_model
 from fedvlp.utils.tensor_files import read_tensors
 from tests.helpers.assertions import assert_equal, assert_same_run
 

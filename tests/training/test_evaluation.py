@@ -162,7 +162,7 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, hel
     assert held_out.predicted.shape == held_out.confidence.shape == (3 if held_out_evaluation == "each" else 1, 20)
     assert held_out.clients == (tuple(c.name for c in data.clients) if held_out_evaluation == "each" else ())
     for name, found in predictions.items():
-        rights = (found.predicted == found.labels).double().mean()
+        rights = (found.predicted == found.labels).mean()
         assert 100 * rights.item() == pytest.approx(scores[name])
 
 

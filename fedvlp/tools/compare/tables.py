@@ -285,8 +285,6 @@ def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:
 
 def _measure_the_same(predictions: Sequence[Predictions]) -> bool:
     """Whether predictions are of the same images, in one order, by equally many states."""
-    first = predictions[0]
-    return all(
-        np.array_equal(each.labels, first.labels) and len(each.predicted) == len(first.predicted)
-        for each in predictions
-    )
+    labels = predictions[0].labels
+    num_states = len(predictions[0].predicted)
+    return all(np.array_equal(each.labels, labels) and len(each.predicted) == num_states for each in predictions)

@@ -1,12 +1,10 @@
-"""The command ``fedvlp export``: a trained method as a file, if that file computes what the method does."""
+"""A trained method as a file, if that file computes what the method does."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,13 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.core.module import FederatedModule
-from fedvlp.runs.descriptions import load_deployed_to_all
-from fedvlp.runs.run_folder import files_of_runs, run_of
 from fedvlp.tools.export.graph import FORMATS, exported_program
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_json
 from fedvlp.version import __version__
 
@@ -32,43 +26,6 @@ LARGEST_DIFFERENCE = 1e-4
 """Between a logit of the file and ours. Classes can then change places only where their logits are nearer than twice
 that, which is a tie."""
 BATCH_SIZES = (1, 3)
-
-
-def run_export(arguments: Sequence[str]) -> int:
-    """Writes the file, prints how far its logits are from the method's own, and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        "fedvlp export",
-        description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "
-        "images become its input. Dotted options, such as --model.clip.pretrained, say where CLIP's weights are now.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "run",
-        type=Path,
-        metavar="RUN",
-        help="a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint",
-    )
-    parser.add_argument("--format", choices=tuple(FORMATS), required=True, help="what to write")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
-    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
-    options, others = parser.parse_known_args(arguments)
-    trained = file_of_run(options.run)
-    config = trained_config(trained, options.allow)
-    # On the CPU: a graph that was traced on a GPU has its device in every constant.
-    config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
-    with unwrapped_errors():
-        command = FederationCLI(
-            run=False,
-            args=[config_option(config), *others],
-            save_config_callback=None,
-            parser_kwargs={"prog": "fedvlp export"},
-        )
-        command.model.load_state(load_deployed_to_all(trained, command.model))
-        inputs = list(files_of_runs([trained, run_of(trained)]))
-        exported = export_method(command.model, options.format, options.output, inputs)
-    sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
-    sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
-    return 0
 
 
 class ExportedClassifier(nn.Module):

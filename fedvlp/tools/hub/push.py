@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
@@ -15,7 +13,6 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.catalog.description import DESCRIPTIONS
-from fedvlp.commands.trained_config import ALLOW_HELP
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
@@ -32,33 +29,6 @@ OPENAI_CLIP = "OpenAI published these weights with their code under the MIT lice
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
 DRAWN = "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0."
-
-
-def run_push(arguments: Sequence[str]) -> int:
-    """Pushes the model or writes its folder, prints its address, and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="fedvlp push",
-        description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
-        "run, its config without folders of this machine, and its summary. Neither CLIP nor images are uploaded.",
-    )
-    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder, or of several the newest.")
-    parser.add_argument("repository", metavar="USER/NAME", help="The repository; made if it is not there.")
-    parser.add_argument("--private", action="store_true", help="Only its owner sees it.")
-    parser.add_argument("--license", default="unknown", help="Under which it is given, such as apache-2.0.")
-    parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder, and push nothing.")
-    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
-    options = parser.parse_args(list(arguments))
-    repository = options.repository
-    check_repository(repository)
-    if options.output is not None:
-        files = write_folder(options.run, options.output, repository, options.license, options.allow)
-        sys.stdout.write("".join(f"{file}\n" for file in files))
-        return 0
-    address = push_to_hub(
-        options.run, repository, private=options.private, license=options.license, allow=options.allow
-    )
-    sys.stdout.write(f'{address}\nLoad it: fedvlp.from_pretrained("hf://{repository}")\n')
-    return 0
 
 
 def push_to_hub(

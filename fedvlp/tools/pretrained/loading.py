@@ -12,9 +12,8 @@ import fedvlp
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.weights import check_hub
 from fedvlp.core.module import FederatedModule
-from fedvlp.runs.checkpoint import read_model
 from fedvlp.runs.descriptions import load_deployed_to_all
-from fedvlp.runs.run_folder import run_of
+from fedvlp.runs.run_folder import read_model, run_of
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.tools.pretrained.classifier import PROMPTS_FILE, Classifier
 from fedvlp.utils.errors import UserError

@@ -6,25 +6,17 @@ import argparse
 import os
 import shlex
 import sys
-from argparse import ArgumentError
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from jsonargparse import Namespace
 from jsonargparse.typing import PositiveInt
 
-from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_data_set, with_plain_numbers
-from fedvlp.data import FederatedDataModule
-from fedvlp.data.module import choose_held_out
-from fedvlp.data.protocols import PROTOCOLS
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.compare.command import run_compare
 from fedvlp.tools.sweep.jobs import SlurmArray, SweepProgress, run_jobs
-from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
-from fedvlp.utils.config_files import with_config_paths
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.tools.sweep.plan import make_sweep, read_sweep
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import locked
 
 SLURM_OPTIONS = (
@@ -44,10 +36,12 @@ def run_sweep(arguments: Sequence[str]) -> int:
     plan = make_sweep(content, of_fit)
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
     array = _slurm_array(content.get("launcher", "local"), options, output)
-    # Whatever can be wrong is found before the first run: later it would cost hours.
+    # Whatever can be wrong is found before the first run: later it would cost hours. To parse imports PyTorch.
+    from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices
+
     configs = parse_methods(plan)
     domains: dict[str, list[str]] = {}
-    jobs = plan.jobs({label: _domains_in_turn(plan, config, domains) for label, config in configs.items()}, output)
+    jobs = plan.jobs({label: domains_in_turn(plan, config, domains) for label, config in configs.items()}, output)
     devices = visible_devices(configs.values())
     if content.get("note"):
         sys.stdout.write(f"{content['note'].strip()}\n")
@@ -173,79 +167,3 @@ def _slurm_array(in_file: Any, options: argparse.Namespace, output: Path) -> Slu
     setup = values.pop("setup", [])
     lines = [setup] if isinstance(setup, str) else setup
     return SlurmArray(output, {name: str(value) for name, value in values.items()}, tuple(map(str, lines)))
-
-
-def parse_methods(plan: Sweep) -> dict[str, Namespace]:
-    """Each method's configuration by its label; the runs differ from it in held-out domain and seed alone.
-
-    Raises:
-        UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
-    """
-    # Parsing must not seed this process's generators.
-    start = ["--seed_everything=false"]
-    command = ParsingCLI(
-        run=False,
-        args=[*start, "--model=ZeroShotCLIP", "--data=StyledShapes"],
-        save_config_callback=None,
-        parser_kwargs={"exit_on_error": False},
-    )
-    configs = {}
-    for method in plan.methods:
-        # One parser for all methods: to make it takes longer than to parse.
-        words = with_config_paths(plan.choices(method))
-        try:
-            config = with_plain_numbers(command.parser.parse_args([*start, *words]))
-        except ArgumentError as error:
-            raise UserError(f"Model {method.label!r} of the sweep: {error}") from error
-        if config.trainer.fast_dev_run:
-            raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
-        configs[method.label] = config
-    return configs
-
-
-def visible_devices(configs: Iterable[Namespace]) -> list[str]:
-    """The names of the GPUs for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
-
-    Raises:
-        UserError: if a run asks for several devices.
-    """
-    for config in configs:
-        if config.trainer.devices not in ("auto", 1, "1"):
-            raise UserError("A sweep gives each run one device, and several runs share the machine. Leave out devices.")
-        if config.trainer.accelerator not in ("auto", "gpu", "cuda"):
-            return []
-    # CUDA numbers what is visible from 0, and the variable names it as the machine does.
-    every = [str(number) for number in range(torch.cuda.device_count())]
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[: len(every)] if visible else every
-
-
-def _domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
-    """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
-
-    Data sets that were looked up are in ``domains_by_data``, by their options.
-    """
-    check_data_set(config.data)
-    data: dict[str, Any] = config.data.as_dict()
-    options = data.get("init_args", {})
-    protocol = options.get("protocol")
-    holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
-    if not holds_out and plan.held_out not in ("all", "none"):
-        raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
-    # Options that change no domain, so that methods which differ in them share one lookup: it reads a whole folder.
-    of_clients = ("held_out", "batch_size", "partition")
-    data["init_args"] = {name: value for name, value in options.items() if name not in of_clients}
-    key = repr(data)
-    if key not in domains_by_data:
-        parser = FederationParser()
-        parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
-        with unwrapped_errors():
-            domains_by_data[key] = parser.instantiate_classes(parser.parse_object({"data": data})).data.domains
-    domains = domains_by_data[key]
-    # Of a single domain none would be left to train.
-    if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
-        return []
-    chosen: list[str] = []
-    for name in domains if plan.held_out == "all" else plan.held_out:
-        chosen += choose_held_out([name], domains)
-    return chosen

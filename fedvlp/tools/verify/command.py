@@ -7,21 +7,14 @@ import json
 import math
 import re
 import sys
-from argparse import ArgumentError
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
-from fedvlp.core.metrics import all_scores
-from fedvlp.federation import Federation
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, load_record
-from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
-from fedvlp.training.communication import COUNTS, communication_cost
-from fedvlp.training.prediction import without_validation
 from fedvlp.utils.config_files import read_run_config, with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.ranges import NonNegativeFloat
@@ -111,21 +104,18 @@ def verify(
         raise UserError(f"It is of real sites, so its images are not here. Measure it on images of yours: {of_others}")
     record = load_record(entry)
     words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(of_config)]
-    # A wrong option is of this entry alone, so it ends no program.
+    from fedvlp.tools.verify.measuring import described, measured_again, parsed  # makes the method, so it needs PyTorch
+
     with unwrapped_errors():
-        parser_kwargs = {"prog": "fedvlp verify", "exit_on_error": False}
-        try:
-            command = FederationCLI(run=False, args=words, save_config_callback=None, parser_kwargs=parser_kwargs)
-        except ArgumentError as error:
-            raise UserError(f"Its config can't be used: {error}") from error
-    rounds = cast(Federation, command.trainer).rounds
+        command = parsed(words)
+    rounds = command.config.trainer.rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         # First what needs no image to be classified, since that costs seconds and the rest minutes.
-        _refuse(contradictions(summary, _described(command)), "It is of another split, method or config")
-        measured = _measured(command, entry / "prompts.safetensors")
+        _refuse(contradictions(summary, described(command)), "It is of another split, method or config")
+        measured = measured_again(command, entry / "prompts.safetensors")
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
     _refuse(measured_contradictions(summary, measured, tolerance), reason)
     row = measured["accuracy"].get(LAST_ROW, measured["accuracy"].get(ZERO_SHOT_ROW))
@@ -153,38 +143,6 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
         (content["data"].get("init_args") or {}).pop(name, None)
     check_classes(path, config, allow)
     return config
-
-
-def _described(command: FederationCLI) -> dict[str, Any]:
-    """What the summary must say of how was trained, on what and by which clients, and of what is sent."""
-    federation = cast(Federation, command.trainer)
-    federation.prepare(command.model, command.datamodule)
-    description = {**federation.description, **describe_data(command.datamodule)}
-    cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
-    counts = cost.rows(rounds=1)[-1]
-    trains = bool(command.model.configure_phases())
-    sent = {name: counts[name] if trains else 0 for name in COUNTS}
-    return {**description, "communication_per_client_and_round": sent}
-
-
-def _measured(command: FederationCLI, prompts: Path) -> dict[str, Any]:
-    """The accuracies of the trained model and of its baseline, and what is measured beside them."""
-    federation = cast(Federation, command.trainer)
-    rows = {}
-    deployed, personal = load_trained(prompts, command.model)
-    # A method without phases is never trained, so its summary has the baseline's row alone.
-    if command.model.configure_phases():
-        rows[LAST_ROW] = (command.model, deployed, personal)
-    baseline = command.model.baseline()
-    if baseline is not None:
-        baseline = federation.fabric.to_device(baseline)
-        rows[ZERO_SHOT_ROW] = (baseline, baseline.shared_state(), {})
-    found: dict[str, Any] = {"accuracy": {}, "metrics": {}}
-    for title, (model, shared, of_clients) in rows.items():
-        found["accuracy"][title] = federation.evaluate(model, shared, of_clients)
-        predictions = without_validation(federation.predictions)
-        found["metrics"][title] = all_scores(predictions, federation.data.class_names)
-    return found
 
 
 def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:

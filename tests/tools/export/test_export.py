@@ -10,9 +10,9 @@ import torch
 
 from docs.export import rows_in, trained, with_rows
 from docs.privacy import method
-from fedvlp.tools.export import FORMATS, ExportedClassifier, export, export_method
-from fedvlp.tools.export.export import example_images
-from fedvlp.tools.export.graph import exported_program, load_onnx, write_onnx
+from fedvlp.tools.export import export
+from fedvlp.tools.export.export import ExportedClassifier, example_images, export_method
+from fedvlp.tools.export.graph import FORMATS, exported_program, load_onnx, write_onnx
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import METHODS

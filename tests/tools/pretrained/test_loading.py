@@ -11,7 +11,7 @@ from PIL import Image
 import fedvlp
 from fedvlp import CLIPSpec, SingleDomain, UserError, ZeroShotCLIP
 from fedvlp.commands.cli import main
-from fedvlp.runs.checkpoint import read_model
+from fedvlp.runs.run_folder import read_model
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 from tests.helpers.assertions import assert_equal

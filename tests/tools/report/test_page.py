@@ -8,7 +8,6 @@ from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
 
-import torch
 from PIL import Image
 
 from fedvlp.core.predictions import Predictions
@@ -96,13 +95,13 @@ def test_headings_do_not_skip_a_level(whole_page):
 
 def test_classes_are_shown_with_the_most_frequent_mistake(tmp_path, no_figures):
     names = [f"class {index}" for index in range(14)]
-    labels = torch.arange(1, 14).repeat_interleave(13).int()
+    labels = np.repeat(np.arange(1, 14, dtype=np.int32), 13)
     # Of class k, 13 - k images are predicted as class 0; zero-shot CLIP predicts class 13 throughout.
-    place = torch.arange(13).repeat(13)
-    predicted = torch.where(place < 13 - labels, 0, labels).int()
-    sure = torch.ones(1, len(labels))
+    place = np.tile(np.arange(13), 13)
+    predicted = np.where(place < 13 - labels, 0, labels).astype(np.int32)
+    sure = np.ones((1, len(labels)), np.float32)
     last = Predictions(labels, predicted[None], sure)
-    zero_shot = Predictions(labels, torch.full_like(predicted, 13)[None], sure)
+    zero_shot = Predictions(labels, np.full_like(predicted, 13)[None], sure)
     for seed in (0, 1):
         run = write_run(tmp_path, [50.0, 51.0], seed=seed, data={"classes": names})
         splits = {"held_out/photo": last, "test/photo": draw(9)}

@@ -10,8 +10,8 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.results import find_records
-from fedvlp.tools.sweep.command import parse_methods, visible_devices
 from fedvlp.tools.sweep.jobs import Status
+from fedvlp.tools.sweep.methods import parse_methods, visible_devices
 from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from fedvlp.utils.files import locked
 from tests.helpers.plugins import install, on_the_path

@@ -1,0 +1,1 @@
+"""What methods send, counted without training. Imports clip, commands, data, training and utils."""

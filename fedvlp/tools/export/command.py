@@ -1,0 +1,54 @@
+"""The command ``fedvlp export``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
+from fedvlp.runs.run_folder import files_of_runs, run_of
+from fedvlp.utils.errors import unwrapped_errors
+
+
+def run_export(arguments: Sequence[str]) -> int:
+    """Writes the file, prints how far its logits are from the method's own, and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        "fedvlp export",
+        description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "
+        "images become its input. Dotted options, such as --model.clip.pretrained, say where CLIP's weights are now.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint",
+    )
+    parser.add_argument("--format", choices=("onnx", "torch_export"), required=True, help="what to write")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
+    parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
+    options, others = parser.parse_known_args(arguments)
+    # Here, so that the help does not wait for PyTorch.
+    from fedvlp.commands.lightning_cli import FederationCLI
+    from fedvlp.runs.descriptions import load_deployed_to_all
+    from fedvlp.tools.export.export import export_method
+
+    trained = file_of_run(options.run)
+    config = trained_config(trained, options.allow)
+    # On the CPU: a graph that was traced on a GPU has its device in every constant.
+    config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
+    with unwrapped_errors():
+        command = FederationCLI(
+            run=False,
+            args=[config_option(config), *others],
+            save_config_callback=None,
+            parser_kwargs={"prog": "fedvlp export"},
+        )
+        command.model.load_state(load_deployed_to_all(trained, command.model))
+        inputs = list(files_of_runs([trained, run_of(trained)]))
+        exported = export_method(command.model, options.format, options.output, inputs)
+    sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
+    sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
+    return 0
