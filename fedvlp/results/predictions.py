@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fedvlp.core.predictions import Predictions, confusion_of
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
@@ -81,6 +83,8 @@ def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.
 
     The splits are those whose images train and choose nothing. Of 345 classes most of the 119,025 pairs are empty.
     """
+    import pandas as pd  # here, so that training begins without it
+
     rows: list[tuple[str, str, str, str, int]] = []
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
@@ -18,6 +16,9 @@ from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.digests import digest
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import DAMAGES, LARGEST, checked_values
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ZERO_SHOT_ROW = "zero-shot CLIP"
 LAST_ROW = "last round"
@@ -217,6 +218,8 @@ class Record:
         path = self.folder / "metrics.csv"
         if not path.is_file():
             return []
+        import pandas as pd  # here, so that training begins without it
+
         try:
             # By way of strings, since pandas' own conversion may round the last digit.
             frame = pd.read_csv(path, dtype=str).astype(float).set_index("round", drop=False)
@@ -346,6 +349,8 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
 
 def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Returns the table of ``load_runs`` for records that were read already."""
+    import pandas as pd
+
     rows: list[dict[str, Any]] = []
     for record in records:
         about = _about(record)

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedvlp.core import metrics
 from fedvlp.core.metrics import all_scores, calibration_error, class_scores, detection
-from fedvlp.core.predictions import Predictions, interval, resample
+from fedvlp.core.predictions import RESAMPLES, Predictions, interval, resample
 from tests.helpers.predictions import chosen, draw, renamed
 
 
@@ -175,7 +174,7 @@ def test_quantiles_are_those_of_drawing_images_one_by_one(images, states):
         drawn = chosen(predictions, generator.integers(images, size=images))
         slow.append(scored(drawn, 3))
     for name, expected in zip(SCORES, np.transpose(slow), strict=True):
-        assert len(found[name]) == metrics.RESAMPLES
+        assert len(found[name]) == RESAMPLES
         assert found[name].mean() == pytest.approx(expected.mean(), abs=1.0)
         assert found[name].std() == pytest.approx(expected.std(), rel=0.15)
         assert interval(found[name]) == pytest.approx(np.quantile(expected, [0.025, 0.975]), abs=3.0)
@@ -209,7 +208,7 @@ def test_states_that_agree_are_no_more_images():
     """Three seeds that take each image for the same tell as much as one."""
     predictions = draw(100)
     thrice = draw(100)
-    thrice = type(thrice)(thrice.labels, thrice.predicted.repeat(3, 1), thrice.confidence.repeat(3, 1))
+    thrice = type(thrice)(thrice.labels, np.tile(thrice.predicted, (3, 1)), np.tile(thrice.confidence, (3, 1)))
     one = interval(resample(predictions, 5, "a")["accuracy"])
     assert interval(resample(thrice, 5, "a")["accuracy"]) == pytest.approx(one)
 

@@ -8,6 +8,7 @@ from datetime import date
 from html.parser import HTMLParser
 from itertools import pairwise
 
+import numpy as np
 from PIL import Image
 
 from fedvlp.core.predictions import Predictions
