@@ -129,7 +129,7 @@ def attend(
     key = _split_heads(key, num_heads)
     value = _split_heads(value, num_heads)
     if keeps_scores(query, key):
-        scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+        scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
         read = (scores if mask is None else scores + mask).softmax(dim=-1) @ value
     else:
         read = scaled_dot_product_attention(query, key, value, attn_mask=mask)
