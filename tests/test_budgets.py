@@ -32,7 +32,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (1000, 7),
     "sites": (2100, 13),
     "testing": (880, 6),
-    "tools": (8100, 55),
+    "tools": (8250, 56),
     "training": (3840, 25),
     "utils": (990, 11),
 }
