@@ -9,7 +9,7 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 36_000,
+    "lines": 36_100,
     "files": 226,
     "lines outside tools and sites": 26_000,
     "folders": 14,
@@ -32,7 +32,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (1000, 7),
     "sites": (2100, 13),
     "testing": (880, 6),
-    "tools": (8250, 56),
+    "tools": (8280, 56),
     "training": (3840, 25),
     "utils": (990, 11),
 }

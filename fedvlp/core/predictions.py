@@ -123,7 +123,7 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:
     """[kinds, C] with the sum of a kind's values of each class, from classes [.., kinds] and one value for each."""
-    from scipy.sparse import csr_matrix  # here alone, and only intervals over images need it
+    from scipy.sparse import csr_matrix  # for intervals alone
 
     kinds = np.broadcast_to(np.arange(classes.shape[1]), classes.shape)
     shape = (classes.shape[1], num_classes)

@@ -63,7 +63,7 @@ def read_tensors(
     """Reads the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
 
     A group is what names of tensors begin with: every name if it is empty; for None no tensor is read.
-    With the framework "numpy" they are arrays.
+    They are arrays with the framework "numpy", which reads them without PyTorch.
 
     Raises:
         UserError: if the file is missing, cut short, or not one of these.
@@ -83,7 +83,7 @@ def read_tensors(
             header: dict[str, Any] = dict(json.loads(text))
     except OSError as error:
         raise UserError(f"Can't read {path}: {error.strerror or error}.") from error
-    except (SafetensorError, TypeError, KeyError, ValueError, RecursionError) as error:
+    except (SafetensorError, AttributeError, TypeError, KeyError, ValueError, RecursionError) as error:
         raise UserError(
             f"{path} is damaged, or not written by fedvlp ({type(error).__name__}: {error}). Use an earlier "
             "checkpoint, or copy the file again."

@@ -1,4 +1,4 @@
-"""The command ``fedvlp cost``: a table of what methods send."""
+"""The command ``fedvlp cost``: a table of what methods send. What needs PyTorch is imported after its options."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
 
 from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.text_table import frame_markdown, frame_table
 
-CostFormat = Literal["table", "markdown", "csv", "json"]
+FORMATS = ("table", "markdown", "csv", "json")
 COST_TITLES = {
     "method": "method",
     "config": "config",
@@ -46,9 +46,9 @@ def run_cost(arguments: Sequence[str]) -> int:
         "many there are.",
         allow_abbrev=False,
     )
-    parser.add_argument("--format", choices=get_args(CostFormat), default="table", help="how to print the table")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="how to print the table")
     options, of_methods = parser.parse_known_args(arguments)
-    from fedvlp.tools.cost.counting import costs  # here, so that the help does not wait for PyTorch
+    from fedvlp.tools.cost.counting import costs
 
     with unwrapped_errors():
         rows = costs(of_methods)
@@ -56,8 +56,8 @@ def run_cost(arguments: Sequence[str]) -> int:
     return 0
 
 
-def format_costs(rows: Sequence[Mapping[str, Any]], form: CostFormat) -> str:
-    """Returns what methods send: rows with the keys of ``COST_TITLES``; JSON has their other keys as well.
+def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
+    """Returns what methods send, in one of ``FORMATS``: rows with the keys of ``COST_TITLES``; JSON has all keys.
 
     Methods of one phase have one row; the others have one a phase and one for all of them.
 

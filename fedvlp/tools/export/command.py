@@ -1,4 +1,4 @@
-"""The command ``fedvlp export``."""
+"""The command ``fedvlp export``. What needs PyTorch is imported after its options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def run_export(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     options, others = parser.parse_known_args(arguments)
-    # Here, so that the help does not wait for PyTorch.
     from fedvlp.commands.lightning_cli import FederationCLI
     from fedvlp.runs.descriptions import load_deployed_to_all
     from fedvlp.tools.export.export import export_method

@@ -1,4 +1,4 @@
-"""The commands ``fedvlp convert`` and ``fedvlp push``."""
+"""The commands ``fedvlp convert`` and ``fedvlp push``. What needs PyTorch is imported after their options."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def run_convert(arguments: Sequence[str]) -> int:
         help="CoOp's CLASS_TOKEN_POSITION, which the file does not say.",
     )
     options = parser.parse_args(list(arguments))
-    # Here, so that the help does not wait for PyTorch.
     from fedvlp.clip import CLIPSpec
     from fedvlp.tools.hub.dassl import convert_dassl, read_classes
 
@@ -58,7 +57,6 @@ def run_push(arguments: Sequence[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder, and push nothing.")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     options = parser.parse_args(list(arguments))
-    # As above.
     from fedvlp.tools.hub.push import push_to_hub, write_folder
     from fedvlp.tools.pretrained.loading import check_repository
 

@@ -36,8 +36,8 @@ def run_sweep(arguments: Sequence[str]) -> int:
     plan = make_sweep(content, of_fit)
     output = options.output or Path("runs", options.file.stem if options.file else "sweep")
     array = _slurm_array(content.get("launcher", "local"), options, output)
-    # Whatever can be wrong is found before the first run: later it would cost hours. To parse imports PyTorch.
-    from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices
+    # Whatever can be wrong is found before the first run: later it would cost hours.
+    from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices  # parsing needs PyTorch
 
     configs = parse_methods(plan)
     domains: dict[str, list[str]] = {}
