@@ -7,29 +7,31 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 VALUES_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
-"""What is raised where a value decides what is computed, or of which shape."""
+"""What PyTorch raises where a value decides what is computed, or of which shape."""
 
-# PyTorch for CPUs, and any before 2.9, ends the process at the first operation that a GPU's gradient is to pass.
-HAS_GRAPHS = torch.backends.cuda.is_built() and hasattr(torch._C, "_ensureCUDADeviceGuardSet")
+CAN_FAKE = torch.backends.cuda.is_built() and hasattr(torch._C, "_ensureCUDADeviceGuardSet")
+NEEDS_FAKE_CUDA = pytest.mark.skipif(not CAN_FAKE, reason="needs a PyTorch with CUDA that does without a driver")
+"""Skips a test where nothing can be moved to CUDA without a GPU: builds of PyTorch for CPUs, and all of 2.8."""
 
 
 @contextmanager
 def fake_cuda() -> Iterator[Callable[[Tensor], Tensor]]:
     """Yields what moves tensors to CUDA within the block; an operation on tensors of two devices raises.
 
-    All operations of a forward pass can be followed. Backward passes need a GPU: gradients are zeros.
+    Backward passes need a GPU, so gradients that are asked for are zeros.
     """
     gradients = patch("torch.autograd.grad", lambda outputs, inputs, **options: _zeros(inputs))
     # Whether a prompt is the same as before decides only if its features are computed again.
     unequal = patch("torch.equal", return_value=False)
     # What was left on the CPU is taken for a tensor there, so that the error names both devices.
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with gradients, unequal, torch.set_grad_enabled(HAS_GRAPHS), mode:
+    with gradients, unequal, mode:
         yield lambda tensor: mode.from_tensor(tensor.detach()).to("cuda")
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 import yaml
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 import fedvlp
 from fedvlp.clip import load_clip
@@ -20,7 +20,7 @@ from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.configs import METHODS
-from tests.helpers.fake_cuda import VALUES_NEEDED, fake_cuda, move_module
+from tests.helpers.fake_cuda import NEEDS_FAKE_CUDA, VALUES_NEEDED, fake_cuda, move_module
 
 CLIENTS = [Client(0, 0, 7, "ink"), Client(1, 1, 5, "paint")]
 GIVEN = {"class_names": ["red", "pale blue", "green"], "domains": ["ink", "paint"], "num_clients": len(CLIENTS)}
@@ -30,7 +30,7 @@ NEED_VALUES = {
     "ccst": {"train": "the other clients are those whose slots are filled"},
     "diprompt": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
     "diprompt_labels": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
-    "elcfs": {"train": "a client collects looks until it has so many"},
+    "elcfs": {"train": "the other clients are those whose slots are filled"},
     "fed_apt": {"evaluate": "each mixture of keys is encoded once, however many images have it"},
     "hcvp": {"train": "vectors that no other is alike to do not count"},
     "plan": {"train": "slots of clients that never sent anything are left out"},
@@ -94,6 +94,7 @@ def evaluate(method: FederatedModule, batch: Batch) -> Tensor:
     return method.eval()(batch[0])
 
 
+@NEEDS_FAKE_CUDA
 @pytest.mark.parametrize("name", METHODS)
 def test_every_tensor_of_a_method_is_on_its_device(name):
     method = made(name)
@@ -105,17 +106,13 @@ def test_every_tensor_of_a_method_is_on_its_device(name):
     needs_values = set()
     with fake_cuda() as to_cuda:
         move_module(method, to_cuda)
-        images, batch = apply_to_collection((images, batch), Tensor, to_cuda)
+        images, batch = tree_map(to_cuda, (images, batch))
         parts = {"prepare": (prepare, images), "train": (one_round, batch), "evaluate": (evaluate, batch)}
         for part, (run, inputs) in parts.items():
             try:
-                results = run(method, inputs)
-                apply_to_collection(results, Tensor, lambda result: assert_on_cuda(result))
+                results = tree_leaves(run(method, inputs))
+                assert {result.device.type for result in results} <= {"cuda"}
             except VALUES_NEEDED:
                 needs_values.add(part)
     # What is listed and could be followed fails as well: then the list is to shrink.
     assert needs_values == NEED_VALUES.get(name, {}).keys()
-
-
-def assert_on_cuda(result: Tensor) -> None:
-    assert result.device.type == "cuda"
