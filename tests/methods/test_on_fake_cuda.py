@@ -36,7 +36,6 @@ NEED_VALUES = {
     "plan": {"train": "slots of clients that never sent anything are left out"},
     "plan_released": {"train": "slots of clients that never sent anything are left out"},
     "stable_fdg": {"train": "styles are drawn only once there are any"},
-    "swad": {"train": "the first step of a mean copies the weights"},
     "trip": CLUSTERS,
     "trip_keys": CLUSTERS,
     "trip_lite": CLUSTERS,
