@@ -16,7 +16,7 @@ WHOLE = {
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 34_000,
+    "lines of tests": 34_500,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -31,7 +31,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (980, 6),
     "sites": (2100, 13),
     "testing": (880, 6),
-    "tools": (8100, 49),
+    "tools": (8250, 50),
     "training": (3840, 25),
     "utils": (990, 11),
 }
