@@ -15,6 +15,8 @@ import torch
 from benchmarks.measure import describe_machine
 
 SUITES = ("local_step", "precision", "round", "routing", "overhead", "scale", "startup", "memory", "step_memory")
+ON_DEVICES = ("local_step", "precision", "round")
+"""What measures a device; the others measure the loop, the files and the processor's memory."""
 
 
 def main() -> None:
@@ -33,22 +35,32 @@ def report(suite: str, arguments: argparse.Namespace, command: str, targets: lis
     """Runs one benchmark and writes its tables as they come."""
     module = importlib.import_module(f"benchmarks.{suite}")
     started = time.perf_counter()
-    say(f"# {suite}\n\n`{command}`\n\n{describe_machine()}\n\n{module.NOTES}\n", targets)
+    say(f"# {suite}\n\n`{command}`\n\n{describe_machine(arguments.device)}\n\n{module.NOTES}\n", targets)
     output: Path | None = arguments.output
     figures = output.parent if output is not None and output.suffix else output
-    for table in module.tables(arguments.quick, figures):
+    options = {"device": arguments.device} if suite in ON_DEVICES else {"figures": figures}
+    for table in module.tables(arguments.quick, **options):
         say(table.markdown(), targets)
     say(f"Took {time.perf_counter() - started:.0f} s.", targets)
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    """Returns the options, with the names of the benchmarks checked."""
+    """Returns the options, with the names of the benchmarks and the device checked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=SUITES, default=SUITES, metavar="NAME", help=", ".join(SUITES))
+    parser.add_argument("--only", nargs="+", choices=SUITES, metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--quick", action="store_true", help="small sizes and the tiny CLIP, to see that all runs")
+    on_devices = ", ".join(ON_DEVICES)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"cuda: {on_devices} alone")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each side")
     parser.add_argument("--output", type=Path, help="also write to this Markdown file, or to NAME.md in this folder")
-    return parser.parse_args(given)
+    arguments = parser.parse_args(given)
+    possible = SUITES if arguments.device == "cpu" else ON_DEVICES
+    arguments.only = arguments.only or possible
+    if not set(arguments.only) <= set(possible):
+        parser.error(f"--device {arguments.device} is for {on_devices}; the others measure the processor alone.")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: PyTorch finds no GPU here. Leave --device out to measure the processor.")
+    return arguments
 
 
 def outputs(path: Path | None, suite: str, files: ExitStack) -> list[TextIO]:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
 
+from benchmarks.measure import clock
 
-def matrix_rate(size: int = 1536, repeats: int = 5, dtype: torch.dtype = torch.float32) -> float:
+SIZES = {"cpu": 1536, "cuda": 8192}
+"""Rows and columns of matrices that keep all units of a device busy."""
+
+
+def matrix_rate(
+    size: int | None = None, repeats: int = 5, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> float:
     """Returns the operations a second of a large matrix product, two for each multiply-add.
 
     Args:
-        size: Rows and columns of both factors.
+        size: Rows and columns of both factors; None for the device's of `SIZES`.
         repeats: How often it is measured; the median counts.
         dtype: Of both factors.
+        device: What computes it, ``cpu`` or ``cuda``.
     """
-    left = torch.randn(size, size, dtype=dtype)
-    right = torch.randn(size, size, dtype=dtype)
-    result = torch.empty(size, size, dtype=dtype)
-    return 2 * size**3 / _median_seconds(lambda: torch.mm(left, right, out=result), repeats)
+    size = size or SIZES[device]
+    left = torch.randn(size, size, dtype=dtype, device=device)
+    right = torch.randn(size, size, dtype=dtype, device=device)
+    result = torch.empty(size, size, dtype=dtype, device=device)
+    return 2 * size**3 / _median_seconds(lambda: torch.mm(left, right, out=result), repeats, device)
 
 
 def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
@@ -35,12 +43,12 @@ def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
     return 2 * megabytes * 2**20 / _median_seconds(lambda: target.copy_(source), repeats)
 
 
-def _median_seconds(function: Callable[[], object], repeats: int) -> float:
+def _median_seconds(function: Callable[[], object], repeats: int, device: str = "cpu") -> float:
     """Returns the median of the repeats, after one that is not measured."""
     function()
     seconds = []
     for _ in range(repeats):
-        started = time.perf_counter()
+        started = clock(device)
         function()
-        seconds.append(time.perf_counter() - started)
+        seconds.append(clock(device) - started)
     return statistics.median(seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.hardware_limits import matrix_rate
@@ -34,11 +33,11 @@ NOTES = """The reference step does what the papers' released code does: one text
 prompt (TRIP: for each image), both image towers on each batch, nothing kept; the cut step has sequences as long as
 the longest name's. Ours has image features, routes and teachers prepared, as the library has them from the second
 round on. GFLOP are the matrix products of a side by count, for ours the least that the step needs; *of the rate* is
-GFLOP a second against a large float32 product, measured with the same threads in the same process before and after;
-*of the floor* is the least operations at that rate against the seconds. Memory is the peak above the loaded model and
-its batch. A side marked with *measured* was measured in parts, each multiplied by how often the step has it; losses
-and optimizer are left out there, and its memory is that of the largest part. All sides keep the memory that they
-free."""
+GFLOP a second against a large float32 product, measured on the same device with the same threads in the same process
+before and after; *of the floor* is the least operations at that rate against the seconds. Memory is the peak above the
+loaded model and its batch. A side marked with *measured* was measured in parts, each multiplied by how often the step
+has it; losses and optimizer are left out there, and its memory is that of the largest part. All sides keep the memory
+that they free."""
 
 
 @dataclass(frozen=True)
@@ -62,50 +61,51 @@ class SideResult:
     parts: str
 
 
-def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+def tables(quick: bool, device: str) -> Iterator[Table]:
     """Returns a table for each method and number of classes."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     for method, batch_size in BATCH_SIZES.items():
         for num_classes in [7] if quick else sorted(CLASS_NAMES):
             case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec, "quick": quick}
+            case["device"] = device
             results = {side: in_subprocess(measure_side, side=side, **case) for side in SIDES}
             title = f"local_step: {method}, {num_classes} classes, batch {batch_size}, {spec.name}"
             yield Table(title, HEADER, _rows(results), _sentence(results))
 
 
 @freed_memory_kept()
-def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool) -> SideResult:
+def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool, device: str) -> SideResult:
     """Returns what one side took in this process."""
     clip = load_clip(spec)
     batch_size = BATCH_SIZES[method]
-    module = make_module(method, clip, CLASS_NAMES[num_classes])
+    module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
     batch = make_batch(module, batch_size)
     least = least_operations(method, clip, CLASS_NAMES[num_classes], batch_size)
     seconds = 1.0 if quick else 6.0
     operations = least
     parts = ""
-    rate_before = matrix_rate()
+    rate_before = matrix_rate(device=device)
     if side == "ours":
-        found = measure_for(Step(module, batch), seconds, least=2, warm_up=True)
+        found = measure_for(Step(module, batch), seconds, least=2, warm_up=True, device=device)
     else:
         reference = REFERENCES[method](module, side == "cut")
         operations = reference_operations(method, clip, num_classes, reference.texts.length, batch_size)
-        found, parts = _measure_reference(reference, batch, seconds)
-    rate = max(rate_before, matrix_rate())
+        found, parts = _measure_reference(reference, batch, seconds, device)
+    rate = max(rate_before, matrix_rate(device=device))
     return SideResult(found.seconds, found.megabytes, operations, least, rate, parts)
 
 
-def _measure_reference(reference: Reference, batch: StepBatch, seconds: float) -> tuple[Measurement, str]:
+def _measure_reference(reference: Reference, batch: StepBatch, seconds: float, device: str) -> tuple[Measurement, str]:
     """Returns what a reference step took and, if it was too large to be measured whole, which parts were measured."""
     if len(reference.texts) == min(CLASS_NAMES):
-        return _measure_calls([Call("", lambda: train(reference, batch))], seconds), ""
+        return _measure_calls([Call("", lambda: train(reference, batch))], seconds, device), ""
     calls = reference.calls(batch)
-    return _measure_calls(calls, seconds), ", ".join(f"{call.label} x {call.times:g}" for call in calls)
+    return _measure_calls(calls, seconds, device), ", ".join(f"{call.label} x {call.times:g}" for call in calls)
 
 
-def _measure_calls(calls: list[Call], seconds: float) -> Measurement:
+def _measure_calls(calls: list[Call], seconds: float, device: str) -> Measurement:
     """Returns the seconds of a step that is made of these calls; the part that was repeated least says how often."""
-    found = [measure_for(call.run, seconds) for call in calls]
+    found = [measure_for(call.run, seconds, device=device) for call in calls]
     repeats = min(len(one.seconds) for one in found)
     took = []
     for index in range(repeats):

@@ -60,7 +60,12 @@ def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Meas
 
 
 def measure_for(
-    function: Callable[[], object], seconds: float, least: int = 1, most: int = 15, warm_up: bool = False
+    function: Callable[[], object],
+    seconds: float,
+    least: int = 1,
+    most: int = 15,
+    warm_up: bool = False,
+    device: str = "cpu",
 ) -> Measurement:
     """Returns the same, repeated as often as fits into a time.
 
@@ -72,54 +77,74 @@ def measure_for(
         least: How often at least.
         most: How often at most.
         warm_up: Whether the first run never counts, as it does what later ones need not.
+        device: What computes, ``cpu`` or ``cuda``; the memory is its own.
     """
-    before = resident_megabytes()
-    reset_peak()
-    first = _timed(function)
+    before = resident_megabytes(device)
+    reset_peak(device)
+    first = _timed(function, device)
     took = [first] if first > seconds / 3 and not warm_up else []
     while len(took) < least or (len(took) < most and sum(took) + first < seconds):
-        took.append(_timed(function))
-    return Measurement(took, max(peak_megabytes() - before, 0.0))
+        took.append(_timed(function, device))
+    return Measurement(took, max(peak_megabytes(device) - before, 0.0))
 
 
-def _timed(function: Callable[[], object]) -> float:
-    started = time.perf_counter()
+def _timed(function: Callable[[], object], device: str = "cpu") -> float:
+    started = clock(device)
     function()
-    return time.perf_counter() - started
+    return clock(device) - started
 
 
-def describe_machine() -> str:
-    """Returns processor, threads and versions in a line."""
+def clock(device: str) -> float:
+    """Returns the time in seconds, once a device has done all that it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def describe_machine(device: str = "cpu") -> str:
+    """Returns the GPU if that is the device, processor, threads and versions in a line."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
         names = [line for line in information.read_text().splitlines() if line.startswith("model name")]
         processor = names[0].partition(":")[2].strip() if names else processor
     load = os.getloadavg()[0]
+    gpu = ""
+    if device == "cuda":
+        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+        arithmetic = f"float32 products of {torch.get_float32_matmul_precision()} precision"
+        gpu = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, {arithmetic}; "
     return (
-        f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, load {load:.1f} at the start; "
+        f"{gpu}{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, load {load:.1f} at the start; "
         f"Python {platform.python_version()}, torch {torch.__version__}, lightning {lightning.__version__}, "
         f"open_clip {open_clip.__version__}; {time.strftime('%Y-%m-%d')}"
     )
 
 
-def resident_megabytes() -> float:
-    """Returns the resident memory of this process."""
+def resident_megabytes(device: str = "cpu") -> float:
+    """Returns the resident memory of this process, or that of its tensors on a GPU."""
+    if device == "cuda":
+        return torch.cuda.memory_allocated() / 2**20
     status = Path("/proc/self/statm")
     if status.is_file():
         return int(status.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
     return peak_megabytes()
 
 
-def reset_peak() -> None:
+def reset_peak(device: str = "cpu") -> None:
     """Sets the high-water mark back to the present memory, where the system can."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return
     marks = Path("/proc/self/clear_refs")
     if marks.exists():
         marks.write_text("5")
 
 
-def peak_megabytes() -> float:
-    """Returns the high-water mark of this process's resident memory."""
+def peak_megabytes(device: str = "cpu") -> float:
+    """Returns the high-water mark of this process's resident memory, or that of its tensors on a GPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status")
     if status.is_file():
         marks = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]

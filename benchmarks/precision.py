@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ import torch
 
 from benchmarks.hardware_limits import matrix_rate
 from benchmarks.in_subprocess import in_subprocess
-from benchmarks.measure import peak_megabytes, reset_peak, resident_megabytes
+from benchmarks.measure import clock, peak_megabytes, reset_peak, resident_megabytes
 from benchmarks.operations import image_tower, patches_work
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, least_operations, make_batch, make_module
 from benchmarks.synthetic import write_images
@@ -25,7 +23,7 @@ from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
-from fedvlp.training.setup import bfloat16_units
+from fedvlp.training.setup import choose_precision
 from fedvlp.utils.memory import freed_memory_kept
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -70,36 +68,30 @@ class Sides:
         return [f"{self.gain:.2f}", *rates, *shares]
 
 
-def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+def tables(quick: bool, device: str) -> Iterator[Table]:
     """Returns the tables of steps, of prepared images, of memory and of chunks."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
-    yield _steps(spec, quick)
-    yield _preparation(spec, quick)
-    yield _memory(spec, quick)
-    yield _budgets(spec, quick)
-
-
-def units() -> str:
-    """Says what this processor has for bfloat16."""
-    if not bfloat16_units():
-        return "This processor has no units for bfloat16, so a gain cannot be measured here."
-    return f"This processor's units for bfloat16: {bfloat16_units()}."
+    common: dict[str, Any] = {"spec": spec, "device": device}
+    yield _steps(common, quick)
+    yield _preparation(common, quick)
+    yield _memory(common, quick)
+    yield _budgets(common, quick)
 
 
 @freed_memory_kept()
-def measure_step(method: str, num_classes: int, spec: CLIPSpec, quick: bool) -> tuple[Sides, float]:
+def measure_step(method: str, num_classes: int, spec: CLIPSpec, device: str, quick: bool) -> tuple[Sides, float]:
     """Returns what a method's steps took, and the least operations of one."""
     steps: dict[str, Callable[[], object]] = {}
     for name, clip in _both(spec).items():
-        module = make_module(method, clip, CLASS_NAMES[num_classes])
+        module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
         step = Step(module, make_batch(module, BATCH_SIZES[method]))
-        steps[name] = partial(_in_context, name, step)
+        steps[name] = partial(_in_context, name, device, step)
     least = least_operations(method, load_clip(spec), CLASS_NAMES[num_classes], BATCH_SIZES[method])
-    return in_turn(steps, 1.0 if quick else 12.0), least
+    return in_turn(steps, 1.0 if quick else 12.0, device), least
 
 
 @freed_memory_kept()
-def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides, float]:
+def measure_preparation(spec: CLIPSpec, device: str, images: int, quick: bool) -> tuple[Sides, float]:
     """Returns what reading and encoding files took, and the operations of doing so."""
     clips = _both(spec)
     with tempfile.TemporaryDirectory() as folder:
@@ -109,8 +101,9 @@ def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides
         calls: dict[str, Callable[[], object]] = {}
         for name, clip in clips.items():
             dataset = ImageDataset([(shown, np.arange(images))], clip.preprocess)
-            calls[name] = partial(_in_context, name, partial(_encode, dataset, clip))
-        sides = in_turn(calls, 1.0 if quick else 30.0)
+            encoding = partial(_encode, dataset, clip.to(device), device)
+            calls[name] = partial(_in_context, name, device, encoding)
+        sides = in_turn(calls, 1.0 if quick else 30.0, device)
     clip = clips["float32"]
     tokens = int(clip.num_image_tokens or 0)
     work = image_tower(clip).work(tokens, tokens**2, tokens, tokens**2, 1).forward + patches_work(clip)
@@ -118,49 +111,50 @@ def measure_preparation(spec: CLIPSpec, images: int, quick: bool) -> tuple[Sides
 
 
 @freed_memory_kept()
-def measure_memory(method: str, num_classes: int, spec: CLIPSpec, name: str) -> float:
+def measure_memory(method: str, num_classes: int, spec: CLIPSpec, device: str, name: str) -> float:
     """Returns the peak memory of loading CLIP and two steps, in MB."""
-    before = resident_megabytes()
+    before = resident_megabytes(device)
     clip = load_clip(spec)
     clip.cast_towers(TYPES[name])
-    module = make_module(method, clip, CLASS_NAMES[num_classes])
+    module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
     step = Step(module, make_batch(module, BATCH_SIZES[method]))
-    reset_peak()  # float32 weights are there for a moment on both sides
+    reset_peak(device)  # float32 weights are there for a moment on both sides
     for _ in range(2):
-        _in_context(name, step)
-    return peak_megabytes() - before
+        _in_context(name, device, step)
+    return peak_megabytes(device) - before
 
 
 @freed_memory_kept()
-def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, quick: bool) -> Sides:
+def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, device: str, quick: bool) -> Sides:
     """Returns what the text tower took forward and backward with chunks of so many tokens."""
     calls: dict[str, Callable[[], object]] = {}
     for name, clip in _both(spec).items():
         encoder = PromptedTextEncoder(clip, CLASS_NAMES[num_classes], prompt_length=16, token_budget=budget)
-        prompt = torch.nn.Parameter(encoder.initial_prompt())
-        calls[name] = partial(_in_context, name, partial(_backward, encoder, prompt))
-    return in_turn(calls, 0.5 if quick else 4.0)
+        encoder.to(device)
+        prompt = torch.nn.Parameter(encoder.initial_prompt().to(device))
+        calls[name] = partial(_in_context, name, device, partial(_backward, encoder, prompt))
+    return in_turn(calls, 0.5 if quick else 4.0, device)
 
 
-def in_turn(calls: Mapping[str, Callable[[], object]], seconds: float) -> Sides:
+def in_turn(calls: Mapping[str, Callable[[], object]], seconds: float, device: str) -> Sides:
     """Returns the seconds of calls that take turns for about so long, at least three each, after one that warms up."""
     sides = Sides()
-    _measure_rates(sides)
+    _measure_rates(sides, device)
     for call in calls.values():
         call()
-    began = time.perf_counter()
-    while len(sides.seconds["float32"]) < 3 or time.perf_counter() - began < seconds:
+    began = clock(device)
+    while len(sides.seconds["float32"]) < 3 or clock(device) - began < seconds:
         for name, call in calls.items():
-            started = time.perf_counter()
+            started = clock(device)
             call()
-            sides.seconds[name].append(time.perf_counter() - started)
-    _measure_rates(sides)
+            sides.seconds[name].append(clock(device) - started)
+    _measure_rates(sides, device)
     return sides
 
 
-def _measure_rates(sides: Sides) -> None:
+def _measure_rates(sides: Sides, device: str) -> None:
     for name, dtype in TYPES.items():
-        sides.rates[name] = max(sides.rates[name], matrix_rate(dtype=dtype))
+        sides.rates[name] = max(sides.rates[name], matrix_rate(dtype=dtype, device=device))
 
 
 def _both(spec: CLIPSpec) -> dict[str, CLIP]:
@@ -172,61 +166,60 @@ def _both(spec: CLIPSpec) -> dict[str, CLIP]:
     return clips
 
 
-def _in_context(name: str, call: Callable[[], object]) -> None:
+def _in_context(name: str, device: str, call: Callable[[], object]) -> None:
     """Calls in the context that a run has around it."""
-    context: AbstractContextManager[Any] = nullcontext()
-    if name == "bfloat16":
-        context = torch.autocast("cpu", torch.bfloat16)
-    with context:
+    with torch.autocast(device, torch.bfloat16, enabled=name == "bfloat16"):
         call()
 
 
-def _encode(dataset: ImageDataset, clip: CLIP) -> None:
-    encode(dataset, lambda images: {"features": clip.encode_image(images)}, torch.device("cpu"))
+def _encode(dataset: ImageDataset, clip: CLIP, device: str) -> None:
+    encode(dataset, lambda images: {"features": clip.encode_image(images)}, torch.device(device))
 
 
 def _backward(encoder: PromptedTextEncoder, prompt: torch.nn.Parameter) -> None:
     encoder(prompt).sum().backward()
 
 
-def _steps(spec: CLIPSpec, quick: bool) -> Table:
+def _steps(common: dict[str, Any], quick: bool) -> Table:
     rows = []
     for method, counts in PAIRS.items():
         for num_classes in counts[:1] if quick else counts:
-            case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec, "quick": quick}
+            case = {**common, "method": method, "num_classes": num_classes, "quick": quick}
             sides, least = in_subprocess(measure_step, **case)
             seconds = [number(sides.median(name)) for name in TYPES]
             rows.append([f"{method}, {num_classes} classes", *seconds, *sides.cells(least)])
-    return Table(f"precision: a local step, {spec.name}", STEPS, rows, units())
+    chosen, why = choose_precision("auto", common["device"])
+    notes = f"The precision `auto` is `{chosen}` here: {why}."
+    return Table(f"precision: a local step, {common['spec'].name}", STEPS, rows, notes)
 
 
-def _preparation(spec: CLIPSpec, quick: bool) -> Table:
+def _preparation(common: dict[str, Any], quick: bool) -> Table:
     images = 32 if quick else 96
-    sides, operations = in_subprocess(measure_preparation, spec=spec, images=images, quick=quick)
+    sides, operations = in_subprocess(measure_preparation, **common, images=images, quick=quick)
     rates = [number(images / sides.median(name)) for name in TYPES]
     row = [f"{images} JPEG files, 256 x 256 pixels", *rates, *sides.cells(operations)]
-    return Table(f"precision: images read and encoded, {spec.name}", PREPARED, [row])
+    return Table(f"precision: images read and encoded, {common['spec'].name}", PREPARED, [row])
 
 
-def _memory(spec: CLIPSpec, quick: bool) -> Table:
+def _memory(common: dict[str, Any], quick: bool) -> Table:
     rows = []
     for method, num_classes in [("PromptFL", 7)] if quick else [("PromptFL", 65), ("TRIP", 65), ("PLAN", 7)]:
-        case: dict[str, Any] = {"method": method, "num_classes": num_classes, "spec": spec}
+        case = {**common, "method": method, "num_classes": num_classes}
         peaks = [number(in_subprocess(measure_memory, **case, name=name)) for name in TYPES]
         rows.append([f"{method}, {num_classes} classes", *peaks])
-    return Table(f"precision: peak memory of CLIP and of steps, {spec.name}", MEMORY, rows)
+    return Table(f"precision: peak memory of CLIP and of steps, {common['spec'].name}", MEMORY, rows)
 
 
-def _budgets(spec: CLIPSpec, quick: bool) -> Table:
+def _budgets(common: dict[str, Any], quick: bool) -> Table:
     """Chunks of all sizes, by the time of the size that is in use."""
     rows = []
     for num_classes in [7] if quick else sorted(CLASS_NAMES):
         found = {}
         for budget in BUDGETS:
-            case: dict[str, Any] = {"num_classes": num_classes, "budget": budget, "spec": spec, "quick": quick}
+            case = {**common, "num_classes": num_classes, "budget": budget, "quick": quick}
             found[budget] = in_subprocess(measure_budget, **case)
         for name in TYPES:
             seconds = [number(found[budget].median(name)) for budget in BUDGETS]
             rows.append([f"{num_classes} classes, {name}", *seconds])
     header = ("seconds", *[f"{budget} tokens" for budget in BUDGETS])
-    return Table(f"precision: the text tower by tokens in a chunk (96 in use), {spec.name}", header, rows)
+    return Table(f"precision: the text tower by tokens in a chunk (96 in use), {common['spec'].name}", header, rows)

@@ -93,7 +93,7 @@ class DiPrompTReference(Reference):
         pairs = torch.stack([text(module.query_prompt) for text in self.asked], dim=1)  # [C, M, d]
         logits = cosine_logits(features, pairs.flatten(0, 1), self.scale).view(len(labels), *pairs.shape[:2])
         # The domain prompts are chosen by the question prompt's best domain for the image's own class.
-        domains = logits[torch.arange(len(labels)), labels].argmax(dim=1)
+        domains = logits[torch.arange(len(labels), device=labels.device), labels].argmax(dim=1)
         own = torch.stack([text(prompt) for text, prompt in zip(self.own, module.domain_prompts, strict=True)], dim=1)
         terms = domain_terms(features, labels, domains, own, module.domain_text.handwritten, self.scale)
         terms = {name: module.domain_weight * term for name, term in terms.items()}
@@ -104,7 +104,8 @@ class DiPrompTReference(Reference):
     def calls(self, batch: StepBatch) -> list[Call]:
         """Returns the image call, and one of the text calls."""
         count = 1 + len(self.own) + len(self.asked)
-        text = self.text_call(f"1 of {count} text calls", self.module.text.initial_prompt(), count)
+        prompt = self.module.text.initial_prompt().to(batch.images.device)
+        text = self.text_call(f"1 of {count} text calls", prompt, count)
         return [Call("the image call", partial(self.frozen, batch.images)), text]
 
 

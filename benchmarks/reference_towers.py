@@ -29,6 +29,7 @@ class ReferenceText:
         self._model = model
         placeholders = "X " * prompt_length
         ids = clip.tokenizer([f"{placeholders}{name}." for name in clean_class_names(class_names)])
+        ids = ids.to(model.attn_mask.device)
         self._ends = ids.argmax(dim=-1)
         self.length = int(self._ends.max()) + 1 if cut else ids.shape[1]
         self._ids: Tensor = ids[:, : self.length]
@@ -55,7 +56,8 @@ class ReferenceText:
             hidden = block(hidden, attn_mask=self._mask)
             if deeper is not None and index < len(deeper):
                 hidden = self._put(hidden, deeper[index])
-        features: Tensor = model.ln_final(hidden)[torch.arange(len(hidden)), self._ends] @ model.text_projection
+        rows = torch.arange(len(hidden), device=hidden.device)
+        features: Tensor = model.ln_final(hidden)[rows, self._ends] @ model.text_projection
         return features
 
     def _put(self, tokens: Float[Tensor, "C S D"], prompt: Float[Tensor, "L D"]) -> Float[Tensor, "C S D"]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,12 +28,16 @@ from fedvlp.training.options import Runtime
 
 TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest", "rounds", "an epoch", "evaluation")
 HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
+PROCESSES = ("processes", "an epoch", "least to greatest", "rounds", "times faster", "evaluation")
 
 NOTES = """Made-up JPEG files of 256 x 256 pixels in four domains, one held out, three clients. *Cold* has nothing in
 its caches; *warm* is the same run again, with what the first has left on disk. Seconds; a round trains each client for
 an epoch, averages, and measures accuracy on every split, with all that the command line does besides (checkpoints,
 tables, plots). *An epoch* (training and averaging) and *evaluation* are medians of later rounds. The last two columns
-are shares of the later rounds: in text towers, forward and backward, and optimizers; and outside both."""
+are shares of the later rounds: in text towers, forward and backward, and optimizers; and outside both. On a GPU the
+stopwatch waits for it at each of these passes, which makes such rounds a little slower than those of a run.
+
+Two processes each train two of four clients, with half the threads or a GPU each; the first one evaluates alone."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,8 @@ class Marks(FederationCallback):
             self.after_first = sum(self.stopwatch.seconds.values())
 
 
-def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns one table of all methods."""
+def tables(quick: bool, device: str) -> Iterator[Table]:
+    """Returns a table of all methods, and one of one process and two."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     names = CLASS_NAMES[7]
     images = 28 if quick else 42
@@ -79,22 +86,26 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
         with tempfile.TemporaryDirectory() as folder:
             write_images(Path(folder) / "images", 4, names, images)
             for label in ("cold", "warm"):
-                result = in_subprocess(measure_run, method=method, spec=spec, names=names, folder=folder, rounds=rounds)
+                case: dict[str, Any] = {"method": method, "spec": spec, "names": names, "folder": folder}
+                result = in_subprocess(measure_run, **case, rounds=rounds, device=device)
                 rows.append(_row(f"{method}, {label}", result))
     yield Table(f"round: {4 * images} images, {len(names)} classes, {spec.name}", HEADER, rows)
+    yield _processes(spec, names, images, rounds, device)
 
 
-def measure_run(method: str, spec: CLIPSpec, names: list[str], folder: str, rounds: int) -> RunResult:
+def measure_run(
+    method: str, spec: CLIPSpec, names: list[str], folder: str, rounds: int, device: str = "cpu"
+) -> RunResult:
     """Returns what a run took, with caches below the folder."""
     module = make_module(method, load_clip(spec), names)
     module.context = None
-    stopwatch = Stopwatch(module)
+    stopwatch = Stopwatch(module, device)
     marks = Marks(stopwatch)
     options: dict[str, Any] = {"held_out": "domain 3", "cache_dir": f"{folder}/cache"}
     data = DomainFolders(root=f"{folder}/images", batch_size=BATCH_SIZES[method], **options)
     federation = Federation(
         rounds,
-        accelerator="cpu",
+        accelerator=device,
         runtime=Runtime(num_threads=torch.get_num_threads()),
         callbacks=[marks],
         default_root_dir=f"{folder}/runs",
@@ -118,3 +129,49 @@ def _row(label: str, result: RunResult) -> list[str]:
     evaluated = statistics.median(whole - part for whole, part in zip(later, training, strict=True))
     start = [label, number(result.preparing), number(result.rounds[0]), *seconds_with_spread(later)]
     return [*start, number(trained), number(evaluated), percent(share), percent(1 - share)]
+
+
+def _processes(spec: CLIPSpec, names: list[str], images: int, rounds: int, device: str) -> Table:
+    """Returns what TRIP's rounds take in one process and in two."""
+    title = f"round: TRIP in one process and in two, {5 * images} images, four clients, {spec.name}"
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        return Table(title, PROCESSES, [], "There is one GPU here.")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        write_images(Path(folder) / "images", 5, names, images)
+        alone = 0.0
+        for count in (1, 2):
+            training, evaluation = _run_processes(count, spec, Path(folder), rounds, device)
+            epoch = statistics.median(training)
+            alone = alone or epoch
+            numbers = [f"{alone / epoch:.2f}", number(statistics.median(evaluation))]
+            rows.append([f"{count}", *seconds_with_spread(training), *numbers])
+    return Table(title, PROCESSES, rows)
+
+
+def _run_processes(
+    count: int, spec: CLIPSpec, folder: Path, rounds: int, device: str
+) -> tuple[list[float], list[float]]:
+    """Returns the seconds of training and of evaluation of later rounds, with processes started by the command line."""
+    runs = folder / f"{count}"
+    options = {
+        "model.clip.name": spec.name,
+        "model.clip.pretrained": spec.pretrained,
+        "data.root": folder / "images",
+        "data.held_out": "domain 4",
+        "data.cache_dir": folder / "cache",
+        "trainer.rounds": rounds,
+        "trainer.accelerator": device,
+        "trainer.devices": count,
+        "trainer.strategy": "ddp",
+        "trainer.default_root_dir": runs,
+        "trainer.runtime.num_threads": max(torch.get_num_threads() // count, 1),
+    }
+    command = [sys.executable, "-m", "fedvlp", "fit", "--config", "trip", "--config", "data/folders"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (metrics,) = runs.rglob("metrics.csv")
+    with metrics.open(encoding="utf-8", newline="") as file:
+        later = list(csv.DictReader(file))[1:]
+    training = [float(row["train_seconds"]) for row in later]
+    return training, [float(row["seconds"]) - float(row["train_seconds"]) for row in later]

@@ -28,8 +28,10 @@ BATCH_SIZES = {"TRIP": 16, "PromptFL": 32, "DiPrompT": 16, "PLAN": 32, "ADAPT": 
 DOMAINS = ("art painting", "cartoon", "photo")
 
 
-def make_module(method: str, clip: CLIP, class_names: list[str], domains: Sequence[str] = DOMAINS) -> FederatedModule:
-    """Returns a method with its default options, a client for each domain, and one template for teachers."""
+def make_module(
+    method: str, clip: CLIP, class_names: list[str], domains: Sequence[str] = DOMAINS, device: str = "cpu"
+) -> FederatedModule:
+    """Returns a method on a device with its default options, a client for each domain, one template for teachers."""
     makers: dict[str, Callable[[], FederatedModule]] = {
         "TRIP": lambda: TRIP(class_names, clip, templates=1),
         "PromptFL": lambda: PromptFL(class_names, clip),
@@ -41,6 +43,7 @@ def make_module(method: str, clip: CLIP, class_names: list[str], domains: Sequen
         torch.manual_seed(0)
         module = makers[method]()
     module.train()
+    module.to(device)
     module.start_client(RoundContext(1, module.configure_phases()[0], Client(0, 0, 100, "first")))
     return module
 
@@ -66,11 +69,11 @@ class StepBatch:
 
 
 def make_batch(module: FederatedModule, batch_size: int) -> StepBatch:
-    """Returns synthetic images; constants that are prepared come from two of them, again and again."""
+    """Returns synthetic images on the module's device; what is prepared comes from two of them, again and again."""
     clip: Any = module.clip
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator)
-    labels = torch.randint(len(module.class_names), (batch_size,), generator=generator)  # type: ignore[arg-type]
+    images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator).to(module.device)
+    labels = torch.randint(len(module.class_names), (batch_size,), generator=generator).to(module.device)  # type: ignore[arg-type]
     if not module.precomputes:
         return StepBatch(images, labels, {"images": images})
     # Preparing takes long and its values do not matter to the time of a step.
@@ -165,4 +168,4 @@ def reference_operations(method: str, clip: CLIP, num_classes: int, length: int,
 
 
 def _repeat(value: Tensor, count: int) -> Tensor:
-    return value[torch.arange(count) % len(value)]
+    return value[torch.arange(count, device=value.device) % len(value)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from benchmarks.measure import clock
 from fedvlp.clip import PromptedTextEncoder
 
 
@@ -19,12 +19,14 @@ class Stopwatch:
 
     Args:
         module: The method.
+        device: What computes, ``cpu`` or ``cuda``; the program waits for it at each look at the stopwatch.
 
     Attributes:
         seconds: Sums by name: ``text`` and ``optimizer``.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, device: str = "cpu") -> None:
+        self._device = device
         self.seconds: dict[str, float] = defaultdict(float)
         self._started: dict[str, float] = {}
         self._handles = [
@@ -42,10 +44,10 @@ class Stopwatch:
             handle.remove()
 
     def _start(self, name: str) -> None:
-        self._started[name] = time.perf_counter()
+        self._started[name] = clock(self._device)
 
     def _stop(self, name: str) -> None:
-        self.seconds[name] += time.perf_counter() - self._started[name]
+        self.seconds[name] += clock(self._device) - self._started[name]
 
     def _before(self, encoder: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Starts a forward pass, and lets the gradient of the prompts end the backward pass."""

@@ -31,7 +31,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (980, 6),
     "sites": (2100, 13),
     "testing": (880, 6),
-    "tools": (8100, 49),
+    "tools": (8250, 50),
     "training": (3840, 25),
     "utils": (990, 11),
 }

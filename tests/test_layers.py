@@ -25,7 +25,7 @@ ALLOWED = {  # each folder, and the folders that its files may import besides th
     "testing": {"callbacks", "commands", "core", "data", "federation", "runs", "training", "utils"},
     "sites": {"commands", "core", "data", "federation", "methods", "runs", "training", "utils"},
     "tools": {"__init__", "clip", "commands", "core", "data", "federation", "methods", "results", "runs"}
-    | {"training", "utils"},
+    | {"testing", "training", "utils"},
 }
 ANYWHERE = {"version"}
 ROOT = {"__init__", "__main__", "federation", "version"}

@@ -124,12 +124,27 @@ def attend(
     num_heads: int,
     mask: Float[Tensor, "queries length"] | None = None,
 ) -> Float[Tensor, "sequences queries width"]:
-    """Returns what tokens read from others in all heads."""
-    # PyTorch chooses the fused kernel; a mask is added to the scores before the softmax.
+    """Returns what tokens read from others in all heads; a mask is added to the scores before the softmax."""
     query = _split_heads(query, num_heads)
     key = _split_heads(key, num_heads)
     value = _split_heads(value, num_heads)
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2).flatten(2)
+    if keeps_scores(query, key):
+        scores: Tensor = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)
+        read = (scores if mask is None else scores + mask).softmax(dim=-1) @ value
+    else:
+        read = scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return read.transpose(1, 2).flatten(2)
+
+
+def keeps_scores(
+    query: Float[Tensor, "sequences heads queries head"], key: Float[Tensor, "sequences heads length head"]
+) -> bool:
+    """Whether attention is written out, with the scores of all heads kept for the gradient, in place of the kernel."""
+    # On processors the kernel's backward pass in bfloat16 takes three to six times as long. Scores take 2 S bytes a
+    # token and head, beside 1.5 kB that a block keeps: up to 320 tokens, which all CLIPs of 224 pixels have, at most
+    # 640. With 577 tokens 16 images under ViT-L would take 4 GB, and little would be gained.
+    is_slow = query.dtype == torch.bfloat16 and query.device.type == "cpu" and query.requires_grad
+    return is_slow and key.shape[-2] <= 320
 
 
 def _split_heads(tokens: Tensor, num_heads: int) -> Float[Tensor, "sequences heads tokens width"]:
@@ -174,7 +189,8 @@ class Blocks:
     def compute_dtype(self) -> torch.dtype:
         """The type that attention is computed in."""
         if self.is_cast:
-            return attention_dtype(self._first) or self._first.mlp.c_fc.weight.dtype
+            dtype: torch.dtype = self._first.mlp.c_fc.weight.dtype
+            return dtype
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
 
@@ -259,7 +275,7 @@ class Blocks:
         run = compiled_run_block() if self.is_compiled else run_block
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
         with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
-            return run(block, hidden, mask, indices, attention_dtype(block))
+            return run(block, hidden, mask, indices)
 
 
 def is_standard_block(block: nn.Module) -> bool:
@@ -281,28 +297,11 @@ def is_cast(block: Any) -> bool:
     return is_standard_block(block) and bool(block.mlp.c_fc.weight.dtype != block.ln_1.weight.dtype)
 
 
-def has_bfloat16_tiles() -> bool:
-    """Whether the processor multiplies tiles of bfloat16 (AMX)."""
-    # PyTorch's question is private; where it is missing, the answer counts as no.
-    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)())
-
-
-def attention_dtype(block: Any) -> torch.dtype | None:
-    """Returns the type of a block's attention, None for that of its products."""
-    # With the bfloat16 units of AVX512 the backward pass of PyTorch's attention takes twice as long in bfloat16 as in
-    # float32. Processors with AMX, and GPUs, gain.
-    if not is_cast(block) or block.mlp.c_fc.weight.device.type != "cpu" or has_bfloat16_tiles():
-        return None
-    dtype: torch.dtype = block.ln_1.weight.dtype
-    return dtype
-
-
 def run_block(
     block: Any,
     hidden: Float[Tensor, "sequences length width"],
     mask: Mask | None,
     indices: Int[Tensor, "queries"] | None = None,
-    attention: torch.dtype | None = None,
 ) -> Float[Tensor, "sequences outputs width"]:
     """Returns a block's output for all tokens, or for those at some indices alone.
 
@@ -313,7 +312,6 @@ def run_block(
         hidden: What goes into the block.
         mask: What each of the returned tokens sees; None for everything.
         indices: Which tokens are returned; None for all.
-        attention: The type of attention; None for that of the products.
     """
     keys = block.ln_1(hidden)
     queries = keys
@@ -321,7 +319,7 @@ def run_block(
         # Keys and values are needed of all tokens, queries and the perceptron of those that are returned alone.
         queries = keys[:, indices]
         hidden = hidden[:, indices]
-    hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask, attention))
+    hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask))
     output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
     return output
 
@@ -332,18 +330,16 @@ def compiled_run_block() -> Callable[..., Tensor]:
     return torch.compile(run_block)
 
 
-def _self_attention(
-    layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None, dtype: torch.dtype | None
-) -> Tensor:
+def _self_attention(layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None) -> Tensor:
     width = layer.embed_dim
     weight = layer.in_proj_weight
     bias = layer.in_proj_bias
     if queries is keys:
         # One product for all three is faster than three.
-        query, key, value = multiply(keys, weight, bias).to(dtype).chunk(3, dim=-1)
+        query, key, value = multiply(keys, weight, bias).chunk(3, dim=-1)
     else:
-        query = multiply(queries, weight[:width], bias[:width]).to(dtype)
-        key, value = multiply(keys, weight[width:], bias[width:]).to(dtype).chunk(2, dim=-1)
+        query = multiply(queries, weight[:width], bias[:width])
+        key, value = multiply(keys, weight[width:], bias[width:]).chunk(2, dim=-1)
     read = (attend if mask is None else mask.attend)(query, key, value, layer.num_heads)
     return multiply(read, layer.out_proj.weight, layer.out_proj.bias)
 

@@ -200,7 +200,7 @@ class PromptFeatureCache:
         # A tensor of inference mode can't be used in a later graph, and autocast changes the numbers.
         mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         key = (name, mode, *((prompt.shape, prompt.dtype, prompt.device) for prompt in prompts))
-        for cached_key, cached_prompts, result in self._entries:
+        for cached_key, cached_prompts, result in reversed(self._entries):  # a GPU waits for each comparison
             if cached_key == key and all(map(torch.equal, cached_prompts, prompts)):
                 # Equal values, not the same tensor: an optimizer changes prompts in place.
                 return result
@@ -275,4 +275,6 @@ class DomainTextEncoder(nn.Module):
         def encode(chosen: Tensor) -> Tensor:
             return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))
 
-        return self._cache(tuple(domains), encode, prompts[domains]).unbind()
+        # Not by a list as index, for which a GPU waits.
+        own = torch.stack([prompts[domain] for domain in domains])
+        return self._cache(tuple(domains), encode, own).unbind()

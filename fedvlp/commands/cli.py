@@ -54,6 +54,7 @@ class Command(NamedTuple):
 
 FEDERATION = "commands.lightning_cli:run_federation"
 WAITS = {
+    "doctor": "tries all devices; up to a minute, two with a GPU",
     "explain": "loads the method and its images, then draws pictures; about half a minute",
     "export": "traces the method, then compares the file's logits with its own; up to a minute",
     "verify": "classifies the images of each entry again; seconds to minutes for each",
@@ -73,6 +74,7 @@ COMMANDS = (
     Command("cost", "tools.cost:run_cost", "Print what methods send, without training."),
     Command("deploy", "sites.commands:run_deploy", "Write a Flower app that trains a config on real sites."),
     Command("status", "tools.status:run_status", "Show whether a run is running, finished or dead."),
+    Command("doctor", "tools.doctor:run_doctor", "Show what this machine has, and test whether it trains."),
     Command("data", "tools.data:run_data", "List, download and check the field's data sets."),
     Command("compare", "tools.compare.command:run_compare", "Put runs into tables, beside the papers' numbers."),
     Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and refuse other numbers."),

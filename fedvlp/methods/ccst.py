@@ -69,7 +69,7 @@ class CCST(ImageTowerLearner):
 
     def draw(self, batch_size: int) -> Int[Tensor, "B K"]:
         """Returns the slots of each image's K styles, all different; the client's own is among those drawn from."""
-        slots = torch.tensor([self.statistics.slot, *self.statistics.others()])
+        slots = torch.tensor([self.statistics.slot, *self.statistics.others])
         order = torch.rand(batch_size, len(slots)).argsort(dim=1)
         return slots[order[:, : self.styles]]
 
@@ -77,7 +77,7 @@ class CCST(ImageTowerLearner):
         """Returns features, of each image K in a row, in its K styles, and adds the batch to the client's."""
         # All K copies of an image are the same up to this stage: one of them counts.
         self.collect(features[:: slots.shape[1]])
-        slots = slots.flatten().to(features.device)  # [B K]
+        slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
         is_own = (slots == self.statistics.slot)[:, None, None]
         return with_style(features, torch.where(is_own, style_of(features), self.statistics.clients[slots]))
 

@@ -34,6 +34,7 @@ class ClientStatistics(nn.Module):
         own: what the client has collected and keeps between the phases.
         images_seen: how many images they are of.
         slot: that of the client that trains; -1 where there are no clients.
+        others: the slots of the other clients that have sent something.
     """
 
     clients: Tensor
@@ -44,6 +45,7 @@ class ClientStatistics(nn.Module):
         super().__init__()
         self.renewed = renewed
         self.slot = -1
+        self.others: list[int] = []
         self.register_buffer("clients", torch.zeros(num_clients, *shape))
         self.register_buffer("own", torch.zeros(*shape))
         self.register_buffer("images_seen", torch.zeros(()))
@@ -59,6 +61,9 @@ class ClientStatistics(nn.Module):
         """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
         # A client's slot is its id, as the strategy of the second phase has it.
         self.slot = context.client.id
+        # Looked at once, for a GPU waits in each step that asks for values.
+        filled = self.clients.flatten(1).any(1).nonzero().flatten().tolist()
+        self.others = [slot for slot in filled if slot != self.slot]
         if self.renewed and context.phase.train:
             self.own.zero_()
             self.images_seen.zero_()
@@ -66,11 +71,6 @@ class ClientStatistics(nn.Module):
     def upload(self) -> State:
         """Returns what the client has collected, by the name of the slots."""
         return {"statistics.clients": self.own}
-
-    def others(self) -> list[int]:
-        """Returns the slots of the other clients that have sent something."""
-        filled = self.clients.flatten(1).any(1).nonzero().flatten().tolist()
-        return [slot for slot in filled if slot != self.slot]
 
 
 def positions(features: Tensor) -> Float[Tensor, "B N W"]:

@@ -33,6 +33,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch
 from fedvlp.methods.client_statistics import ClientStatistics
 from fedvlp.methods.image_tower import ImageTowerLearner
@@ -72,11 +73,21 @@ class ELCFS(ImageTowerLearner):
             )
         self.frequency = frequency
         self.inner_rate = inner_rate
+        # Amplitudes of other clients' images, and of how many the client itself has collected them.
+        self.bank = torch.empty(0)
+        self.num_seen = 0
         # They depend on nothing that is trained, so each client collects them once.
         self.share_statistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1), renewed=False)
         for name in ("mean", "std"):
             values = torch.tensor(getattr(self.clip.preprocess_options, name))[:, None, None]
             self.register_buffer(f"pixel_{name}", values, persistent=False)
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepares for a client's phase, in which no step has to ask a GPU for what is there."""
+        super().start_client(context)
+        bank = self.statistics.clients[self.statistics.others].flatten(0, 1)
+        self.bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
+        self.num_seen = int(self.statistics.images_seen)
 
     def low_frequencies(self, spectrum: Complex[Tensor, "B 3 V half"]) -> Complex[Tensor, "B 3 rows columns"]:
         """Returns the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
@@ -102,22 +113,20 @@ class ELCFS(ImageTowerLearner):
 
     def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
         """Returns x' under amplitudes and shares drawn for each image; the images themselves if there are none yet."""
-        bank = self.statistics.clients[self.statistics.others()].flatten(0, 1)
-        bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
-        if not len(bank):
+        if not len(self.bank):
             return images
-        chosen = torch.randint(len(bank), (len(images),))
-        return self.transformed(images, bank[chosen.to(bank.device)], torch.rand(len(images)).to(images.device))
+        chosen = torch.randint(len(self.bank), (len(images),)).to(images.device, non_blocking=True)
+        share = torch.rand(len(images)).to(images.device, non_blocking=True)
+        return self.transformed(images, self.bank[chosen], share)
 
     def collect(self, images: Float[Tensor, "B 3 V V"]) -> None:
         """Keeps the amplitudes of the client's first images."""
-        own = self.statistics.own
-        seen = int(self.statistics.images_seen)
-        if seen == len(own):
+        places = self.statistics.own[self.num_seen :][: len(images)]
+        if not len(places):
             return
-        taken = images[: len(own) - seen]
-        own[seen : seen + len(taken)] = self.low_frequencies(self.spectrum(taken)).abs()
-        self.statistics.images_seen += len(taken)
+        places.copy_(self.low_frequencies(self.spectrum(images[: len(places)])).abs())
+        self.num_seen += len(places)
+        self.statistics.images_seen.fill_(self.num_seen)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""

@@ -82,7 +82,7 @@ class FedADG(ImageTowerLearner):
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = LABEL * F.one_hot(labels, len(self.class_names)).to(features.dtype)
         # Drawn on the CPU, so that every device sees the same numbers.
-        noise = torch.rand(features.shape).to(features.device)
+        noise = torch.rand(features.shape).to(features.device, non_blocking=True)
         references = self.generator(torch.cat([noise, classes], dim=1))
         # Tower and generator are judged by a discriminator that gets no gradient from them.
         fixed = {name: value.detach() for name, value in self.discriminator.named_parameters()}

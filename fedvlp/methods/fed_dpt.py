@@ -163,8 +163,14 @@ class FedDPT(FederatedModule):
         """Returns f_T^k(c), normalised (Eq. 3)."""
         if "text" not in self.dual:
             return self.zero_shot
+        stack = self.stacks()["text"]
         # Prompt by prompt, so that only those with a gradient keep a graph and the others come from a cache.
-        features = torch.stack([self.text_encoder(prompt) for prompt in self.stacks()["text"](self.domain)])
+        prompts = stack(self.domain)
+        if self.domain is not None and stack.momentum:
+            # The copies move with each step, and batches are not looked up in the cache.
+            features = torch.cat([self.text_encoder(prompt[None]) for prompt in prompts])
+        else:
+            features = torch.stack([self.text_encoder(prompt) for prompt in prompts])
         return F.normalize(features.float(), dim=-1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

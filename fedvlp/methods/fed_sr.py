@@ -70,7 +70,7 @@ class FedSR(ImageTowerLearner):
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
         # The reparametrisation: the draw has a gradient to mean and deviation.
-        features = means + deviations * torch.randn(means.shape).to(means.device)
+        features = means + deviations * torch.randn(means.shape).to(means.device, non_blocking=True)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         length = features.norm(dim=1).mean()
         class_deviations = F.softplus(self.class_deviations[labels])

@@ -137,9 +137,7 @@ def contrastive_loss(
     others = ~torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     similarity = directions @ directions.T / temperature
     to_all = similarity.masked_fill(~others, -torch.inf).logsumexp(1)
-    has_alike = (alike & others).any(1)
-    if not has_alike.any():
-        # A zero that has a graph, so that the sum of all losses can be differentiated.
-        return vectors.sum() * 0.0
-    to_alike = similarity[has_alike].masked_fill(~(alike & others)[has_alike], -torch.inf).logsumexp(1)
-    return (to_all[has_alike] - to_alike).mean()
+    # Their places and not a mask, which a GPU would wait for at each use.
+    chosen = (alike & others).any(1).nonzero().flatten()
+    to_alike = similarity[chosen].masked_fill(~(alike & others)[chosen], -torch.inf).logsumexp(1)
+    return (to_all[chosen] - to_alike).sum() / max(1, len(chosen))

@@ -105,7 +105,7 @@ class StableFDG(ImageTowerLearner):
         # Each with probability 1/2 in a step, both by the client's own seed.
         explores, shifts = (torch.rand(2) < 0.5).tolist()
         extra = oversampled(labels, len(labels) if explores else 0)
-        every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device)
+        every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
         change = partial(self.restyled, len(labels), extra, shifts)
         logits = self.logits_of(images[every], partners_of(labels[every]), after_stage(self.stage, change))
         loss = F.cross_entropy(logits, labels[every])
@@ -124,14 +124,14 @@ class StableFDG(ImageTowerLearner):
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
         """Returns styles, of which half are another client's, drawn; unchanged if no other client has sent some."""
-        others = self.statistics.others()
+        others = self.statistics.others
         if not others:
             return style
         mean, deviation = self.statistics.clients[others[int(torch.randint(len(others), ()))]]
-        drawn = mean + deviation * torch.randn(style.shape).to(style.device)
+        drawn = mean + deviation * torch.randn(style.shape).to(style.device, non_blocking=True)
         # A drawn deviation may be negative, which no style has.
         drawn = torch.stack([drawn[:, 0], drawn[:, 1].clamp_min(0)], dim=1)
-        kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device)
+        kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device, non_blocking=True)
         return drawn.index_copy(0, kept, style[kept])
 
     def collect(self, style: Float[Tensor, "B 2 W"]) -> None:
@@ -175,11 +175,10 @@ def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
     >>> partners_of(torch.tensor([4, 2, 4, 4])).tolist()
     [2, 1, 3, 0]
     """
-    partners = torch.empty_like(labels)
-    for label in labels.unique():  # type: ignore[no-untyped-call]
-        members = (labels == label).nonzero().flatten()
-        partners[members] = members.roll(-1)
-    return partners
+    count = len(labels)
+    places = torch.arange(count, device=labels.device)
+    steps = (places - places[:, None] - 1) % count  # from an image to each other, in a circle; to itself the most
+    return steps.masked_fill(labels != labels[:, None], count).argmin(1)
 
 
 def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
@@ -217,7 +216,7 @@ def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: floa
 
     An image's s becomes s + alpha (s - mean(s)). A deviation that would become negative is 0.
     """
-    chosen = style[extra.to(style.device)]
+    chosen = style[extra.to(style.device, non_blocking=True)]
     led = chosen + level * (chosen - style.mean(0))
     return torch.cat([style, torch.stack([led[:, 0], led[:, 1].clamp_min(0)], dim=1)])
 
@@ -225,6 +224,6 @@ def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: floa
 def mixed(style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
     """Returns lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of Beta(0.1, 0.1), drawn anew."""
     beta = torch.distributions.Beta(0.1, 0.1)
-    share = beta.sample(torch.Size([len(style)])).to(style.device)[:, None, None]
-    others = style[torch.randperm(len(style)).to(style.device)]
-    return share * style + (1 - share) * others
+    share = beta.sample(torch.Size([len(style), 1, 1])).to(style.device, non_blocking=True)
+    others = torch.randperm(len(style)).to(style.device, non_blocking=True)
+    return share * style + (1 - share) * style[others]

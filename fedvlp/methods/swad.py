@@ -26,12 +26,12 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
-from torch.optim.swa_utils import AveragedModel
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase, RoundContext
@@ -69,12 +69,12 @@ class SWAD(ImageTowerLearner):
                 f"Expected end_patience to be at least start_patience {start_patience}; got {end_patience}."
             )
         self.valley = LossValley(start_patience, end_patience, tolerance)
-        # PyTorch's own running mean over steps; each round begins it again.
-        self.mean = AveragedModel(self.visual).requires_grad_(False)
+        self.mean = deepcopy(self.visual).requires_grad_(False)  # over the steps of a round
+        self.num_steps = 0
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: train the tower, and give the server its weights and their mean over the steps."""
-        return (Phase("train", train=("visual",), upload=("visual", "mean.module"), strategy=self.valley),)
+        return (Phase("train", train=("visual",), upload=("visual", "mean"), strategy=self.valley),)
 
     def shared_state(self) -> State:
         """Returns the weights alone, for a mean is the server's business."""
@@ -83,11 +83,17 @@ class SWAD(ImageTowerLearner):
     def start_client(self, context: RoundContext) -> None:
         """Begins a round, in which the mean has no step yet."""
         super().start_client(context)
-        self.mean.n_averaged.zero_()
+        self.num_steps = 0
 
+    @torch.no_grad()
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Adds the weights after a step to their mean."""
-        self.mean.update_parameters(self.visual)
+        # Not by PyTorch's AveragedModel, whose count of steps is on the GPU, which waits for each look at it.
+        self.num_steps += 1
+        for mean, value in zip(self.mean.parameters(), self.visual.parameters(), strict=True):
+            if self.num_steps == 1:
+                mean.copy_(value)
+            mean.add_((value - mean) / self.num_steps)
 
 
 @dataclass(frozen=True)
@@ -192,7 +198,7 @@ class LossValley(Strategy):
             return server
         upload = updates[0].state
         weights = select(upload, ("visual",))
-        of_round = Mean({name: upload[name.replace("visual", "mean.module", 1)] for name in weights}, 1)
+        of_round = Mean({name: upload[name.replace("visual", "mean", 1)] for name in weights}, 1)
         newest = _read(server.memory, "newest").joined(of_round)
         # Weights that no mean holds yet are deployed until one does.
         deployed = server.deployed if "swad.progress" in server.memory else weights

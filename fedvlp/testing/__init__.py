@@ -1,4 +1,4 @@
-"""What a custom class must keep to, as functions for its tests. Nothing in the library imports it.
+"""What a custom class must keep to, as functions for its tests. Of the library ``fedvlp doctor`` alone imports it.
 
 Each takes a class or an object, tries it, and raises :class:`ContractError` with what it must do if it does not::
 

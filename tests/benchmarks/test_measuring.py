@@ -4,7 +4,7 @@ import mmap
 import time
 from contextlib import ExitStack
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from benchmarks import overhead, scale
 from benchmarks.figures import plot, plot_over_rounds
 from benchmarks.hardware_limits import bandwidth, matrix_rate
 from benchmarks.in_subprocess import _call
-from benchmarks.measure import Measurement, measure_for
+from benchmarks.measure import Measurement, describe_machine, measure_for
 from benchmarks.step_memory import LiveMemory
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
@@ -54,6 +54,18 @@ def test_memory_is_that_of_new_tensors_that_are_alive_together():
         made = torch.zeros(300)  # 1200
         made = torch.cat([made, frozen])  # 1600, beside them
     assert memory.peak == 1200 + 1600
+
+
+def test_a_gpu_is_waited_for_and_its_memory_is_counted(monkeypatch):
+    cuda = MagicMock()
+    cuda.memory_allocated.return_value = 2**20
+    cuda.max_memory_allocated.return_value = 4 * 2**20
+    cuda.get_device_properties.return_value = SimpleNamespace(name="A card", total_memory=24 * 2**30)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    assert measure_for(cuda.work, 0.0, device="cuda").megabytes == 3
+    called = [name for name, *_ in cuda.method_calls]
+    assert called[1:5] == ["reset_peak_memory_stats", "synchronize", "work", "synchronize"]
+    assert describe_machine("cuda").startswith("A card, 24 GiB, CUDA")
 
 
 def test_rates_are_positive():
@@ -112,6 +124,17 @@ def test_figures_are_written(tmp_path):
     plot([curve], tmp_path / "deep" / "scale.png")
     plot_over_rounds({"run": [1.0, 2.0, 2.0]}, tmp_path / "memory.png")
     assert len(list(tmp_path.rglob("*.png"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("--device gpu", "'gpu'"), ("--device cuda", "finds no GPU"), ("--device cuda --only scale", "is for local_step")],
+)
+def test_another_device_is_one_clear_error(monkeypatch, capsys, given, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        command.parse(given.split())
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("target", ["all.md", "results"])

@@ -10,7 +10,7 @@ import torch
 from open_clip.transformer import QuickGELU as OpenClipQuickGELU
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, blocks, load_clip
-from fedvlp.clip.blocks import QuickGELU, multiply
+from fedvlp.clip.blocks import QuickGELU, attend, multiply
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -174,13 +174,38 @@ def test_features_are_those_of_the_rounded_weights(tiny):
         assert not torch.equal(value, single[name]), name
 
 
-@pytest.mark.parametrize("tiles", [False, True])
-def test_attention_is_in_bfloat16_where_there_are_tiles(half, monkeypatch, tiles):
-    monkeypatch.setattr(blocks, "has_bfloat16_tiles", lambda: tiles)
-    expected = torch.bfloat16 if tiles else torch.float32
-    assert {tower.blocks.compute_dtype for tower in (half.text, half.image)} == {expected}
-    assert all(value.isfinite().all() for value in all_features(half).values())
-    assert half.text.blocks.dtype == half.image.blocks.dtype == torch.float32
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_attention_in_bfloat16_reads_what_the_kernel_reads_in_double(monkeypatch, is_kept, masked):
+    """Values and gradients of both ways, of which each step is rounded to 8 bits."""
+    monkeypatch.setattr(blocks, "keeps_scores", lambda query, key: is_kept and query.dtype == torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    parts = [2 * torch.randn(2, length, 48, generator=generator).bfloat16() for length in (5, 7, 7)]
+    signal = torch.randn(2, 5, 48, generator=generator)
+    mask = torch.full((5, 7), -torch.inf).triu(3) if masked else None
+    results = []
+    for dtype in (torch.bfloat16, torch.float64):
+        inputs = [part.to(dtype).requires_grad_() for part in parts]
+        read = attend(*inputs, 3, None if mask is None else mask.to(dtype))
+        gradients = torch.autograd.grad(read, inputs, signal.to(dtype))
+        results.append([read, *gradients])
+    for found, exact in zip(*results, strict=True):
+        assert found.dtype == torch.bfloat16
+        assert (found - exact).norm() < 0.02 * exact.norm()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "has_gradient", "expected"),
+    [
+        (torch.bfloat16, 320, True, True),
+        (torch.bfloat16, 321, True, False),
+        (torch.bfloat16, 320, False, False),
+        (torch.float32, 320, True, False),
+    ],
+)
+def test_scores_are_kept_of_few_tokens_in_bfloat16_with_a_gradient(dtype, tokens, has_gradient, expected):
+    query = torch.zeros(1, 2, 3, 4, dtype=dtype, requires_grad=has_gradient)
+    assert blocks.keeps_scores(query, torch.zeros(1, 2, tokens, 4, dtype=dtype)) is expected
 
 
 @pytest.mark.parametrize("kind", COPIES)

@@ -88,7 +88,7 @@ def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
     assert all(len(set(row)) == 2 for row in drawn.tolist())
     module.styles = 9
     assert module.draw(2).sort(dim=1).values.tolist() == [[0, 1, 3], [0, 1, 3]]
-    assert module.statistics.others() == [0, 3]
+    assert module.statistics.others == [0, 3]
 
 
 def test_who_knows_no_other_style_fine_tunes(clip, images):

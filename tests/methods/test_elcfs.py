@@ -106,6 +106,7 @@ def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch)
     monkeypatch.setattr(ELCFS, "transformed", lambda self, images, amplitudes, share: used.append(amplitudes) or images)
     module.statistics.clients[1] = 7.0
     module.statistics.clients[3, :2] = torch.tensor([2.0, 5.0])[:, None, None, None]
+    begin(module, 1)
     for _ in range(20):
         module.in_others_looks(images)
     assert set(torch.cat(used).unique().tolist()) == {2.0, 5.0}

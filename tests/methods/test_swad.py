@@ -41,7 +41,7 @@ def deployed(strategy, losses, weights):
     found = []
     for round, (loss, weight) in enumerate(zip(losses, weights, strict=True)):
         last = torch.tensor([100.0 + round])
-        update = ClientUpdate(POOL, {"visual.w": last, "mean.module.w": torch.tensor([weight])}, 10)
+        update = ClientUpdate(POOL, {"visual.w": last, "mean.w": torch.tensor([weight])}, 10)
         server = strategy.after_validation(strategy.aggregate(server, [update]), loss)
         assert torch.equal(server.shared["visual.w"], last)
         found.append(server.deployed["visual.w"].item())

@@ -1,0 +1,231 @@
+"""The command ``fedvlp doctor``: facts on this machine, then a self-test on each of its devices."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+from importlib.metadata import distributions, metadata, requires
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from timeit import repeat
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from huggingface_hub import constants, get_session
+from packaging.requirements import Requirement
+from torch import Tensor, cuda
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedvlp import Client, FederatedDataModule, FederatedModule, RoundContext, __version__
+from fedvlp.testing.contract import require
+from fedvlp.testing.method import a_resumed_run_equals_an_unbroken_one
+from fedvlp.testing.runs import CLASSES, DOMAINS, federation_of, fit, small_run, whole_run, write_images
+from fedvlp.training.setup import choose_precision
+from fedvlp.utils.errors import escape_control_chars
+from fedvlp.utils.files import free_bytes, size_in_words
+from fedvlp.utils.memory import freed_memory_kept
+
+METHODS = ("PromptFL", "TRIP", "PLAN", "DiPrompT", "FedCLIP")
+"""A text prompt, routed experts, prompts of both towers, prompts of domains, and an adapter."""
+TOLERANCES = {"loss": 1e-4, "gradients": 1e-3}
+"""Largest differences of a step in float32 from float64, relative to it: about 3e-7 and 5e-6 are usual, 2e-5 and 7e-5
+with a convolution in TF32; in bfloat16 gradients differ by 9e-3 or more."""
+HALF_TOLERANCE = 0.02  # the same of a loss in bf16-mixed from float32
+
+
+def run_doctor(arguments: Sequence[str]) -> int:
+    """Prints facts, then each check as it ends; returns the exit code: 0 if all that was tried held, else 1."""
+    parser = argparse.ArgumentParser("fedvlp doctor", description="Show what this machine has, and test its devices.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for the report of a bug")
+    as_json = parser.parse_args(arguments).json
+    page = io.StringIO() if as_json else sys.stdout
+    facts = {name: attempt(find)[1] for name, find in FACTS.items()}
+    page.writelines(escape_control_chars(f"{name:<20}{value}") + "\n" for name, value in facts.items())
+    checks = []
+    with TemporaryDirectory(prefix="fedvlp-doctor-") as folder:
+        for device, name, check in self_test(Path(folder)):
+            ok, found = attempt(check)
+            checks.append({"device": device, "check": name, "ok": ok, "found": found})
+            page.write(escape_control_chars(f"{device:<8}{name:<32}{'ok' if ok else 'FAILED':<8}{found}") + "\n")
+    if as_json:
+        sys.stdout.write(json.dumps({"facts": facts, "checks": checks}, indent=2) + "\n")
+    return 0 if all(check["ok"] for check in checks) else 1
+
+
+def attempt(find: Callable[[], str]) -> tuple[bool, str]:
+    """Returns whether something could be found out, and what it is or why not; nothing else is printed or logged."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            return True, find()
+    except (Exception, SystemExit) as error:  # on a machine that is not well, anything may go wrong
+        return False, f"{type(error).__name__}: {error}".splitlines()[0]
+    finally:
+        logging.disable(logging.NOTSET)
+        torch.use_deterministic_algorithms(False)  # a run leaves that on
+
+
+def packages(extra: str = "") -> dict[str, str]:
+    """Returns the versions of what fedvlp always needs here, or of what an extra needs; some may be missing."""
+    found = {}
+    for needed in map(Requirement, requires("fedvlp") or ()):
+        is_base = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if (is_base and not extra) or f'extra == "{extra}"' in str(needed.marker):
+            found[needed.name] = next((each.version for each in distributions(name=needed.name)), "missing")
+    return found
+
+
+def extras() -> str:
+    """Returns of each extra whether it is installed, or which of its packages are missing."""
+    found = []
+    for extra in metadata("fedvlp").get_all("Provides-Extra") or ():
+        missing = [name for name, version in packages(extra).items() if version == "missing"]
+        found.append(f"{extra} missing: {', '.join(missing)}" if missing else f"{extra} installed")
+    return "; ".join(found)
+
+
+def cache_state(folder: str | Path) -> str:
+    """Returns a cache's folder and size, the free disk, and whether it can't be written."""
+    path = Path(folder).absolute()
+    used = sum(file.lstat().st_size for file in path.rglob("*"))
+    # What does not exist yet is made in the nearest folder above it.
+    nearest = next(place for place in (path, *path.parents) if os.path.exists(place))
+    refused = "" if os.access(nearest, os.W_OK | os.X_OK) else ", can't be written"
+    return f"{path}: {size_in_words(used)}, {size_in_words(free_bytes(path))} free{refused}"
+
+
+def answer(address: str, is_offline: bool) -> str:
+    """Returns what an address answers."""
+    return "not asked: offline" if is_offline else f"{address}: {get_session().head(address, timeout=2)}"
+
+
+FACTS: dict[str, Callable[[], str]] = {
+    "fedvlp": lambda: f"{__version__}, Python {platform.python_version()}, CUDA {torch.version.cuda}",
+    "packages": lambda: ", ".join(f"{name} {version}" for name, version in packages().items()),
+    "extras": extras,
+    "system": platform.platform,
+    "processor": lambda: f"{torch.backends.cpu.get_cpu_capability()}; {choose_precision('auto', 'cpu')[1]}",
+    "cores, threads": lambda: f"{len(os.sched_getaffinity(0))}, {torch.get_num_threads()}",
+    "memory": lambda: Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()[2],
+    "GPUs": lambda: "; ".join(map(str, map(cuda.get_device_properties, range(cuda.device_count())))) or "none",
+    "auto precision": lambda: ": ".join(choose_precision("auto", "auto")),
+    "cache": lambda: cache_state(FederatedDataModule().cache_dir or ""),
+    "Hugging Face cache": lambda: cache_state(constants.HF_HUB_CACHE),
+    "Hugging Face hub": lambda: answer(constants.ENDPOINT, constants.HF_HUB_OFFLINE),
+    "W&B": lambda: answer("https://api.wandb.ai", os.environ.get("WANDB_MODE", "online") != "online"),
+}
+"""What finds out each fact; some ask for what only Linux has."""
+
+
+def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """Yields what is tried: the device, a name, and a function that returns what it found, or raises."""
+    images = write_images(folder / "images")
+    gpus = [f"cuda:{index}" for index in range(cuda.device_count())]
+    gpus += ["mps:0"] * torch.backends.mps.is_available()
+    for device in map(torch.device, ("cpu", *gpus)):
+        # A GPU adds up in any order unless it is told to be deterministic.
+        options = [f"--trainer.accelerator={device.type}", "--trainer.deterministic=true"]
+        options.append(f"--trainer.devices={1 if device.index is None else [device.index]}")
+        build = partial(small_run, images, folder / device.type / str(device.index))
+        for method in METHODS:
+            compare = partial(compare_gradients, partial(build, [f"--model={method}"]), device)
+            yield str(device), f"{method}: loss, gradients", compare
+        run = partial(build, ["--model=PromptFL"], *options)
+        yield str(device), "resumed run: same bytes", partial(compare_resumed, run)
+        yield str(device), "bf16-mixed: near float32", partial(compare_half, run)
+        yield str(device), "TRIP: step under ViT-B/16", partial(measure_step, partial(build, ["--model=TRIP"]), device)
+    if len(gpus) > 1:
+        yield "cuda", "two processes: same bytes", partial(compare_processes, "cuda", images, folder)
+
+
+def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
+    """Returns a step's loss, and the gradients of all that it trains in one row, on the CPU."""
+    module.train().start_client(RoundContext(0, module.configure_phases()[0], Client(0, 0, 16, "first")))
+    module.zero_grad()
+    loss: Any = module.training_step((inputs, labels), 0)
+    loss.backward()
+    gradients = [value.grad.flatten() for value in module.trainable_by_name().values() if value.grad is not None]
+    return [loss.detach().cpu(), torch.cat(gradients).cpu()]
+
+
+def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
+    """Compares a method's first step on noise, in float32, with the same in float64 on the CPU."""
+    torch.manual_seed(0)
+    module = build().model
+    images = torch.randn(8, 3, module.clip.image_size, module.clip.image_size)
+    labels = torch.arange(8) % len(CLASSES)
+    values = step(module.to(device), images.to(device), labels.to(device))
+    # What methods compute in float32 for the sake of half precision would else be rounded to it.
+    with patch.object(Tensor, "float", Tensor.double):
+        expected = step(module.cpu().double(), images.double(), labels)
+    found = "from float64:"
+    for name, value, reference in zip(TOLERANCES, values, expected, strict=True):
+        difference = float((value.double() - reference).norm() / reference.norm())
+        found += f" {name} {difference:.0e} (at most {TOLERANCES[name]:.0e})"
+        require(difference <= TOLERANCES[name], found)
+    return found
+
+
+def compare_resumed(build: Callable[..., Any]) -> str:
+    """Compares a run that resumes after its first round with one in one go."""
+    a_resumed_run_equals_an_unbroken_one(whole_run(build))
+    return "prompts.safetensors is equal"
+
+
+def compare_half(build: Callable[..., Any]) -> str:
+    """Compares the losses of two rounds in bfloat16, of which the second is lower, with those in float32."""
+    losses = []
+    for precision in ("32-true", "bf16-mixed"):
+        run = build(f"--trainer.precision={precision}", "--trainer.runtime.default_callbacks=false")
+        fit(run)
+        losses += [row[f"client/{DOMAINS[0]}/loss"] for row in federation_of(run).run_state.history]
+    difference = abs(losses[3] / losses[1] - 1)
+    found = f"loss {losses[2]:.3f}, then {losses[3]:.3f}; from float32: {difference:.0e} (at most {HALF_TOLERANCE})"
+    require(losses[3] < losses[2] and difference <= HALF_TOLERANCE, found)
+    return found
+
+
+def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
+    """Compares what a run on two devices writes with what it writes on one."""
+    written = []
+    command = "fit --model PromptFL --config data/folders --model.clip.name fedvlp-tiny --data.cache_dir null"
+    for devices in (1, 2):
+        options = [f"--data.root={images}", f"--trainer.default_root_dir={folder / str(devices)}", "--trainer.rounds=1"]
+        options += [f"--trainer.accelerator={accelerator}", f"--trainer.devices={devices}"]
+        options.append("--trainer.deterministic=true")
+        # Lightning starts the second process by the command line of the first, so it must be that of a run.
+        program = [sys.executable, "-m", "fedvlp", *command.split(), *options]
+        ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
+        require(ended.returncode == 0, ended.stderr.strip().rpartition("\n")[-1])
+        written += [path.read_bytes() for path in (folder / str(devices)).rglob("prompts.safetensors")]
+    require(written[0] == written[1], "prompts.safetensors differs from that of one process")
+    return "prompts.safetensors is equal"
+
+
+@freed_memory_kept()
+def measure_step(build: Callable[..., Any], device: torch.device) -> str:
+    """Measures loss and gradients of TRIP on 16 images, beside a large product of matrices in float32."""
+    vit = ("--model.clip.name=ViT-B-16", "--model.clip.pretrained=random", "--model.templates=1")
+    module = build(*vit).model.to(device)
+    # What is computed once for each image does not count.
+    prepared = module.precomputed(torch.zeros(1, 3, 224, 224, device=device))
+    inputs = {name: value.expand(16, -1) for name, value in prepared.items()}
+    work = partial(step, module, inputs, torch.arange(16, device=device) % len(CLASSES))
+    with FlopCounterMode(display=False) as counter:
+        work()
+    size = 2048 if device.type == "cpu" else 8192
+    one, other = torch.randn(2, size, size, device=device)
+    # Both end on the CPU, so a GPU has finished by then.
+    seconds = min(repeat(work, number=1, repeat=3))
+    rate = 2 * size**3 / min(repeat(lambda: (one @ other)[0, 0].item(), number=1, repeat=3))
+    return f"{seconds:.3g} s, {counter.get_total_flops() / seconds / rate:.0%} of {rate / 1e9:,.0f} GFLOP/s"

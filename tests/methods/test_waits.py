@@ -1,0 +1,118 @@
+"""How often a local step makes the processor wait for a GPU, counted for each config on the CPU.
+
+It is a client's second step, since the first fills caches. The scaler of 16-mixed, which asks in each step whether
+gradients are finite, is not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import reduce
+from operator import or_
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedvlp.testing.runs import fit
+from tests.helpers.configs import METHODS
+
+ASKING = {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "_unique2", "unique_dim"}
+ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
+ALLOWED = {
+    # Text features of prompts that are not trained now come from a cache if the prompt is still the same.
+    "pfed_moap": {"equal": 1},
+    # The same, and which domains' prompts are trained by a batch: the others are not encoded.
+    "diprompt": {"equal": 1, "tolist": 1},
+    "diprompt_labels": {"equal": 1, "tolist": 1},
+    # The same, first and deeper prompts. In stage 2, which clients' slots are filled, for each tower.
+    "plan": {"equal": 2, "index": 2},
+    "plan_released": {"equal": 2, "index": 2},
+    # Which images have others that are alike, in three losses.
+    "hcvp": {"nonzero": 3},
+    # Labels and styles by which images are drawn.
+    "stable_fdg": {"cpu": 2},
+    # On a GPU none: one_hot checks classes on the CPU alone.
+    "do_prompt": {"_local_scalar_dense": 2},
+    "fed_adg": {"_local_scalar_dense": 2},
+}
+
+
+class Values(TorchDispatchMode):
+    """Counts who asks for values of tensors, but for those that are on the CPU whatever the device: draws, literals."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = Counter()
+        self.on_cpu = {}  # their storages, which stay here so that no other takes the address of one
+
+    def is_on_cpu(self, tensor):
+        return tensor.untyped_storage()._cdata in self.on_cpu
+
+    def put_on_cpu(self, tensor):
+        storage = tensor.untyped_storage()
+        self.on_cpu[storage._cdata] = storage
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        is_on_cpu = name == "lift_fresh" or all(map(self.is_on_cpu, tensors))
+        by_mask = name.strip("_").startswith("index") and any(each.dtype == torch.bool for each in tensors[1:])
+        if not is_on_cpu and (name in ASKING or by_mask):
+            self.waits[name] += 1
+        result = func(*args, **kwargs or {})
+        for each in tree_leaves(result):
+            if is_on_cpu and isinstance(each, Tensor):
+                self.put_on_cpu(each)
+        return result
+
+
+class Copies(TorchFunctionMode):
+    """Counts copies from and to the GPU, which on a CPU are none; those to it that do not block are queued."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **kwargs or {})
+        is_read = func in (Tensor.cpu, Tensor.numpy, Tensor.tolist) and not self.values.is_on_cpu(args[0])
+        is_listed = func is Tensor.__getitem__ and isinstance(args[1], list)
+        is_sent = func is Tensor.to and result is args[0] and self.values.is_on_cpu(result)
+        if is_read or is_listed or (is_sent and not (kwargs or {}).get("non_blocking")):
+            self.values.waits[func.__name__] += 1
+        if is_sent:
+            result = result.clone()
+            del self.values.on_cpu[result.untyped_storage()._cdata]
+        if func is Tensor.cpu:
+            result = result.clone()
+            self.values.put_on_cpu(result)
+        return result
+
+
+@pytest.mark.parametrize("name", sorted({*METHODS} - {"zero_shot", "zero_shot_ensemble"}))
+def test_waits_of_a_step(name, build):
+    options = [f"--trainer.local.{each}" for each in ("steps=2", "epochs=1", "gradient_clip_val=1")]
+    run = build(name, *options, "--trainer.runtime.default_callbacks=false")
+    values = Values()
+    begin = run.model.training_step
+    end = run.model.on_train_batch_end
+    steps = []
+
+    def counted_begin(batch, index):
+        values.waits.clear()
+        return begin(batch, index)
+
+    def counted_end(loss, batch, index):
+        end(loss, batch, index)
+        # From the second round on there are other clients' statistics and prompts.
+        if index == 1 and run.model.context.round == 1:
+            steps.append(values.waits.copy())
+
+    run.model.training_step = counted_begin
+    run.model.on_train_batch_end = counted_end
+    with values, Copies(values):
+        fit(run)
+    assert reduce(or_, steps) == ALLOWED.get(name, {})

@@ -1,0 +1,109 @@
+"""``fedvlp doctor``: the whole command on the CPU, and what becomes of facts and checks that fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib.metadata import version
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+
+from fedvlp.commands.cli import main
+from fedvlp.methods import FedCLIP
+from fedvlp.tools import doctor
+
+OF_RUNS = ("compare_resumed", "compare_half", "measure_step")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    """Answers both questions as a machine without network does."""
+    session = SimpleNamespace(head=Mock(side_effect=OSError("no network")))
+    monkeypatch.setattr(doctor, "get_session", lambda: session)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Leaves one method, and nothing of runs and times."""
+    monkeypatch.setattr(doctor, "METHODS", ("FedCLIP",))
+    for name in OF_RUNS:
+        monkeypatch.setattr(doctor, name, lambda *_: "left out")
+
+
+def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys):
+    assert main(["doctor", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    report = json.loads(printed.out)
+    assert f"numpy {version('numpy')}" in report["facts"]["packages"]
+    # A service that does not answer is a fact and no failure.
+    assert report["facts"]["W&B"] == report["facts"]["Hugging Face hub"] == "OSError: no network"
+    of_cpu = [check for check in report["checks"] if check["device"] == "cpu"]
+    assert [check["check"].split(":")[0] for check in of_cpu[:5]] == list(doctor.METHODS)
+    assert len(of_cpu) == 5 + len(OF_RUNS)
+    assert "GFLOP/s" in of_cpu[-1]["found"]
+
+
+def test_a_method_that_raises_fails_in_a_line(capsys, monkeypatch, short):
+    monkeypatch.setattr(FedCLIP, "training_step", Mock(side_effect=RuntimeError("no such kernel\nand more")))
+    assert main(["doctor"]) == 1
+    (failed,) = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
+    assert " ".join(failed.split()) == "cpu FedCLIP: loss, gradients FAILED RuntimeError: no such kernel"
+
+
+@pytest.mark.parametrize("name", ["loss", "gradients"])
+def test_a_difference_from_float64_fails(name, capsys, monkeypatch, short):
+    monkeypatch.setitem(doctor.TOLERANCES, name, 1e-12)
+    assert main(["doctor", "--json"]) == 1
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["ok"] for check in checks[:2]] == [False, True]
+    assert checks[0]["found"].endswith("(at most 1e-12)")
+
+
+@pytest.mark.parametrize(("losses", "holds"), [((3, 2, 3, 2.01), True), ((3, 2, 3, 2.2), False), ((2, 2, 2, 2), False)])
+def test_bfloat16_must_train_as_float32_does(losses, holds, monkeypatch):
+    rows = [{f"client/{doctor.DOMAINS[0]}/loss": loss} for loss in losses]
+    runs = iter([SimpleNamespace(history=rows[:2]), SimpleNamespace(history=rows[2:])])
+    monkeypatch.setattr(doctor, "fit", lambda run: None)
+    monkeypatch.setattr(doctor, "federation_of", lambda run: SimpleNamespace(run_state=next(runs)))
+    assert doctor.attempt(lambda: doctor.compare_half(lambda *_: None))[0] is holds
+
+
+@pytest.mark.parametrize(
+    ("written", "code", "message"),
+    [("1", 0, "is equal"), ("2", 0, "differs from that of one process"), ("1", 1, "fedvlp: error: no device")],
+)
+def test_two_processes_write_what_one_does(written, code, message, monkeypatch, tmp_path):
+    def run(program, **_):
+        (devices,) = [word[-1] for word in program if word.startswith("--trainer.devices=")]
+        folder = tmp_path / devices
+        folder.mkdir()
+        (folder / "prompts.safetensors").write_text("1" if devices == "1" else written)
+        return subprocess.CompletedProcess(program, code, "", "more\nfedvlp: error: no device\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    ok, found = doctor.attempt(lambda: doctor.compare_processes("cuda", tmp_path, tmp_path))
+    assert ok == (message == "is equal")
+    assert message in found
+
+
+def test_extras_are_read_from_what_is_installed(monkeypatch):
+    needed = [
+        "numpy",
+        "tomli; python_version < '3'",
+        "absent; python_version < '3' and extra == 'a'",
+        "torch; extra == 'b'",
+    ]
+    monkeypatch.setattr(doctor, "requires", lambda _: needed)
+    monkeypatch.setattr(doctor, "metadata", lambda _: SimpleNamespace(get_all=lambda _: ["a", "b"]))
+    assert doctor.packages() == {"numpy": version("numpy")}
+    assert doctor.extras() == "a missing: absent; b installed"
+
+
+def test_a_cache_says_its_size_and_whether_it_can_be_written(monkeypatch, tmp_path):
+    (tmp_path / "file").write_bytes(bytes(7000))
+    assert f"{tmp_path}: 7 kB, " in doctor.cache_state(tmp_path)
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
+    assert doctor.cache_state(tmp_path / "new" / "folder").endswith("can't be written")
