@@ -131,9 +131,8 @@ def user_hint(error: Exception) -> str | None:
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
     if not is_out_of_memory(error):
         return None
-    # The first line says how much was asked for, how much is free, and who else uses the device.
-    first_line = str(error).strip().split("\n")[0]
-    return f"{NO_MEMORY} {first_line}".strip()
+    # Its first line says how much was asked for and is free, and who else uses the device.
+    return " ".join([NO_MEMORY, *str(error).splitlines()[:1]])
 
 
 class Terminated(KeyboardInterrupt):
