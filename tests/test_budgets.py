@@ -24,7 +24,7 @@ ROOMS = {  # lines and files of each folder of the library
     "callbacks": (980, 7),
     "catalog": (400, 2),
     "clip": (2250, 10),
-    "commands": (650, 4),
+    "commands": (656, 4),
     "core": (2900, 15),
     "data": (4990, 20),
     "methods": (5950, 41),
@@ -34,7 +34,7 @@ ROOMS = {  # lines and files of each folder of the library
     "testing": (880, 6),
     "tools": (8280, 56),
     "training": (3840, 25),
-    "utils": (990, 11),
+    "utils": (1000, 11),
 }
 
 
