@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.measure import describe_machine
 
-SUITES = ("local_step", "precision", "round", "routing", "overhead", "scale", "startup", "memory")
+SUITES = ("local_step", "precision", "round", "routing", "overhead", "scale", "startup", "memory", "step_memory")
 ON_DEVICES = ("local_step", "precision", "round")
 """What measures a device; the others measure the loop, the files and the processor's memory."""
 

@@ -16,14 +16,14 @@ WHOLE = {
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 34_000,
+    "lines of tests": 34_500,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (980, 7),
     "clip": (2250, 10),
-    "commands": (650, 4),
+    "commands": (656, 4),
     "core": (2900, 14),
     "data": (5370, 22),
     "methods": (5950, 41),

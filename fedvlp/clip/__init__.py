@@ -7,6 +7,7 @@ from fedvlp.clip.prompted_text import DomainTextEncoder, PromptedTextEncoder
 from fedvlp.clip.zero_shot import (
     SINGLE_TEMPLATE,
     TEMPLATES,
+    ZeroShotClassifier,
     clean_class_name,
     clean_class_names,
     zero_shot_text_features,
@@ -21,6 +22,7 @@ __all__ = [
     "PromptedImageEncoder",
     "PromptedImages",
     "PromptedTextEncoder",
+    "ZeroShotClassifier",
     "build_model",
     "clean_class_name",
     "clean_class_names",

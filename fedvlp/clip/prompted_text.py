@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
 from itertools import product
 from typing import Any, Literal, cast
 
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.packing import encode_side_by_side, pack, stack
-from fedvlp.clip.zero_shot import clean_class_names, zero_shot_text_features
+from fedvlp.clip.zero_shot import ZeroShotClassifier, clean_class_names
 from fedvlp.utils.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]
@@ -228,16 +227,17 @@ class DomainTextEncoder(nn.Module):
         self.num_domains = len(domains)
         pairs = [f"{name} with the domain of {domain}" for name, domain in product(class_names, domains)]
         self.pairs = PromptedTextEncoder(clip, pairs, prompt_length=prompt_length)
+        self.handwritten_pairs = ZeroShotClassifier(clip, pairs)
         self.each = nn.ModuleList()
         for domain in domains:
             names = [f"{domain} {name}" for name in class_names]
             self.each.append(PromptedTextEncoder(clip, names, prompt_length=prompt_length))
         self._cache = PromptFeatureCache()
 
-    @cached_property
+    @property
     def handwritten(self) -> Float[Tensor, "C M d"]:
         """Features of "a photo of a <class> with the domain of <domain>.", normalised."""
-        features = zero_shot_text_features(self.pairs.clip, self.pairs.class_names)
+        features = self.handwritten_pairs.text_features
         return features.view(-1, self.num_domains, features.shape[-1])
 
     def under_one(self, prompt: Float[Tensor, "L D"] | None) -> Float[Tensor, "C M d"]:

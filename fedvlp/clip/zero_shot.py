@@ -10,7 +10,7 @@ from jaxtyping import Float
 from open_clip import OPENAI_IMAGENET_TEMPLATES
 from torch import Tensor
 
-from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.backbone import CLIP, cosine_logits
 from fedvlp.clip.packing import pack
 from fedvlp.utils.errors import UserError
 
@@ -90,3 +90,34 @@ def zero_shot_text_features(
             # Strings of one template begin alike, so they are packed behind what they share.
             total += pack(clip.tokenize(strings)).to(device).encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
+
+
+class ZeroShotClassifier:
+    """Zero-shot CLIP's logits, from the mean over 1 to 80 of CLIP's templates of the classes' text features.
+
+    The CLIP is shared and not copied; it is no submodule, so that its tensors are listed once.
+
+    Args:
+        clip: The frozen CLIP.
+        class_names: One name for each class; `_` and `-` are read as spaces.
+        templates: How many of `TEMPLATES`.
+    """
+
+    def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int = 1) -> None:
+        self.clip = clip
+        self.class_names = class_names
+        self.templates = templates
+        self._text_features: Tensor | None = None
+
+    @property
+    def text_features(self) -> Float[Tensor, "C d"]:
+        """w_c, normalised, computed when they are first asked for."""
+        if self._text_features is None:
+            self._text_features = zero_shot_text_features(self.clip, self.class_names, self.templates)
+        # No buffer of a method, so they have to follow where it is moved.
+        self._text_features = self._text_features.to(next(self.clip.parameters()).device)
+        return self._text_features
+
+    def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Returns the logits of image features."""
+        return cosine_logits(features, self.text_features, self.clip.logit_scale)

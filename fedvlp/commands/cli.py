@@ -15,11 +15,13 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NamedTuple
 
-from fedvlp.utils.errors import UserError, escape_control_chars
+from fedvlp.utils.errors import UserError, escape_control_chars, is_out_of_memory
 from fedvlp.version import __version__
 
-OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
-"""What PyTorch says on the CPU where it finds no memory, or knows at once that there can be none."""
+NO_MEMORY = (
+    "Not enough memory. What helps, the first the most: a smaller --data.batch_size, and --data.eval_batch_size where "
+    "runs are measured; --trainer.precision bf16-mixed; fewer classes; a smaller CLIP, or another device."
+)
 
 
 class Command(NamedTuple):
@@ -127,8 +129,10 @@ def user_hint(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
-    needs_memory = isinstance(error, MemoryError) or any(part in str(error) for part in OUT_OF_MEMORY)
-    return "There is not enough memory for options as large as these. Give smaller ones." if needs_memory else None
+    if not is_out_of_memory(error):
+        return None
+    # Its first line says how much was asked for and is free, and who else uses the device.
+    return " ".join([NO_MEMORY, *str(error).splitlines()[:1]])
 
 
 class Terminated(KeyboardInterrupt):

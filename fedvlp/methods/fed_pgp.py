@@ -33,9 +33,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
@@ -71,7 +71,7 @@ class FedPGP(PromptLearner):
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
         self.contrast_weight = contrast_weight
         self.temperature = temperature
-        self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
+        self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
         # Small, so that p_i begins near p_G; a factor of zeros would stop the other's gradient.
         self.local_left = nn.Parameter(0.02 * torch.randn(len(self.global_prompt), rank))
         self.local_right = nn.Parameter(0.02 * torch.randn(rank, self.clip.text_width))

@@ -9,7 +9,7 @@ without, of length 1; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``;
     prompts of each tower's own                                 Section 3.1; :class:`.DeepPromptedCLIP`
     CE + lambda_1 |g - g0| + lambda_2 |f - f0| + KL(q0 || q)    Section 3.2.1; :meth:`FedPromptSRC.training_step`
     sum_i w_i P_i, with w_i Gaussian                            Section 3.2.2; :func:`.gaussian_share`
-    g0, of the mean over templates                              Section 3.2.3; :class:`.ZeroShotTeacher`
+    g0, of the mean over templates                              Section 3.2.3; :class:`.ZeroShotClassifier`
     P <- sum_k |S_k| P_k / sum_k |S_k|                          :class:`.FedAvg`
 
 Departures:
@@ -32,11 +32,11 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, ZeroShotTeacher, distillation_kl, initial_prompt
+from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, distillation_kl, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt, Templates
 
 
@@ -77,7 +77,7 @@ class FedPromptSRC(PromptLearner):
         self.image_weight = image_weight
         self.gaussian_mean = gaussian_mean
         self.gaussian_std = gaussian_std
-        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+        self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
         self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)
         text = self.prompted.initial_text_prompts(depth)
         visual = initial_prompt((*text.shape[:2], self.clip.image_width))

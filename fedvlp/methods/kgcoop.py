@@ -26,9 +26,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
@@ -55,7 +55,7 @@ class KgCoOp(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.distance_weight = distance_weight
-        self.written = ZeroShotTeacher(self.clip, class_names, templates=1)
+        self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
         """Returns the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""

@@ -36,7 +36,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.slots import Slots
@@ -47,7 +47,6 @@ from fedvlp.methods.prompts import (
     DeepPromptedCLIP,
     PromptLearner,
     Prompts,
-    ZeroShotTeacher,
     distillation_losses,
     initial_prompt,
 )
@@ -94,7 +93,7 @@ class PLAN(PromptLearner):
         super().__init__(class_names, clip, optimizer)
         self.kl_weight = kl_weight
         self.first_round_reference = first_round_reference
-        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+        self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
         self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length)
         has_aggregator = {"text": aggregate_text, "visual": aggregate_visual}
         aggregated = [kind for kind, wanted in has_aggregator.items() if wanted]

@@ -28,9 +28,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
+from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
@@ -63,7 +63,7 @@ class ProGrad(PromptLearner):
             start = F.pad(words, (0, 0, prompt_length - len(words), 0))
         self.prompt = nn.Parameter(start)  # [L, D]
         self.projection = projection
-        self.teacher = ZeroShotTeacher(self.clip, class_names, templates=1)
+        self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""

@@ -27,10 +27,10 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.clip.prompted_text import ClassPosition
 from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
+from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
@@ -63,7 +63,7 @@ class PromptFL(PromptLearner):
         )
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.kl_weight = kl_weight
-        self.teacher = ZeroShotTeacher(self.clip, class_names, templates) if kl_weight else None
+        self.teacher = ZeroShotClassifier(self.clip, class_names, templates) if kl_weight else None
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""

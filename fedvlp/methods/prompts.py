@@ -1,9 +1,8 @@
-"""What methods that learn prompts around a frozen CLIP share: base class, teacher, prompted towers."""
+"""What methods that learn prompts around a frozen CLIP share: base class, distillation, prompted towers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,9 @@ from fedvlp.clip import (
     CLIPSpec,
     PromptedImageEncoder,
     PromptedTextEncoder,
+    ZeroShotClassifier,
     cosine_logits,
     load_clip,
-    zero_shot_text_features,
 )
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import DOMAIN, Inputs
@@ -52,27 +51,6 @@ class PromptLearner(FederatedModule):
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
-
-
-class ZeroShotTeacher:
-    """Zero-shot CLIP's logits, from the mean over 1 to 80 of CLIP's templates of the classes' text features.
-
-    The CLIP is shared and not copied; it is no submodule, so that its tensors are listed once.
-    """
-
-    def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
-        self.clip = clip
-        self.class_names = class_names
-        self.templates = templates
-
-    @cached_property
-    def text_features(self) -> Float[Tensor, "C d"]:
-        """The classifier, computed when it is first asked for."""
-        return zero_shot_text_features(self.clip, self.class_names, self.templates)
-
-    def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of image features."""
-        return cosine_logits(features, self.text_features, self.clip.logit_scale)
 
 
 def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
@@ -182,7 +160,7 @@ class VisualPromptedCLIP(nn.Module):
     def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
         super().__init__()
         self.visual = PromptedImageEncoder(clip)
-        self.head = ZeroShotTeacher(clip, class_names, templates)
+        self.head = ZeroShotClassifier(clip, class_names, templates)
 
     def initial_prompts(self, depth: int | None, prompt_length: int) -> Float[Tensor, "J L W"]:
         """Returns prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given."""

@@ -10,12 +10,10 @@ Departures: none.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.utils.ranges import Names, Templates
@@ -38,12 +36,7 @@ class ZeroShotCLIP(FederatedModule):
         super().__init__()
         self.set_backbone(load_clip(clip))
         self.class_names = class_names
-        self.templates = templates
-
-    @cached_property
-    def text_features(self) -> Float[Tensor, "C d"]:
-        """The classifier w."""
-        return zero_shot_text_features(self.clip, self.class_names, self.templates)
+        self.classifier = ZeroShotClassifier(self.clip, class_names, templates)
 
     def baseline(self) -> ZeroShotCLIP:
         """Returns itself: other methods are compared with it, and it has no rounds of its own."""
@@ -51,5 +44,4 @@ class ZeroShotCLIP(FederatedModule):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau."""
-        features = self.precomputed(inputs)["features"]
-        return cosine_logits(features, self.text_features, self.clip.logit_scale)
+        return self.classifier(self.precomputed(inputs)["features"])

@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import Fabric
 from torch import Tensor
 
@@ -36,7 +35,7 @@ from fedvlp.training.evaluation import accuracy_now
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state, reset_gradient_scale
 from fedvlp.training.task import OnClientFailure, PhaseTask, of_method
-from fedvlp.utils.errors import MachineError, UserError
+from fedvlp.utils.errors import MachineError, UserError, is_out_of_memory
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
@@ -317,6 +316,8 @@ def keep_error(client: Client, task: PhaseTask, here: Workspace, error: Exceptio
     """Writes a client's traceback into the run's folder; what went wrong, in a line."""
     # Kept with its traceback: if every client fails, the first is raised unchanged.
     here.errors[client.id] = error
+    # Not with its frames' variables, by which a step's whole graph would take the next client's memory.
+    traceback.clear_frames(error.__traceback__)
     reason = reason_of(error)
     if here.run_folder is None or isinstance(error, ClientError):
         return reason
@@ -336,10 +337,7 @@ def reason_of(error: Exception) -> str:
     first_line = str(error).strip().split("\n")[0]
     if isinstance(error, ClientError):  # says what the client did; where that was noticed does not matter
         return first_line
-    # PyTorch has an error of its own for devices alone; on the CPU its allocator raises a plain one.
-    no_memory_for_tensor = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    is_out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_memory_for_tensor
-    hint = "; lower data.batch_size" if is_out_of_memory else ""
+    hint = "; lower data.batch_size" if is_out_of_memory(error) else ""
     return f"raised {type(error).__name__}: {first_line}{hint}"
 
 

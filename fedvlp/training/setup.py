@@ -144,6 +144,8 @@ def set_up_method(
     """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
+    # Of float32's products cuDNN alone rounds to TF32 unless told: patches shall be embedded on a GPU as on a CPU.
+    torch.backends.cudnn.allow_tf32 = False
     if deterministic:
         torch.use_deterministic_algorithms(True)
         # Without a fixed workspace cuBLAS chooses its algorithm by the memory that is free.

@@ -6,6 +6,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
+OUT_OF_MEMORY = (
+    "out of memory",
+    "STATUS_ALLOC_FAILED",
+    "can't allocate memory",
+    "not enough memory",
+    "Storage size calculation overflowed",
+)
+"""What PyTorch says where a device, its libraries or the CPU have no memory left, or it knows that none can do."""
+
 
 class UserError(ValueError):
     """Bad input: says what was expected, what was found and what to do next.
@@ -16,6 +25,13 @@ class UserError(ValueError):
 
 class MachineError(UserError):
     """A fault of the machine, such as a process that was killed: no client is to blame, and the run ends."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory was not enough, of a device or of the CPU."""
+    # By its words: of PyTorch's errors only some have a type of their own, and commands import no PyTorch for this.
+    is_torchs = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return is_torchs or isinstance(error, MemoryError)
 
 
 def escape_control_chars(text: str) -> str:

@@ -16,6 +16,7 @@ from benchmarks.figures import plot, plot_over_rounds
 from benchmarks.hardware_limits import bandwidth, matrix_rate
 from benchmarks.in_subprocess import _call
 from benchmarks.measure import Measurement, describe_machine, measure_for
+from benchmarks.step_memory import LiveMemory
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
 from benchmarks.tables import Table
@@ -42,6 +43,17 @@ def test_the_peak_of_memory_is_seen():
         np.frombuffer(mmap.mmap(-1, 2**28), np.uint8).fill(1)
 
     assert 250 < measure_for(write_new_pages, 0.0).megabytes < 300
+
+
+def test_memory_is_that_of_new_tensors_that_are_alive_together():
+    frozen = torch.ones(100)
+    memory = LiveMemory([frozen])
+    with memory:
+        added = frozen[:50] + 1  # 200 bytes; the view has none of its own
+        del added
+        made = torch.zeros(300)  # 1200
+        made = torch.cat([made, frozen])  # 1600, beside them
+    assert memory.peak == 1200 + 1600
 
 
 def test_a_gpu_is_waited_for_and_its_memory_is_counted(monkeypatch):

@@ -4,7 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, clean_class_name, clean_class_names, zero_shot_text_features
+from fedvlp.clip import (
+    SINGLE_TEMPLATE,
+    TEMPLATES,
+    ZeroShotClassifier,
+    clean_class_name,
+    clean_class_names,
+    load_clip,
+    zero_shot_text_features,
+)
 from fedvlp.clip.zero_shot import choose_templates
 from fedvlp.utils.errors import UserError
 
@@ -38,6 +46,13 @@ def test_a_word_is_part_of_another(clip):
     found = zero_shot_text_features(clip, names, "a photo of a {}")
     expected = F.normalize(clip.encode_text(clip.tokenizer([f"a photo of a {name}" for name in names])), dim=-1)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_text_features_follow_the_clip_to_another_device():
+    classifier = ZeroShotClassifier(load_clip("fedvlp-tiny"), ["red", "pale blue"])
+    assert classifier.text_features.device.type == "cpu"
+    classifier.clip.to("meta")
+    assert classifier.text_features.device.type == "meta"
 
 
 def test_the_sixty_templates():

@@ -13,6 +13,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from fedvlp.commands.cli import main
@@ -45,6 +46,27 @@ def test_version_and_help_import_no_torch():
     for option in ("--version", "--help"):
         done = subprocess.run([sys.executable, "-c", code.format(option)], capture_output=True, text=True, check=True)
         assert "fedvlp" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+)
+def test_without_memory_a_line_says_what_helps(monkeypatch, capsys, error):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr("fedvlp.tools.cost.run_cost", fail)
+    assert main(["cost"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("fedvlp: error: Not enough memory. What helps, the first the most: a smaller --data.")
+    assert said.splitlines() == [said.strip()]
+    assert "and more" not in said
+    assert str(error).split("\n")[0] in said
 
 
 def test_nothing_asked_is_an_error(capsys):

@@ -92,7 +92,7 @@ def test_a_student_that_is_its_teacher_takes_a_plain_step(clip, images):
     """The divergence has no gradient then but for rounding, and nothing may be divided by its length."""
     module = made(clip)
     labels = labels_of(clip, images, agree=False)
-    module.teacher.text_features = module.text(module.prompt).detach()
+    module.teacher._text_features = module.text(module.prompt).detach()
     module.training_step((images, labels), 0).backward()
     plain = PromptFL(CLASSES, clip, prompt_length=4)
     plain.load_state(module.shared_state())

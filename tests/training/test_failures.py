@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import weakref
 from dataclasses import dataclass, replace
 
 import pytest
@@ -290,11 +291,25 @@ def test_the_norm_is_that_of_the_difference_over_all_tensors():
     assert said.startswith("has moved by 4.583,"), "sqrt(1 + 0 + 4 of the weight itself, and 16 of the bias's move)"
 
 
-def test_without_memory_the_batch_size_is_named(tmp_path, capsys):
-    failing = Failing()
-    failing.error = torch.OutOfMemoryError("no memory")
-    shared_after(tmp_path, failing)
-    assert "it raised OutOfMemoryError: no memory; lower data.batch_size" in capsys.readouterr().out
+class WithoutMemory(Failing):
+    """Has no memory left on the first client, and notes what its steps made that is there when the next one trains."""
+
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nand more")
+
+    def training_step(self, batch, batch_idx):
+        made = batch[1].clone()
+        if self.context.client.id == 0:
+            self.of_first = weakref.ref(made)
+        else:
+            self.is_left = self.of_first() is not None
+        return super().training_step(batch, batch_idx)
+
+
+def test_without_memory_the_batch_size_is_named_and_the_next_client_has_all(tmp_path, capsys):
+    failing = WithoutMemory()
+    shared_after(tmp_path, failing, rounds=2)
+    assert "Tried to allocate 2.00 GiB.; lower data.batch_size" in capsys.readouterr().out
+    assert not failing.is_left
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,12 @@ def test_devices_that_do_not_exist(devices):
         make_fabric(devices=devices, accelerator="cpu", strategy="auto", precision="32-true")
 
 
+def test_convolutions_of_a_gpu_are_not_in_tf32(tmp_path):
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        federation(tmp_path, rounds=1).fit(Linear(), Points())
+        assert not torch.backends.cudnn.allow_tf32
+
+
 @pytest.mark.parametrize("options", [{"strategy": "ddq"}, {"accelerator": "abacus"}, {"num_nodes": 0}, {"devices": 0}])
 def test_a_federation_that_cannot_be(tmp_path, options):
     with pytest.raises(UserError, match=next(iter(options))):

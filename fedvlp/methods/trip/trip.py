@@ -34,11 +34,11 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
-from fedvlp.methods.prompts import PromptLearner, ZeroShotTeacher, distillation_losses
+from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.methods.trip.routers import LearnedRouter, RouterOptions, Routing, make_router
 from fedvlp.methods.trip.routing import KeyInit
 from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Seed, Templates
@@ -109,7 +109,7 @@ class TRIP(PromptLearner):
         self.experts = nn.Parameter(experts[-1:].repeat(num_experts, 1, 1) if same_start else experts)
         self.router = make_router(options, self.clip)
         self.broadcast_once = ("router.keys",) if hasattr(self.router, "keys") else ()
-        self.teacher = ZeroShotTeacher(self.clip, class_names, templates)
+        self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""

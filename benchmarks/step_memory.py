@@ -1,0 +1,141 @@
+"""Memory that a local step needs, foretold from the shapes of its tensors: nothing is computed, and none is taken."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.in_subprocess import in_subprocess
+from benchmarks.measure import measure
+from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, StepBatch, make_batch, make_module
+from benchmarks.tables import Table, number
+from fedvlp.clip import CLIP, CLIPSpec, load_clip
+from fedvlp.core.module import FederatedModule
+from fedvlp.utils.memory import M_MMAP_THRESHOLD
+
+HEADER = ("", "weights, MB", "32-true, MB", "measured, MB", "weights, MB", "bf16-mixed, MB")
+MEASURED_BELOW = 600.0
+"""Megabytes up to which a step is also done and measured; larger ones take minutes here."""
+
+NOTES = """A step is run under PyTorch's `FakeTensorMode`, whose tensors have shapes and no values. The bytes of those
+that are alive are counted, forward and backward: the peak of what a step adds to the frozen CLIP (*weights*) and the
+features of the images. *measured* is the peak of the resident memory of a process of its own that does the step in
+float32 and gives back at once what it frees; some 10 MB of it are code that is loaded. Batches are those of
+`local_step`. A GPU's context and what its allocator holds back come on top. No fast attention kernel keeps the weights
+of its softmax. Attention in bf16-mixed is in bfloat16 on a GPU, and here where the processor has AMX."""
+
+
+class LiveMemory(TorchDispatchMode):
+    """Counts the bytes of all tensors that are alive at the same time.
+
+    Args:
+        present: Tensors that do not count.
+
+    Attributes:
+        peak: The most so far.
+    """
+
+    def __init__(self, present: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in present)
+        self._alive = 0
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operation and counts the storages that are new in its results."""
+        # Tensors without values have no answer: features of other prompts are computed, and the first index is taken.
+        if func is torch.ops.aten.equal.default:
+            return False
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 0
+        results = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(results):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return results
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        self._alive += storage.nbytes()
+        self.peak = max(self.peak, self._alive)
+        weakref.finalize(storage, self._forget, storage.nbytes())
+
+    def _forget(self, size: int) -> None:
+        self._alive -= size
+
+
+def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
+    """Returns a table for each CLIP."""
+    for clip in ("fedvlp-tiny",) if quick else ("ViT-B-16", "ViT-L-14"):
+        rows = []
+        for method, classes in product(("PromptFL", "TRIP", "DiPrompT", "PLAN", "ADAPT"), CLASS_NAMES):
+            found = in_subprocess(foretell, method=method, clip_name=clip, classes=classes)
+            is_measured = clip != "ViT-L-14" and found[1] < MEASURED_BELOW
+            measured = "-"
+            if is_measured:
+                measured = number(in_subprocess(measure_step, method=method, clip_name=clip, classes=classes))
+            values = [number(value) for value in found]
+            rows.append([f"{method}, {classes} classes", *values[:2], measured, *values[2:]])
+        yield Table(f"step_memory: {clip}", HEADER, rows)
+
+
+def foretell(method: str, clip_name: str, classes: int) -> list[float]:
+    """Returns the megabytes of the weights and of a step, first in float32 and then in bfloat16."""
+    module, batch = _module_and_batch(method, clip_name, classes)
+    # What methods compute once and keep is computed here, of one image and without a graph.
+    one = batch.first(1)
+    with torch.no_grad():
+        module.training_step((one.constants, one.labels), 0)
+    found = []
+    for is_half in (False, True):
+        if is_half:
+            module.clip.cast_towers(torch.bfloat16)
+        weights = sum(parameter.nbytes for parameter in cast(CLIP, module.clip).parameters())
+        found += [weights / 2**20, step_megabytes(module, batch, is_half)]
+    return found
+
+
+def step_megabytes(module: FederatedModule, batch: StepBatch, is_half: bool) -> float:
+    """Returns the peak of the memory of a step's tensors, without its weights and its batch."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    constants = {name: fake.from_tensor(value) for name, value in batch.constants.items()}
+    labels = fake.from_tensor(batch.labels)
+    # The mode makes one fake of each tensor, so these are those that the step meets.
+    present = [fake.from_tensor(tensor) for tensor in (*module.parameters(), *module.buffers())]
+    memory = LiveMemory([*present, *constants.values(), labels])
+    inputs: Any = (constants, labels)
+    with fake, memory:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_half):
+            loss: Any = module.training_step(inputs, 0)
+        loss.backward()
+    module.zero_grad()
+    return memory.peak / 2**20
+
+
+def measure_step(method: str, clip_name: str, classes: int) -> float:
+    """Returns the peak of the memory of this process in a step, above that before."""
+    if sys.platform == "linux":
+        # What is freed goes back to the system at once, as a peak of resident memory must see it.
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
+    module, batch = _module_and_batch(method, clip_name, classes)
+    step: Callable[[], None] = Step(module, batch)
+    return measure(step, repeats=1, warm_up=True).megabytes
+
+
+def _module_and_batch(method: str, clip_name: str, classes: int) -> tuple[FederatedModule, StepBatch]:
+    pretrained = None if clip_name == "fedvlp-tiny" else "random"
+    module = make_module(method, load_clip(CLIPSpec(clip_name, pretrained)), CLASS_NAMES[classes])
+    return module, make_batch(module, BATCH_SIZES[method])
