@@ -7,7 +7,9 @@ import torch
 
 from benchmarks.reference_steps import REFERENCES
 from benchmarks.reference_towers import ReferenceText
-from benchmarks.steps import make_batch, make_module
+from benchmarks.steps import StepBatch, make_batch, make_module
+from fedvlp.clip import load_clip
+from tests.helpers.fake_cuda import fake_cuda, move_module
 
 
 def gradients(module):
@@ -57,3 +59,20 @@ def test_many_classes_are_measured_in_part(clip):
     call.run()
     assert call.label == "text, 40 of 120 classes"
     assert call.times == 3
+
+
+@pytest.mark.parametrize("method", sorted(REFERENCES))
+def test_no_tensor_of_a_reference_stays_on_the_cpu(monkeypatch, method):
+    module = make_module(method, load_clip("fedvlp-tiny"), ["dog", "cat"])
+    made = make_batch(module, 4)
+    REFERENCES[method](module, cut=False).loss(made)  # encodes the templates, whose words a fake tensor lacks
+    monkeypatch.setattr(torch.autograd, "backward", lambda *_: None)
+    monkeypatch.setattr(torch.Tensor, "backward", lambda _: None)
+    with fake_cuda() as to_cuda:
+        move_module(module, to_cuda)
+        constants = {name: to_cuda(value) for name, value in made.constants.items()}
+        batch = StepBatch(to_cuda(made.images), to_cuda(made.labels), constants)
+        reference = REFERENCES[method](module, cut=False)
+        assert reference.loss(batch).device.type == "cuda"
+        for call in reference.calls(batch):
+            call.run()
