@@ -60,7 +60,7 @@ def test_without_memory_a_line_says_what_helps(monkeypatch, capsys, error):
     def fail(words):
         raise error
 
-    monkeypatch.setattr("fedvlp.tools.cost.run_cost", fail)
+    monkeypatch.setattr("fedvlp.tools.cost.command.run_cost", fail)
     assert main(["cost"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("fedvlp: error: Not enough memory. What helps, the first the most: a smaller --data.")
