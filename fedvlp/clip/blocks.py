@@ -140,7 +140,7 @@ def keeps_scores(
     query: Float[Tensor, "sequences heads queries head"], key: Float[Tensor, "sequences heads length head"]
 ) -> bool:
     """Whether attention is written out, with the scores of all heads kept for the gradient, in place of the kernel."""
-    # On processors the kernel's backward pass in bfloat16 takes three to six times as long. Scores take 2 S bytes a
+    # On processors the kernel's backward pass in bfloat16 takes two to six times as long. Scores take 2 S bytes a
     # token and head, beside 1.5 kB that a block keeps: up to 320 tokens, which all CLIPs of 224 pixels have, at most
     # 640. With 577 tokens 16 images under ViT-L would take 4 GB, and little would be gained.
     is_slow = query.dtype == torch.bfloat16 and query.device.type == "cpu" and query.requires_grad

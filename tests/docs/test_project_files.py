@@ -57,7 +57,7 @@ def test_citation_is_of_this_version():
 
 def test_tests_run_on_every_python_that_is_claimed():
     claimed = re.findall(r"Python :: (3\.\d+)", PYPROJECT)
-    assert claimed == ["3.10", "3.11", "3.12", "3.13"]
+    assert claimed == ["3.10", "3.11", "3.12", "3.13", "3.14"]
     assert read(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"] == claimed
     lowest = claimed[0]
     assert f'requires-python = ">={lowest}"' in PYPROJECT
