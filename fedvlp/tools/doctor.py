@@ -104,6 +104,13 @@ def cache_state(folder: str | Path) -> str:
     return f"{path}: {size_in_words(used)}, {size_in_words(free_bytes(path))} free{refused}"
 
 
+def free_memory() -> str:
+    """Returns what programs may still take, with what the system would give back for it."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return size_in_words(1024 * int(kilobytes))
+
+
 def answer(address: str, is_offline: bool) -> str:
     """Returns what an address answers."""
     return "not asked: offline" if is_offline else f"{address}: {get_session().head(address, timeout=2)}"
@@ -116,7 +123,7 @@ FACTS: dict[str, Callable[[], str]] = {
     "system": platform.platform,
     "processor": lambda: f"{torch.backends.cpu.get_cpu_capability()}; {choose_precision('auto', 'cpu')[1]}",
     "cores, threads": lambda: f"{len(os.sched_getaffinity(0))}, {torch.get_num_threads()}",
-    "memory": lambda: Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()[2],
+    "free memory": free_memory,
     "GPUs": lambda: "; ".join(map(str, map(cuda.get_device_properties, range(cuda.device_count())))) or "none",
     "auto precision": lambda: ": ".join(choose_precision("auto", "auto")),
     "cache": lambda: cache_state(FederatedDataModule().cache_dir or ""),
