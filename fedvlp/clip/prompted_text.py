@@ -33,7 +33,7 @@ class PromptedTextEncoder(nn.Module):
 
     Args:
         clip: The frozen CLIP, shared and not copied.
-        class_names: One name for each class; `_` and `-` are read as spaces.
+        class_names: One name for each class; `_` is read as a space.
         prompt_length: L, the number of learned vectors in a prompt.
         class_position: Where the class's name is: behind the prompt, in its middle, or before it (CoOp's three).
         layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
@@ -217,8 +217,8 @@ class DomainTextEncoder(nn.Module):
 
     Args:
         clip: The frozen CLIP, shared and not copied.
-        class_names: One name for each class; `_` and `-` are read as spaces.
-        domains: One name for each domain; `_` and `-` are read as spaces.
+        class_names: One name for each class; `_` is read as a space.
+        domains: One name for each domain; `_` is read as a space.
         prompt_length: L, the number of learned vectors in a prompt.
     """
 

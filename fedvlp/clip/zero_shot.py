@@ -76,7 +76,7 @@ def zero_shot_text_features(
 
     Args:
         clip: The frozen CLIP.
-        class_names: One name for each class; `_` and `-` are read as spaces.
+        class_names: One name for each class; `_` is read as a space.
         templates: How many of `TEMPLATES`, or templates of one's own.
     """
     names = clean_class_names(class_names)
@@ -99,7 +99,7 @@ class ZeroShotClassifier:
 
     Args:
         clip: The frozen CLIP.
-        class_names: One name for each class; `_` and `-` are read as spaces.
+        class_names: One name for each class; `_` is read as a space.
         templates: How many of `TEMPLATES`.
     """
 

@@ -15,7 +15,7 @@ Departures:
     * The paper's loss takes an image for unlike every other text of its batch, also those of its own class; of two such
       images at most one can be right. ``cross_entropy`` has no such pairs; the paper's is the default.
     * Clients are averaged by training images, as in the paper; the released code takes the plain mean.
-    * Texts are "a picture of a <class>" with `_` and `-` as spaces, as for all methods here; the released code leaves
+    * Texts are "a picture of a <class>" with `_` as a space, as for all methods here; the released code leaves
       the folder's name as it is.
     * The released code reports the round that is best on the clients' validation splits; here the last round stands
       first, and that one beside it, as for all methods.
