@@ -9,30 +9,30 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 36_100,
-    "files": 226,
-    "lines outside tools and sites": 26_000,
+    "lines": 37_200,
+    "files": 231,
+    "lines outside tools and sites": 27_000,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 34_500,
+    "lines of tests": 35_700,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (980, 7),
     "catalog": (400, 2),
-    "clip": (2250, 10),
+    "clip": (3200, 15),
     "commands": (656, 4),
     "core": (2900, 15),
     "data": (4990, 20),
-    "methods": (5950, 41),
+    "methods": (6000, 41),
     "results": (910, 5),
     "runs": (1000, 7),
     "sites": (2100, 13),
-    "testing": (880, 6),
-    "tools": (8280, 56),
+    "testing": (900, 6),
+    "tools": (8330, 56),
     "training": (3840, 25),
     "utils": (1000, 11),
 }

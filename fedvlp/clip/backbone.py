@@ -16,16 +16,17 @@ from torch import Tensor, nn
 from torchvision.transforms import Compose, RandomHorizontalFlip
 
 from fedvlp.clip.blocks import Blocks
+from fedvlp.clip.image_towers import ImageTower, make_image_tower
 from fedvlp.clip.loading import (
     CLIPSpec,
     ImageTransform,
-    Tokenizer,
     build_model,
     install_weights,
     resolve,
     shapes_only,
 )
-from fedvlp.clip.towers import ImageTower, TextTower, make_image_tower
+from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.tokens import Tokenizer, TokenLayout
 from fedvlp.utils.errors import UserError
 
 
@@ -62,6 +63,7 @@ class CLIP(nn.Module):
         self.config = config
         self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
+        self.token_layout = TokenLayout.of(tokenizer)
         # The towers are not modules, so that the weights are listed once, as those of `model`.
         self.image = make_image_tower(cast(nn.Module, model.visual))
         self._text = TextTower(model)
@@ -69,7 +71,7 @@ class CLIP(nn.Module):
         self.image_width = self.image.width
         self.num_image_tokens = self.image.num_tokens
         self.embed_dim = int(config["embed_dim"])
-        self.context_length = int(cast(Any, model).context_length)
+        self.context_length = self.token_layout.context_length
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
         # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
@@ -116,7 +118,8 @@ class CLIP(nn.Module):
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns each text's token ids, from the start token through the end token, without padding."""
-        return self.text.trim(self.tokenizer(list(texts)))
+        self._text.for_prompts()
+        return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
 
     def compile_towers(self) -> None:
         """Fuses the steps of both transformers by ``torch.compile``, when they are first used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedvlp.clip.tokens import Tokenizer
 from fedvlp.clip.weights import WEIGHT_SUFFIXES, check_hub, config_beside, fetch_weights, read_weights, uses_quick_gelu
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
@@ -30,7 +31,6 @@ BUNDLED_NAME = "fedvlp-tiny"
 HUB_PREFIX = "hf-hub:"
 QUICK_GELU_SUFFIX = "-quickgelu"
 TINY_FOLDER = Path(__file__).parent / "tiny"
-Tokenizer = Callable[[Sequence[str]], Tensor]
 ImageTransform = Callable[[Image.Image], Tensor]
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask
-from fedvlp.clip.towers import TextTower, causal_mask
+from fedvlp.clip.text_towers import TextTower
 
 
 class TokenRows(nn.Module):
@@ -198,3 +198,23 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
         length += 1
     # All tokens of the shortest are shared but its last one, as features are read there.
     return length - 1
+
+
+def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
+    """Returns the additive mask under which a token sees itself, the one it follows, and all that this one sees.
+
+    Args:
+        parents: The place of the token that each one follows, always an earlier one; -1 for none.
+
+    Example:
+        >>> causal_mask([-1, 0, 0])
+        tensor([[0., -inf, -inf],
+                [0., 0., -inf],
+                [0., -inf, 0.]])
+    """
+    visible = torch.eye(len(parents), dtype=torch.bool)
+    for place, parent in enumerate(parents):
+        if parent >= 0:
+            # Parents come first, so all that the parent sees is known by now.
+            visible[place] |= visible[parent]
+    return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))

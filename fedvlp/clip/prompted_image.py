@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.towers import VisionTransformerTower
+from fedvlp.clip.image_towers import VisionTransformerTower
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class PromptedTextEncoder(nn.Module):
 
     def word_vectors(self, words: str) -> Float[Tensor, "_ D"]:
         """Returns the words' token embeddings; refuses more than the prompt has vectors."""
-        ids = self.clip.tokenize([words])[0][1:-1]
+        ids = self.clip.token_layout.words(self.clip.tokenize([words])[0])
         if len(ids) > self.prompt_length:
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens cannot start from '{words}', which has {len(ids)} tokens. "
@@ -144,13 +144,15 @@ class PromptedTextEncoder(nn.Module):
 
     def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
         """Each class's token ids, prompt included, through its end-of-text token."""
+        layout = self.clip.token_layout
         texts = self.clip.tokenize([f"{name}." for name in self.class_names])
-        name_lengths = [len(ids) - 2 for ids in self.clip.tokenize(self.class_names)]
+        name_lengths = [len(layout.words(ids)) for ids in self.clip.tokenize(self.class_names)]
         # The full stop is part of the class's tokens, behind its name or behind the prompt.
         slots = [-(index + 1) for index in range(self.prompt_length)]
         before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
+        start = len(layout.start)
         return [
-            [ids[0], *slots[:before], *ids[1 : 1 + length], *slots[before:], *ids[1 + length :]]
+            [*ids[:start], *slots[:before], *ids[start : start + length], *slots[before:], *ids[start + length :]]
             for ids, length in zip(texts, name_lengths, strict=True)
         ]
 
@@ -159,7 +161,7 @@ class PromptedTextEncoder(nn.Module):
         # The longest class decides whether all fit.
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
-        context = self.clip.context_length
+        context = self.clip.context_length - len(self.clip.token_layout.last)
         if length > context:
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "

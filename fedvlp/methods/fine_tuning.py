@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.clip.packing import pack
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.clip.towers import TextTower
+from fedvlp.clip.text_towers import TextTower
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.methods.image_tower import Head, ImageTowerLearner
 from fedvlp.utils.errors import UserError

@@ -17,8 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
 from fedvlp.clip.blocks import Between
+from fedvlp.clip.image_towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.clip.prompted_image import before_last_block
-from fedvlp.clip.towers import ImageTower, VisionTransformerTower, make_image_tower
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip.towers import VisionTransformerTower
+from fedvlp.clip.image_towers import VisionTransformerTower
 from fedvlp.clip.zero_shot import TEMPLATES
 from fedvlp.methods import FedMVP
 from fedvlp.utils.errors import UserError

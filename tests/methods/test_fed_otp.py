@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip.towers import VisionTransformerTower
+from fedvlp.clip.image_towers import VisionTransformerTower
 from fedvlp.methods import FedOTP
 from fedvlp.methods.fed_otp import transport_plan
 from tests.helpers.slow import assert_same

@@ -27,7 +27,7 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower
+from fedvlp.clip.image_towers import ImageTower, ResNetTower, VisionTransformerTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import ImageFiles, image_paths

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip.towers import ImageTower, ResNetTower, VisionTransformerTower, make_image_tower
+from fedvlp.clip.image_towers import ImageTower, ResNetTower, VisionTransformerTower, make_image_tower
 from fedvlp.utils.errors import UserError
 
 
