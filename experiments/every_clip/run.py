@@ -1,0 +1,116 @@
+"""Trains a step of a method of each group with each of open_clip's architectures, shrunk, and writes what came of it.
+
+``python -m experiments.every_clip.run`` writes ``results.csv`` beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import open_clip
+import torch
+
+from experiments.every_clip.shrink import count_parameters, shrunk
+from fedvlp.clip import CLIP
+from fedvlp.core.module import FederatedModule, check_phases
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client
+from fedvlp.methods import TRIP, FedLoRA, FedMaPLe, FedOTP, FineTuning, PromptFL
+from fedvlp.utils.errors import UserError
+
+RESULTS = Path(__file__).parent / "results.csv"
+CLASSES = ["cat", "dog"]
+CLIENT = Client(0, 0, 2, "photo")
+METHODS: Mapping[str, type[FederatedModule]] = {
+    "text prompts": PromptFL,
+    "tokens": TRIP,
+    "patches": FedOTP,
+    "deep prompts": FedMaPLe,
+    "LoRA": FedLoRA,
+    "fine-tuning": FineTuning,
+}
+"""A method of each group, by what it needs of a CLIP."""
+
+COLUMNS = ("architecture", "text tower", "image tower", "context", "image size", "parameters", *METHODS)
+
+
+def row(name: str) -> dict[str, str]:
+    """Returns an architecture's kinds of towers, its sizes, and what came of a step of each group of methods."""
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        clip = shrunk(name, Path(folder))
+        said = {
+            "architecture": name,
+            "text tower": text_kind(clip.model),
+            "image tower": clip.image.kind,
+            "context": str(clip.context_length),
+            "image size": str(clip.image_size),
+            "parameters": str(count_parameters(name)),
+        }
+        return said | {group: outcome(kind, clip) for group, kind in METHODS.items()}
+
+
+def text_kind(model: Any) -> str:
+    """Returns what a text tower is, and where its features are read."""
+    tower = getattr(model, "text", model)
+    if hasattr(tower, "pooler"):
+        return f"{type(tower.transformer).__name__}, {type(tower.pooler).__name__}"
+    if getattr(tower, "cls_emb", None) is not None:
+        return "causal, class token"
+    pool = getattr(tower, "pool_type", None) or getattr(tower, "text_pool_type", "argmax")
+    place = "last token" if pool == "last" else "end of text"
+    return f"{'sees all' if tower.attn_mask is None else 'causal'}, {place}"
+
+
+def outcome(kind: type[FederatedModule], clip: CLIP) -> str:
+    """Returns "yes" if a method trains a step, else the error that its constructor gives."""
+    try:
+        method = kind(CLASSES, clip)  # type: ignore[call-arg,arg-type]
+    except UserError as refusal:
+        return str(refusal)
+    train_step(method)
+    return "yes"
+
+
+def train_step(method: FederatedModule) -> None:
+    """Trains a method on two random images, and sees that what is sent has changed and is finite."""
+    size = cast(CLIP, method.clip).image_size
+    method.load_state({name: tensor + 0.02 for name, tensor in method.shared_state().items()})
+    with torch.no_grad():
+        inputs = method.eval().precompute(torch.randn(2, 3, size, size))
+    method.start_client(RoundContext(0, check_phases(method)[0], CLIENT))
+    before = {name: tensor.clone() for name, tensor in method.upload_state().items()}
+    optimizer = method.configure_optimizers()
+    loss = method.train().training_step((inputs, torch.tensor([0, 1])), 0)
+    assert isinstance(loss, torch.Tensor)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    optimizer.step()
+    after = method.upload_state()
+    if not all(bool(tensor.isfinite().all()) for tensor in after.values()):
+        raise RuntimeError(f"{type(method).__name__} has values that are not finite.")
+    if all(torch.equal(before[name], tensor) for name, tensor in after.items()):
+        raise RuntimeError(f"A step of {type(method).__name__} changed nothing.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=open_clip.list_models(), help="architectures; all if not given")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    with options.output.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for name in options.names:
+            writer.writerow(row(name))
+            file.flush()
+
+
+if __name__ == "__main__":
+    main()
