@@ -171,7 +171,7 @@ class ImageTowerLearner(FederatedModule):
         widths: list[int] = []
 
         def measured(features: Tensor) -> Tensor:
-            widths.append(positions(features).shape[2])
+            widths.append(positions(features, self.image_tower.num_prefix).shape[2])
             return features
 
         # The towers do not say how wide their stages are: a blank image shows it.
