@@ -152,7 +152,7 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
     else:
         folder = Path(place).expanduser()
     description = config_beside(folder / HF_CONFIG_NAME) or {}
-    config = description.get("model_cfg")
+    config: dict[str, Any] = description.get("model_cfg") or {}
     missing = ""
     if not config:
         missing = f"{HF_CONFIG_NAME} with a model_cfg"

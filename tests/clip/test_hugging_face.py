@@ -89,7 +89,7 @@ def test_a_folder_is_found_from_here_and_from_home(folder, monkeypatch):
 def test_an_incomplete_folder(folder, missing, message):
     path = folder / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    with pytest.raises(UserError, match=rf"the folder .*clip, but it has {message} .*It should hold"):
+    with pytest.raises(UserError, match=rf"the folder .*clip, but it has {message}.*It should hold"):
         load_clip(f"local-dir:{folder}")
 
 
