@@ -109,8 +109,9 @@ class CLIP(nn.Module):
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
-        A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its
-        last feature map behind their mean, in which order its attention pool reads them, without positions.
+        A ViT's tokens are the output of its last block before the last normalisation, first those that are no patches:
+        a class token or none, and registers (`image.num_prefix`). A ResNet's are the pixels of its last feature map
+        behind their mean, in which order its attention pool reads them, without positions.
         """
         return self.image.encode(images)
 
@@ -125,7 +126,7 @@ class CLIP(nn.Module):
         return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
 
     def compile_towers(self) -> None:
-        """Fuses the steps of both transformers by ``torch.compile``, when they are first used."""
+        """Fuses the steps of open_clip's own transformers by ``torch.compile``, when they are first used."""
         if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "

@@ -198,28 +198,28 @@ class Blocks:
         self.is_compiled = False
 
     def __len__(self) -> int:
-        return len(self._transformer.resblocks)
+        return len(self._blocks)
 
     def __iter__(self) -> Iterator[nn.Module]:
-        """Iterates over open_clip's blocks, for example to put hooks on them."""
-        return iter(self._transformer.resblocks)
+        """Iterates over the library's own blocks, for example to put hooks on them."""
+        return iter(self._blocks)
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the tokens that go in and come out, also where large weights are of another."""
-        dtype: torch.dtype = self._first.ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
+        dtype: torch.dtype = self._blocks[0].ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
         return dtype
 
     @property
     def is_cast(self) -> bool:
         """Whether large weights are of another type than the tokens."""
-        return self._transformer is not None and is_cast(self._first)
+        return self._transformer is not None and is_cast(self._blocks[0])
 
     @property
     def compute_dtype(self) -> torch.dtype:
         """The type that attention is computed in."""
         if self.is_cast:
-            dtype: torch.dtype = self._first.mlp.c_fc.weight.dtype
+            dtype: torch.dtype = self._blocks[0].mlp.c_fc.weight.dtype
             return dtype
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
@@ -228,7 +228,7 @@ class Blocks:
         self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
     ) -> Float[Tensor, "sequences length width"]:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
-        block = self._transformer.resblocks[index]
+        block = self._blocks[index]
         if is_standard_block(block):
             return self._run_block(block, hidden, mask)
         # In image towers, whose blocks may be of another kind still, all tokens see each other.
@@ -257,28 +257,31 @@ class Blocks:
             indices: Which tokens are returned.
             mask: What the returned tokens see; None for everything.
         """
-        last = self._transformer.resblocks[-1]
+        last = self._blocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden)[:, indices]
         return self._run_block(last, hidden, mask, indices)
 
     def last_scores(
-        self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        queries: slice,
+        keys: Int[Tensor, "keys"],
     ) -> Float[Tensor, "sequences keys"]:
         """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
 
         Args:
             hidden: What goes into the last block.
-            query: Index of the token whose query q is taken.
+            queries: The tokens of whose queries q is the mean.
             keys: Indices of the tokens whose keys k are taken.
         """
-        last = self._transformer.resblocks[-1]
+        last = self._blocks[-1]
         attention = last.attn
         width = hidden.shape[-1]
         weight = attention.in_proj_weight
         bias = attention.in_proj_bias
         # The first two thirds of the joint projection are those of queries and keys.
-        q = linear(last.ln_1(hidden[:, query]), weight[:width].to(bias.dtype), bias[:width])
+        q = linear(last.ln_1(hidden[:, queries]), weight[:width].to(bias.dtype), bias[:width]).mean(dim=1)
         k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
@@ -293,8 +296,8 @@ class Blocks:
                 layer.weight = _frozen(layer.weight, dtype)
 
     @property
-    def _first(self) -> Any:
-        return self._transformer.resblocks[0]
+    def _blocks(self) -> Any:
+        return self._transformer.resblocks
 
     def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
         run = compiled_run_block() if self.is_compiled else run_block
