@@ -26,7 +26,7 @@ from fedvlp.clip.loading import (
     resolve,
     shapes_only,
 )
-from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.clip.tokens import Tokenizer, TokenLayout
 from fedvlp.utils.errors import UserError
 
@@ -44,6 +44,11 @@ class CLIP(nn.Module):
     Attributes:
         image: The image tower. Modules that share a CLIP take this and `text` from it at each use, and keep neither: a
             copy of the CLIP has towers of its own.
+        text: The text tower, fed with embeddings.
+        logit_scale: What cosines are multiplied by to be logits.
+        logit_bias: What SigLIP adds to each logit, 0 in other models. The softmax over classes does not see it, so
+            that logits are without it here. A sigmoid does, of a logit that stands for itself: under SigLIP's sigmoid
+            (logit + bias) an image of none of the classes has a small score for all of them.
     """
 
     image: ImageTower
@@ -67,13 +72,16 @@ class CLIP(nn.Module):
         self.token_layout = TokenLayout.of(tokenizer)
         # The towers are not modules, so that the weights are listed once, as those of `model`.
         self.image = make_image_tower(cast(nn.Module, model.visual))
-        self._text = TextTower(model)
+        self.text = make_text_tower(model, self.token_layout)
         self.image_size = self.image.image_size
         self.image_width = self.image.width
         self.num_image_tokens = self.image.num_tokens
         self.embed_dim = int(config["embed_dim"])
         self.context_length = self.token_layout.context_length
+        # Some models have lists of one number here.
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
+        bias: Tensor | None = getattr(model, "logit_bias", None)
+        self.logit_bias = 0.0 if bias is None else float(bias)
         # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
@@ -87,11 +95,6 @@ class CLIP(nn.Module):
         # With `state_dict` empty, loading must not report the frozen weights as missing.
         self._state_prefix = ""
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
-
-    @property
-    def text(self) -> TextTower:
-        """The text tower, fed with embeddings; refused where prompts cannot be learned in it."""
-        return self._text.for_prompts()
 
     @property
     def text_width(self) -> int:
@@ -115,12 +118,12 @@ class CLIP(nn.Module):
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint text features of tokenised strings by open_clip's own pass, not normalised."""
-        features: Tensor = cast(Any, self.model).encode_text(token_ids)
+        # CoCa's are normalised if nothing is said.
+        features: Tensor = cast(Any, self.model).encode_text(token_ids, normalize=False)
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns each text's token ids, from the start token through the end token, without padding."""
-        self._text.for_prompts()
         return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
 
     def compile_towers(self) -> None:
@@ -168,8 +171,7 @@ class CLIP(nn.Module):
 
     @property
     def _transformers(self) -> list[Blocks]:
-        text = self._text.blocks if self._text.unsuited is None else None
-        return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
+        return [blocks for blocks in (self.text.blocks, self.image.blocks) if blocks is not None]
 
     # A method's `train()` reaches its CLIP, too; dropout and batch statistics must stay off.
     def train(self, mode: bool = True) -> CLIP:
