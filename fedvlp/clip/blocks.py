@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -116,7 +116,37 @@ class BlockDiagonalMask:
         return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
 
 
-Mask = ChunkedMask | BlockDiagonalMask
+@dataclass(frozen=True)
+class SequenceMask:
+    """A mask of each sequence's own, for all of its tokens at once.
+
+    Attributes:
+        mask: 0 where a token (row) sees another (column), -inf elsewhere; an axis of length 1 is the same for all.
+    """
+
+    mask: Float[Tensor, "_ _ length"]
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        return attend(query, key, value, num_heads, self.mask[:, None])
+
+    def select_queries(self, indices: Int[Tensor, "queries"]) -> SequenceMask:
+        """Returns the mask for the queries of some tokens."""
+        return self if self.mask.shape[1] == 1 else SequenceMask(self.mask[:, indices])
+
+    def of_heads(self, sequences: int, num_heads: int) -> Float[Tensor, "sequences_and_heads length length"]:
+        """Returns the mask of every head, as PyTorch's attention layers take it."""
+        whole = self.mask.expand(sequences, self.mask.shape[-1], -1)
+        return whole.repeat_interleave(num_heads, dim=0)
+
+
+Mask = ChunkedMask | BlockDiagonalMask | SequenceMask
 """Which tokens of a row see which."""
 
 
@@ -125,7 +155,7 @@ def attend(
     key: Float[Tensor, "sequences length width"],
     value: Float[Tensor, "sequences length width"],
     num_heads: int,
-    mask: Float[Tensor, "queries length"] | None = None,
+    mask: Float[Tensor, "*sequences_and_heads _ length"] | None = None,
 ) -> Float[Tensor, "sequences queries width"]:
     """Returns what tokens read from others in all heads; a mask is added to the scores before the softmax."""
     query = _split_heads(query, num_heads)
@@ -204,8 +234,11 @@ class Blocks:
         block = self._blocks[index]
         if is_standard_block(block):
             return self._run_block(block, hidden, mask)
-        # Blocks of another kind are those of image towers, whose tokens all see each other.
-        output: Tensor = block(hidden)
+        # In image towers, whose blocks may be of another kind still, all tokens see each other.
+        options: dict[str, Tensor] = {}
+        if isinstance(mask, SequenceMask):
+            options["attn_mask"] = mask.of_heads(len(hidden), cast(Any, block).attn.num_heads)
+        output: Tensor = block(hidden, **options)
         return output
 
     def run_before_last(
@@ -273,14 +306,6 @@ class Blocks:
             for layer in (attention.out_proj, perceptron.c_fc, perceptron.c_proj):
                 layer.weight = _frozen(layer.weight, dtype)
 
-    def check_depth(self, depth: int, tower: str) -> None:
-        """Refuses prompts for more blocks than there are; the tower's name is for the message."""
-        if depth > len(self):
-            raise UserError(
-                f"Prompts for {depth} blocks were given, but the {tower} tower has {len(self)}. Use a depth of at most "
-                f"{len(self)}."
-            )
-
     @property
     def _blocks(self) -> Any:
         return self._transformer.resblocks
@@ -290,6 +315,15 @@ class Blocks:
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
         with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
             return run(block, hidden, mask, indices)
+
+
+def check_depth(depth: int, blocks: int, tower: str) -> None:
+    """Refuses prompts for more blocks than there are; the tower's name is for the message."""
+    if depth > blocks:
+        raise UserError(
+            f"Prompts for {depth} blocks were given, but the {tower} tower has {blocks}. Use a depth of at most "
+            f"{blocks}."
+        )
 
 
 def is_standard_block(block: nn.Module) -> bool:

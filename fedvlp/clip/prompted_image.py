@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.blocks import check_depth
 from fedvlp.clip.image_towers import VisionTransformerTower
 
 
@@ -117,7 +118,7 @@ def before_last_block(
         images: Pixels, as CLIP's transform puts them out.
         prompts: For each of the first blocks one for all images, or one for each.
     """
-    tower.blocks.check_depth(len(prompts), "image")
+    check_depth(len(prompts), len(tower.blocks), "image")
     # The first prompt enters with the image; the others replace its places between blocks.
     first = tower.embed_prompt(prompts[0].to(tower.blocks.dtype))
     tokens = tower.embed(images)  # [B, P, W]
