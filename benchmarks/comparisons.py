@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from benchmarks.sequential import sequential_routing
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
-from fedvlp.clip.prompted_text import Layout
+from fedvlp.clip.packing import CausalRows, Layout
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import random_start
 from fedvlp.methods.trip.routing import expert_shares, make_keys
@@ -73,7 +73,7 @@ class OpenCLIPText:
 
     def __init__(self, clip: CLIP, encoder: PromptedTextEncoder) -> None:
         self._model: Any = clip.model
-        rows = encoder.rows
+        rows = cast(CausalRows, encoder.rows)
         self._ids = rows.ids
         self._ends = rows.ends.flatten()
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.transforms import Compose, RandomHorizontalFlip
 
 from fedvlp.clip.blocks import Blocks
+from fedvlp.clip.hugging_face import tokenizer_content
 from fedvlp.clip.image_towers import ImageTower, make_image_tower
 from fedvlp.clip.loading import (
     CLIPSpec,
@@ -25,7 +26,7 @@ from fedvlp.clip.loading import (
     resolve,
     shapes_only,
 )
-from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.clip.tokens import Tokenizer, TokenLayout
 from fedvlp.utils.errors import UserError
 
@@ -43,6 +44,11 @@ class CLIP(nn.Module):
     Attributes:
         image: The image tower. Modules that share a CLIP take this and `text` from it at each use, and keep neither: a
             copy of the CLIP has towers of its own.
+        text: The text tower, fed with embeddings.
+        logit_scale: What cosines are multiplied by to be logits.
+        logit_bias: What SigLIP adds to each logit, 0 in other models. The softmax over classes does not see it, so
+            that logits are without it here. A sigmoid does, of a logit that stands for itself: under SigLIP's sigmoid
+            (logit + bias) an image of none of the classes has a small score for all of them.
     """
 
     image: ImageTower
@@ -66,13 +72,16 @@ class CLIP(nn.Module):
         self.token_layout = TokenLayout.of(tokenizer)
         # The towers are not modules, so that the weights are listed once, as those of `model`.
         self.image = make_image_tower(cast(nn.Module, model.visual))
-        self._text = TextTower(model)
+        self.text = make_text_tower(model, self.token_layout)
         self.image_size = self.image.image_size
         self.image_width = self.image.width
         self.num_image_tokens = self.image.num_tokens
         self.embed_dim = int(config["embed_dim"])
         self.context_length = self.token_layout.context_length
+        # Some models have lists of one number here.
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
+        bias: Tensor | None = getattr(model, "logit_bias", None)
+        self.logit_bias = 0.0 if bias is None else float(bias)
         # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
@@ -88,11 +97,6 @@ class CLIP(nn.Module):
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
 
     @property
-    def text(self) -> TextTower:
-        """The text tower, fed with embeddings; refused where prompts cannot be learned in it."""
-        return self._text.for_prompts()
-
-    @property
     def text_width(self) -> int:
         """D, the width of a text token and of a prompt's vectors."""
         return self.text.width
@@ -106,23 +110,24 @@ class CLIP(nn.Module):
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
-        A ViT's tokens are the output of its last block, CLS first, before `ln_post`. A ResNet's are the pixels of its
-        last feature map behind their mean, in which order its attention pool reads them, without positions.
+        A ViT's tokens are the output of its last block before the last normalisation, first those that are no patches:
+        a class token or none, and registers (`image.num_prefix`). A ResNet's are the pixels of its last feature map
+        behind their mean, in which order its attention pool reads them, without positions.
         """
         return self.image.encode(images)
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
         """Returns joint text features of tokenised strings by open_clip's own pass, not normalised."""
-        features: Tensor = cast(Any, self.model).encode_text(token_ids)
+        # CoCa's are normalised if nothing is said.
+        features: Tensor = cast(Any, self.model).encode_text(token_ids, normalize=False)
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns each text's token ids, from the start token through the end token, without padding."""
-        self._text.for_prompts()
         return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
 
     def compile_towers(self) -> None:
-        """Fuses the steps of both transformers by ``torch.compile``, when they are first used."""
+        """Fuses the steps of open_clip's own transformers by ``torch.compile``, when they are first used."""
         if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
             raise UserError(
                 "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
@@ -151,10 +156,11 @@ class CLIP(nn.Module):
             blocks.cast(dtype)
 
     def fingerprint(self) -> str:
-        """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
+        """Returns 16 hexadecimal digits that stand for architecture, transform, tokenizer and weights together."""
         if self._fingerprint is None:
             digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
             digest.update(repr(self.preprocess_options).encode())
+            digest.update(tokenizer_content(self.tokenizer))
             # Names, shapes and types are hashed as well, so that equal bytes of another layout differ.
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -165,8 +171,7 @@ class CLIP(nn.Module):
 
     @property
     def _transformers(self) -> list[Blocks]:
-        text = self._text.blocks if self._text.unsuited is None else None
-        return [blocks for blocks in (text, self.image.blocks) if blocks is not None]
+        return [blocks for blocks in (self.text.blocks, self.image.blocks) if blocks is not None]
 
     # A method's `train()` reaches its CLIP, too; dropout and batch statistics must stay off.
     def train(self, mode: bool = True) -> CLIP:
@@ -198,10 +203,10 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
         spec = CLIPSpec(**spec)
     blueprint = resolve(spec)
     if blueprint.weights is None:
-        model = build_model(blueprint.config, seed=spec.seed)
+        model = build_model(blueprint.config, spec.seed, blueprint.folder)
     else:
         with shapes_only():
-            model = build_model(blueprint.config)
+            model = build_model(blueprint.config, folder=blueprint.folder)
         install_weights(model, blueprint, str(spec.pretrained))
     return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)
 

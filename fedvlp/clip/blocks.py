@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -22,6 +22,9 @@ from fedvlp.utils.errors import UserError
 
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
+
+Heads = Float[Tensor, "sequences heads tokens head"]
+"""Queries, keys or values."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,37 @@ class BlockDiagonalMask:
         return torch.cat([row.attend(q, k, v, num_heads) for row, q, k, v in rows], dim=1)
 
 
-Mask = ChunkedMask | BlockDiagonalMask
+@dataclass(frozen=True)
+class SequenceMask:
+    """A mask of each sequence's own, for all of its tokens at once.
+
+    Attributes:
+        mask: 0 where a token (row) sees another (column), -inf elsewhere; an axis of length 1 is the same for all.
+    """
+
+    mask: Float[Tensor, "_ _ length"]
+
+    def attend(
+        self,
+        query: Float[Tensor, "sequences queries width"],
+        key: Float[Tensor, "sequences length width"],
+        value: Float[Tensor, "sequences length width"],
+        num_heads: int,
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns what tokens read from those that they see."""
+        return attend(query, key, value, num_heads, self.mask[:, None])
+
+    def select_queries(self, indices: Int[Tensor, "queries"]) -> SequenceMask:
+        """Returns the mask for the queries of some tokens."""
+        return self if self.mask.shape[1] == 1 else SequenceMask(self.mask[:, indices])
+
+    def of_heads(self, sequences: int, num_heads: int) -> Float[Tensor, "sequences_and_heads length length"]:
+        """Returns the mask of every head, as PyTorch's attention layers take it."""
+        whole = self.mask.expand(sequences, self.mask.shape[-1], -1)
+        return whole.repeat_interleave(num_heads, dim=0)
+
+
+Mask = ChunkedMask | BlockDiagonalMask | SequenceMask
 """Which tokens of a row see which."""
 
 
@@ -122,7 +155,7 @@ def attend(
     key: Float[Tensor, "sequences length width"],
     value: Float[Tensor, "sequences length width"],
     num_heads: int,
-    mask: Float[Tensor, "queries length"] | None = None,
+    mask: Float[Tensor, "*sequences_and_heads _ length"] | None = None,
 ) -> Float[Tensor, "sequences queries width"]:
     """Returns what tokens read from others in all heads; a mask is added to the scores before the softmax."""
     query = _split_heads(query, num_heads)
@@ -168,28 +201,28 @@ class Blocks:
         self.is_compiled = False
 
     def __len__(self) -> int:
-        return len(self._transformer.resblocks)
+        return len(self._blocks)
 
     def __iter__(self) -> Iterator[nn.Module]:
-        """Iterates over open_clip's blocks, for example to put hooks on them."""
-        return iter(self._transformer.resblocks)
+        """Iterates over the library's own blocks, for example to put hooks on them."""
+        return iter(self._blocks)
 
     @property
     def dtype(self) -> torch.dtype:
         """The type of the tokens that go in and come out, also where large weights are of another."""
-        dtype: torch.dtype = self._first.ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
+        dtype: torch.dtype = self._blocks[0].ln_1.weight.dtype if self.is_cast else self._transformer.get_cast_dtype()
         return dtype
 
     @property
     def is_cast(self) -> bool:
         """Whether large weights are of another type than the tokens."""
-        return self._transformer is not None and is_cast(self._first)
+        return self._transformer is not None and is_cast(self._blocks[0])
 
     @property
     def compute_dtype(self) -> torch.dtype:
         """The type that attention is computed in."""
         if self.is_cast:
-            dtype: torch.dtype = self._first.mlp.c_fc.weight.dtype
+            dtype: torch.dtype = self._blocks[0].mlp.c_fc.weight.dtype
             return dtype
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
@@ -198,11 +231,14 @@ class Blocks:
         self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
     ) -> Float[Tensor, "sequences length width"]:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
-        block = self._transformer.resblocks[index]
+        block = self._blocks[index]
         if is_standard_block(block):
             return self._run_block(block, hidden, mask)
-        # Blocks of another kind are those of image towers, whose tokens all see each other.
-        output: Tensor = block(hidden)
+        # In image towers, whose blocks may be of another kind still, all tokens see each other.
+        options: dict[str, Tensor] = {}
+        if isinstance(mask, SequenceMask):
+            options["attn_mask"] = mask.of_heads(len(hidden), cast(Any, block).attn.num_heads)
+        output: Tensor = block(hidden, **options)
         return output
 
     def run_before_last(
@@ -224,31 +260,42 @@ class Blocks:
             indices: Which tokens are returned.
             mask: What the returned tokens see; None for everything.
         """
-        last = self._transformer.resblocks[-1]
+        last = self._blocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden)[:, indices]
         return self._run_block(last, hidden, mask, indices)
 
     def last_scores(
-        self, hidden: Float[Tensor, "sequences length width"], query: int, keys: Int[Tensor, "keys"]
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        queries: slice,
+        keys: Int[Tensor, "keys"],
     ) -> Float[Tensor, "sequences keys"]:
         """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
 
         Args:
             hidden: What goes into the last block.
-            query: Index of the token whose query q is taken.
+            queries: The tokens of whose queries q is the mean.
             keys: Indices of the tokens whose keys k are taken.
         """
-        last = self._transformer.resblocks[-1]
+        last = self._blocks[-1]
         attention = last.attn
         width = hidden.shape[-1]
         weight = attention.in_proj_weight
         bias = attention.in_proj_bias
         # The first two thirds of the joint projection are those of queries and keys.
-        q = linear(last.ln_1(hidden[:, query]), weight[:width].to(bias.dtype), bias[:width])
+        q = linear(last.ln_1(hidden[:, queries]), weight[:width].to(bias.dtype), bias[:width]).mean(dim=1)
         k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
+
+    def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
+        """Returns queries, keys and values of a block's attention, of what goes into it."""
+        attention = self._blocks[index].attn
+        joint = linear(inputs, attention.in_proj_weight.to(inputs.dtype), attention.in_proj_bias)
+        query, key, value = joint.chunk(3, dim=-1)
+        heads = attention.num_heads
+        return _split_heads(query, heads), _split_heads(key, heads), _split_heads(value, heads)
 
     def cast(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of each block of CLIP's own kind to a type; products are taken in it from then."""
@@ -259,23 +306,24 @@ class Blocks:
             for layer in (attention.out_proj, perceptron.c_fc, perceptron.c_proj):
                 layer.weight = _frozen(layer.weight, dtype)
 
-    def check_depth(self, depth: int, tower: str) -> None:
-        """Refuses prompts for more blocks than there are; the tower's name is for the message."""
-        if depth > len(self):
-            raise UserError(
-                f"Prompts for {depth} blocks were given, but the {tower} tower has {len(self)}. Use a depth of at most "
-                f"{len(self)}."
-            )
-
     @property
-    def _first(self) -> Any:
-        return self._transformer.resblocks[0]
+    def _blocks(self) -> Any:
+        return self._transformer.resblocks
 
     def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
         run = compiled_run_block() if self.is_compiled else run_block
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
         with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
             return run(block, hidden, mask, indices)
+
+
+def check_depth(depth: int, blocks: int, tower: str) -> None:
+    """Refuses prompts for more blocks than there are; the tower's name is for the message."""
+    if depth > blocks:
+        raise UserError(
+            f"Prompts for {depth} blocks were given, but the {tower} tower has {blocks}. Use a depth of at most "
+            f"{blocks}."
+        )
 
 
 def is_standard_block(block: nn.Module) -> bool:

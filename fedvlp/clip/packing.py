@@ -1,68 +1,43 @@
 """Rows of token sequences: one row for each sequence, or many sequences as a tree of tokens in a single packed row.
 
-A sequence is a list of token ids that ends with the end-of-text token. The id `-(l + 1)` stands for the l-th vector of
-a learned prompt. Packing is exact for a causal tower: sequences that begin alike have the same hidden states there, so
-their first tokens are in the row once, and no token sees those of other sequences behind the place where they part.
+A sequence is a list of token ids from the first start token through the last end token. The id `-(l + 1)` stands for
+the l-th vector of a learned prompt. Packing is exact for a causal tower that is read at its end-of-text token:
+sequences that begin alike have the same hidden states there, so their first tokens are in the row once, and no token
+sees those of other sequences behind the place where they part. Towers of other kinds get a filled row for each one.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import BlockDiagonalMask, ChunkedMask
-from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.blocks import Between, BlockDiagonalMask, ChunkedMask, check_depth
+from fedvlp.clip.text_towers import OpenCLIPTextTower, TextTower
+
+Layout = Literal["packed", "cut", "plain"]
 
 
-class TokenRows(nn.Module):
-    """Rows of tokens with their positions, what they see of each other, and the places where features are read.
+class TokenRows(nn.Module, ABC):
+    """Rows of tokens, in whose places for a prompt the vectors of any prompt can be put.
 
     Args:
         ids: Token ids of each row; all rows are of one length.
-        positions: Position of each token in its own sequence, one list for all rows.
-        ends: Indices of the end-of-text tokens in each row.
-        prefix: Number of first tokens, which all others of a row see.
-        chunks: For each chunk of tokens behind the prefix, the token that each one follows, counted from the prefix's
-            first and without the chunks between; -1 for the first of all. A token sees those it follows, and all that
-            these follow; attention is computed chunk by chunk.
     """
 
     ids: Tensor
-    positions: Tensor
-    ends: Tensor
     slots: Tensor
 
-    def __init__(
-        self, ids: list[list[int]], positions: list[int], ends: list[list[int]], prefix: int, chunks: list[list[int]]
-    ) -> None:
+    def __init__(self, ids: list[list[int]]) -> None:
         super().__init__()
-        self.prefix = prefix
-        self.num_chunks = len(chunks)
         self._register("ids", torch.tensor(ids))  # [R, S]
-        self._register("positions", torch.tensor(positions))  # [S]
-        self._register("ends", torch.tensor(ends))  # [R, K]
         self._register("slots", (self.ids.flatten() < 0).nonzero().flatten())
-        start = 0
-        for index, chunk in enumerate(chunks):
-            mask = causal_mask([*range(-1, prefix - 1), *chunk])
-            # Attention within a chunk is S x S, so chunks bound its cost; each sees the prefix and itself.
-            # The prefix's own rows are in the first chunk alone.
-            mask = mask[prefix if index else 0 :]
-            inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
-            self._register(f"mask_{index}", mask)
-            self._register(f"ends_{index}", torch.tensor(inside, dtype=torch.long))
-            start += len(mask)
-
-    @property
-    def mask(self) -> ChunkedMask:
-        """What the tokens of a row see."""
-        return ChunkedMask(self.prefix, self._of_chunks("mask"))
 
     def encode_words(self, tower: TextTower) -> Float[Tensor, "sequences d"]:
         """Returns the joint features of sequences without a prompt, not normalised."""
@@ -81,68 +56,160 @@ class TokenRows(nn.Module):
             tower: The text tower.
             prompts: What replaces the ids below 0.
             deeper: `deeper[:, j]` replaces them between blocks j + 1 and j + 2; None for nothing.
+
+        Raises:
+            UserError: If there are more prompts than blocks.
         """
+        levels = () if deeper is None else deeper.unbind(1)
+        # A prompt in the first block and one for each level.
+        check_depth(1 + len(levels), tower.depth, "text")
         # All prompts of a batch go through the tower together, as further sequences.
         tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
-        levels = () if deeper is None else deeper.unbind(1)
-        between = [partial(self._replace, prompts=level) for level in levels]
-        mask = self.mask.to(tower.blocks.compute_dtype)
-        # One packed row: the last block is run for the end-of-text tokens alone, which are all that is read.
-        if len(self.ends) == 1:
-            hidden = tower.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
-            return tower.project(hidden)  # [N, K, d]
-        hidden = tower.transform(tokens, mask, between).view(prompts.shape[0], *self.ids.shape, -1)  # [N, R, S, D]
-        # Several rows end at different places, so the last block is run for all tokens.
-        rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
-        return tower.project(hidden[:, rows, self.ends].flatten(1, 2))  # [N, R * K, d]
-
-    def at_ends(self, mask: ChunkedMask) -> ChunkedMask:
-        """Returns what the end-of-text tokens of a single row see."""
-        return mask.select_queries(self._of_chunks("ends"))
+        features = self._run(tower, tokens, [partial(self._replace, prompts=level) for level in levels])
+        return features.view(prompts.shape[0], -1, features.shape[-1])
 
     def embed(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts rows length D"]:
-        """Returns the rows' embedded tokens with the prompts' vectors in their places, and with positions."""
+        """Returns the rows' embedded tokens with the prompts' vectors in their places."""
         # Places of the prompt have ids below 0: the embeddings that are looked up for them are never used.
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
         vectors = torch.cat([prompts, words.to(prompts.dtype).expand(prompts.shape[0], -1, -1)], dim=1)
         places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
-        tokens = vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
-        return tokens + tower.positions(self.positions)
+        return vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
 
-    def _of_chunks(self, name: str) -> tuple[Tensor, ...]:
-        return tuple(cast(Tensor, getattr(self, f"{name}_{index}")) for index in range(self.num_chunks))
-
-    def _register(self, name: str, tensor: Tensor) -> None:
-        self.register_buffer(name, tensor, persistent=False)
+    @abstractmethod
+    def _run(
+        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
+    ) -> Float[Tensor, "_ d"]:
+        """Returns the joint features of all sequences, those under one prompt behind each other, not normalised."""
 
     def _replace(
-        self, hidden: Float[Tensor, "sequences length D"], prompts: Float[Tensor, "prompts L D"]
-    ) -> Float[Tensor, "sequences length D"]:
+        self, hidden: Float[Tensor, "rows length D"], prompts: Float[Tensor, "prompts L D"]
+    ) -> Float[Tensor, "rows length D"]:
         """Returns the tokens with the prompts' vectors in their places."""
         # Not in place: autograd may need the block's own output.
         rows = hidden.reshape(prompts.shape[0], -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)
         return rows.index_copy(1, self.slots, vectors).view_as(hidden)
 
+    def _register(self, name: str, tensor: Tensor) -> None:
+        self.register_buffer(name, tensor, persistent=False)
+
+
+class FilledRows(TokenRows):
+    """One row for each sequence, with its padding, for towers whose tokens see what is behind them or padding."""
+
+    def _run(
+        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
+    ) -> Float[Tensor, "rows d"]:
+        """Returns the joint features of all rows, not normalised."""
+        return tower.encode(tokens, self.ids.repeat(len(tokens) // len(self.ids), 1), between)
+
+
+class CausalRows(TokenRows):
+    """Rows for a causal tower, with their positions, what they see of each other, and where features are read.
+
+    Args:
+        ids: Token ids of each row; all rows are of one length.
+        positions: Position of each token in its own sequence, one list for all rows.
+        ends: Indices of the end-of-text tokens in each row.
+        prefix: Number of first tokens, which all others of a row see.
+        chunks: For each chunk of tokens behind the prefix, the token that each one follows, counted from the prefix's
+            first and without the chunks between; -1 for the first of all. A token sees those it follows, and all that
+            these follow; attention is computed chunk by chunk.
+    """
+
+    positions: Tensor
+    ends: Tensor
+
+    def __init__(
+        self, ids: list[list[int]], positions: list[int], ends: list[list[int]], prefix: int, chunks: list[list[int]]
+    ) -> None:
+        super().__init__(ids)
+        self.prefix = prefix
+        self.num_chunks = len(chunks)
+        self._register("positions", torch.tensor(positions))  # [S]
+        self._register("ends", torch.tensor(ends))  # [R, K]
+        start = 0
+        for index, chunk in enumerate(chunks):
+            mask = causal_mask([*range(-1, prefix - 1), *chunk])
+            # Attention within a chunk is S x S, so chunks bound its cost; each sees the prefix and itself.
+            # The prefix's own rows are in the first chunk alone.
+            mask = mask[prefix if index else 0 :]
+            inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
+            self._register(f"mask_{index}", mask)
+            self._register(f"ends_{index}", torch.tensor(inside, dtype=torch.long))
+            start += len(mask)
+
+    @property
+    def mask(self) -> ChunkedMask:
+        """What the tokens of a row see."""
+        return ChunkedMask(self.prefix, self._of_chunks("mask"))
+
+    def at_ends(self, mask: ChunkedMask) -> ChunkedMask:
+        """Returns what the end-of-text tokens of a single row see."""
+        return mask.select_queries(self._of_chunks("ends"))
+
+    def _run(
+        self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
+    ) -> Float[Tensor, "_ d"]:
+        """Returns the joint features of all sequences, those under one prompt behind each other, not normalised."""
+        causal = cast(OpenCLIPTextTower, tower)
+        tokens = tokens + causal.positions(self.positions)
+        mask = self.mask.to(causal.blocks.compute_dtype)
+        # One packed row: the last block is run for the end-of-text tokens alone, which are all that is read.
+        if len(self.ends) == 1:
+            hidden = causal.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
+            return causal.project(hidden.flatten(0, 1))
+        hidden = causal.transform(tokens, mask, between).view(-1, *self.ids.shape, tokens.shape[-1])  # [N, R, S, D]
+        # Several rows end at different places, so the last block is run for all tokens.
+        rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
+        return causal.project(hidden[:, rows, self.ends].flatten(0, 2))
+
+    def _of_chunks(self, name: str) -> tuple[Tensor, ...]:
+        return tuple(cast(Tensor, getattr(self, f"{name}_{index}")) for index in range(self.num_chunks))
+
+
+def make_rows(
+    tower: TextTower, sequences: Sequence[Sequence[int]], layout: Layout = "packed", token_budget: int = 96
+) -> TokenRows:
+    """Returns rows of sequences for a tower, as few and as short as its features allow.
+
+    Args:
+        tower: The text tower that will encode the rows.
+        sequences: Token ids of each sequence, through its end-of-text token.
+        layout: Of a causal tower's rows: all in one (`packed`), or one for each sequence, as long as the longest
+            (`cut`) or of the full context length (`plain`).
+        token_budget: As of `pack`.
+    """
+    if not all(map(tower.reads_end, sequences)):
+        return FilledRows(tower.fill(sequences))
+    if layout == "packed":
+        return pack(sequences, token_budget)
+    return stack(sequences, tower.token_layout.context_length if layout == "plain" else max(map(len, sequences)))
+
 
 def encode_side_by_side(
     tower: TextTower, rows: Sequence[TokenRows], prompts: Sequence[Float[Tensor, "L D"]]
 ) -> list[Float[Tensor, "sequences d"]]:
-    """Returns the joint features of packed rows, each under its own prompt, not normalised, by one call of the tower.
+    """Returns the joint features of rows, each under its own prompt, not normalised.
 
-    Products with few rows of tokens are slow, so this is for small packs.
+    Packed rows go through the tower in one call: products with few rows of tokens are slow, so this is for small packs.
     """
-    tokens = torch.cat([row.embed(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)], dim=1)
-    starts = accumulate((row.ids.shape[1] for row in rows[:-1]), initial=0)
+    packed = [row for row in rows if isinstance(row, CausalRows)]
+    if not isinstance(tower, OpenCLIPTextTower) or len(packed) < len(rows):
+        return [row.encode(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)]
+    parts = [row.embed(tower, prompt[None])[0] for row, prompt in zip(packed, prompts, strict=True)]
+    starts = accumulate((row.ids.shape[1] for row in packed[:-1]), initial=0)
     # The rows are joined to one, so their places shift by the lengths of those before.
-    ends = torch.cat([row.ends[0] + start for row, start in zip(rows, starts, strict=True)])
-    masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in rows)
-    end_masks = tuple(row.at_ends(mask) for row, mask in zip(rows, masks, strict=True))
+    ends = torch.cat([row.ends[0] + start for row, start in zip(packed, starts, strict=True)])
+    tokens = torch.cat(parts, dim=1) + tower.positions(torch.cat([row.positions for row in packed]))
+    masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in packed)
+    end_masks = tuple(row.at_ends(mask) for row, mask in zip(packed, masks, strict=True))
     hidden = tower.transform_at(tokens, BlockDiagonalMask(masks), ends, BlockDiagonalMask(end_masks))
-    return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in rows]))
+    return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in packed]))
 
 
-def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> TokenRows:
+def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> CausalRows:
     """Returns one packed row `[what all begin with, rest 1, rest 2, ...]`, whose attention is computed in chunks.
 
     Within a chunk the rest of a sequence leaves out the first tokens that it shares with the sequence before it.
@@ -173,15 +240,15 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> TokenRow
         positions.extend(range(shared, len(sequence)))
         ends.append(len(ids) - 1)
         before = sequence
-    return TokenRows([ids], positions, [ends], prefix, chunks)
+    return CausalRows([ids], positions, [ends], prefix, chunks)
 
 
-def stack(sequences: Sequence[Sequence[int]], length: int) -> TokenRows:
+def stack(sequences: Sequence[Sequence[int]], length: int) -> CausalRows:
     """Returns one row for each sequence, padded with zeros to `length` tokens."""
     # What is behind a sequence's end is never seen: the tower is causal.
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
-    return TokenRows(ids, list(range(length)), ends, 0, [list(range(-1, length - 1))])
+    return CausalRows(ids, list(range(length)), ends, 0, [list(range(-1, length - 1))])
 
 
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:

@@ -1,4 +1,4 @@
-"""Image features of `[CLS][patches][prompt]`, with the prompt's tokens learned, in some or all blocks, CLIP frozen."""
+"""Image features of `[image tokens][prompt]`, with the prompt's tokens learned, in some or all blocks, CLIP frozen."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
+from fedvlp.clip.blocks import check_depth
 from fedvlp.clip.image_towers import VisionTransformerTower
 
 
@@ -19,10 +20,10 @@ class PromptedImages:
     """What the prompted image tower makes of a batch.
 
     Attributes:
-        features: Joint features of the images, from CLS, not normalised.
+        features: Joint features of the images, pooled from their own tokens, not normalised.
         prompt_features: Joint features of each prompt token's last output, not normalised.
-        scores: Last block's CLS query against each prompt token's key, per-head dot / sqrt(head width), averaged over
-            heads, before the softmax.
+        scores: How much the features read each prompt token, before the softmax: `VisionTransformerTower.scores`, in
+            CLIP's own ViT the last block's class query against each prompt token's key.
     """
 
     features: Float[Tensor, "B d"]
@@ -34,13 +35,14 @@ class PromptedImageEncoder(nn.Module):
     """The image tower with learned tokens behind an image's own, differentiable in these tokens alone.
 
     `prompts[0]` goes in before `ln_pre`, without positions. `prompts[j]` replaces the prompt tokens before block j + 1;
-    blocks without prompts of their own take the tokens as they come.
+    blocks without prompts of their own take the tokens as they come. Features are pooled from the image's own tokens,
+    never from the prompt's (Jia et al., "Visual Prompt Tuning", ECCV 2022).
 
     Args:
         clip: The frozen CLIP, shared and not copied.
 
     Raises:
-        UserError: If its image tower is not a ViT that is read at its class token.
+        UserError: If its image tower is no ViT.
     """
 
     def __init__(self, clip: CLIP) -> None:
@@ -63,15 +65,15 @@ class PromptedImageEncoder(nn.Module):
         Raises:
             UserError: If there are fewer than J blocks.
         """
-        blocks = self._tower.blocks
-        hidden = before_last_block(self._tower, images, prompts.unbind())  # [B, P + L, W]
-        num_tokens = hidden.shape[1]
-        of_prompt = torch.arange(num_tokens - prompts.shape[1], num_tokens, device=hidden.device)
+        tower = self._tower
+        hidden = before_last_block(tower, images, prompts.unbind())  # [B, P + L, W]
         # Fused attention returns no scores, so those few are computed beside it.
-        scores = blocks.last_scores(hidden, 0, of_prompt)
-        indices = torch.cat([of_prompt.new_zeros(1), of_prompt])
-        features = self._tower.project(blocks.run_last(hidden, indices))  # [B, 1 + L, d]
-        return PromptedImages(features[:, 0], features[:, 1:], scores)
+        scores = tower.scores(hidden)
+        places = torch.arange(hidden.shape[1], device=hidden.device)
+        read = places[tower.read]
+        last = tower.blocks.run_last(hidden, torch.cat([read, places[tower.num_tokens :]]))
+        own, of_prompt = torch.split(last, [len(read), prompts.shape[1]], dim=1)
+        return PromptedImages(tower.pool(own), tower.project(of_prompt), scores)
 
     def encode(
         self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"] | None = None
@@ -79,7 +81,7 @@ class PromptedImageEncoder(nn.Module):
         """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
         if prompts is None or not prompts.numel():
             return self.clip.encode_image(images)
-        return self._class_features(before_last_block(self._tower, images, prompts.unbind()))
+        return self._features(before_last_block(self._tower, images, prompts.unbind()))
 
     def encode_each(
         self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
@@ -92,17 +94,18 @@ class PromptedImageEncoder(nn.Module):
         """
         tower = self._tower
         tokens = tower.embed(images)
-        prompts = tower.embed_prompt(make(tokens[:, 1:]).to(tokens.dtype))
-        return self._class_features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
+        prompts = tower.embed_prompt(make(tokens[:, tower.num_prefix :]).to(tokens.dtype))
+        return self._features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
 
     @property
     def _tower(self) -> VisionTransformerTower:
         return self.clip.image.for_prompts()
 
-    def _class_features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
-        """Joint features of the class token, from what goes into the last block."""
-        class_token = torch.zeros(1, dtype=torch.long, device=hidden.device)
-        return self._tower.project(self._tower.blocks.run_last(hidden, class_token))[:, 0]
+    def _features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
+        """Joint features of images, from what goes into the last block."""
+        tower = self._tower
+        read = torch.arange(tower.num_tokens, device=hidden.device)[tower.read]
+        return tower.pool(tower.blocks.run_last(hidden, read))
 
 
 def before_last_block(
@@ -115,7 +118,7 @@ def before_last_block(
         images: Pixels, as CLIP's transform puts them out.
         prompts: For each of the first blocks one for all images, or one for each.
     """
-    tower.blocks.check_depth(len(prompts), "image")
+    check_depth(len(prompts), len(tower.blocks), "image")
     # The first prompt enters with the image; the others replace its places between blocks.
     first = tower.embed_prompt(prompts[0].to(tower.blocks.dtype))
     tokens = tower.embed(images)  # [B, P, W]

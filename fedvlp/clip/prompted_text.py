@@ -1,8 +1,9 @@
 """Text features of `[SOS][prompt][class].[EOT]` for all classes, with the prompt's tokens learned and CLIP frozen.
 
-CoOp-style code encodes C sequences of 77 tokens for every prompt. The tower is causal: `[SOS][prompt]` has the same
-hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own few
-tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences.
+CoOp-style code encodes C sequences of 77 tokens for every prompt. CLIP's own tower is causal: `[SOS][prompt]` has the
+same hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own
+few tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences. In towers of
+other kinds each class has a sequence of its own.
 
 :class:`DomainTextEncoder` has all pairs of a class and a domain, and :class:`PromptFeatureCache` keeps the features of
 prompts that are not trained at present, which change with a round and not with a step.
@@ -20,12 +21,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
-from fedvlp.clip.packing import encode_side_by_side, pack, stack
+from fedvlp.clip.packing import Layout, encode_side_by_side, make_rows
 from fedvlp.clip.zero_shot import ZeroShotClassifier, clean_class_names
 from fedvlp.utils.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]
-Layout = Literal["packed", "cut", "plain"]
 
 
 class PromptedTextEncoder(nn.Module):
@@ -38,7 +38,8 @@ class PromptedTextEncoder(nn.Module):
         class_position: Where the class's name is: behind the prompt, in its middle, or before it (CoOp's three).
         layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
             these in common (for `front` and `middle` it means `cut`); `cut` has a sequence for each class, as long as
-            the longest; `plain` has sequences of the full context length. All give the same features.
+            the longest; `plain` has sequences of the full context length. All give the same features. Towers that are
+            not causal, or not read at the end of the text, have one layout alone.
         token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
             and a chunk of classes.
         class_specific: Whether each class has a prompt of its own. These stand behind each other, in the order of the
@@ -64,14 +65,13 @@ class PromptedTextEncoder(nn.Module):
         self.class_names = clean_class_names(class_names)
         self.prompt_length = prompt_length
         sequences = self._sequences(class_position)
-        longest = self._check_lengths(sequences)
+        self._check_lengths(sequences)
         if class_specific:
             # Class c's prompt is rows c L to (c + 1) L of what `forward` takes.
             sequences = [_shifted(ids, number * prompt_length) for number, ids in enumerate(sequences)]
-        if layout == "packed" and class_position == "end" and not class_specific:
-            self.rows = pack(sequences, token_budget)
-        else:
-            self.rows = stack(sequences, clip.context_length if layout == "plain" else longest)
+        if layout == "packed" and (class_position != "end" or class_specific):
+            layout = "cut"
+        self.rows = make_rows(clip.text, sequences, layout, token_budget)
         self._cache = PromptFeatureCache()
 
     def forward(
@@ -156,8 +156,8 @@ class PromptedTextEncoder(nn.Module):
             for ids, length in zip(texts, name_lengths, strict=True)
         ]
 
-    def _check_lengths(self, sequences: list[list[int]]) -> int:
-        """Returns the largest length; refuses a prompt that leaves too little room for a class's name."""
+    def _check_lengths(self, sequences: list[list[int]]) -> None:
+        """Refuses a prompt that leaves too little room for a class's name."""
         # The longest class decides whether all fit.
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
@@ -168,7 +168,6 @@ class PromptedTextEncoder(nn.Module):
                 f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
                 f"{self.prompt_length - (length - context)} or a shorter name for this class."
             )
-        return length
 
 
 def _shifted(ids: list[int], by: int) -> list[int]:

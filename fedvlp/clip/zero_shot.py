@@ -11,7 +11,7 @@ from open_clip import OPENAI_IMAGENET_TEMPLATES
 from torch import Tensor
 
 from fedvlp.clip.backbone import CLIP, cosine_logits
-from fedvlp.clip.packing import pack
+from fedvlp.clip.packing import make_rows
 from fedvlp.utils.errors import UserError
 
 SINGLE_TEMPLATE = "a photo of a {}."
@@ -87,8 +87,8 @@ def zero_shot_text_features(
     with torch.autocast(device.type, enabled=False):
         for template in chosen:
             strings = [template.replace("{}", name) for name in names]
-            # Strings of one template begin alike, so they are packed behind what they share.
-            total += pack(clip.tokenize(strings)).to(device).encode_words(clip.text).float()
+            # Strings of one template begin alike, so they are packed behind what they share where that is exact.
+            total += make_rows(clip.text, clip.tokenize(strings)).to(device).encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
 
 

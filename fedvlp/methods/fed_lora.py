@@ -30,7 +30,7 @@ from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.clip.blocks import Blocks, is_standard_block
-from fedvlp.clip.packing import pack
+from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.core.protocols import Inputs
@@ -102,7 +102,7 @@ class AdaptedCLIP(nn.Module):
         super().__init__()
         self.clip = clip
         texts = [SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)]
-        self.rows = pack(clip.tokenize(texts))
+        self.rows = make_rows(clip.text, clip.tokenize(texts))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names = {}

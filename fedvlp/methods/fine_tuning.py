@@ -33,9 +33,9 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.clip.packing import pack
+from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.methods.image_tower import Head, ImageTowerLearner
 from fedvlp.utils.errors import UserError
@@ -85,9 +85,9 @@ class TextClassifier(nn.Module):
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
         tokens = clip.tokenize([SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)])
-        self.rows = pack(tokens)
         self.language = _text_part(clip.model).float().requires_grad_(True)
-        self._tower = TextTower(self.language)
+        self._tower = make_text_tower(self.language, clip.token_layout)
+        self.rows = make_rows(self._tower, tokens)
         self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:
@@ -96,11 +96,11 @@ class TextClassifier(nn.Module):
 
 
 def _text_part(model: Any) -> nn.Module:
-    """A copy of an open_clip model's text tower, without its image tower and logit scale."""
-    # A CustomTextCLIP has the tower as a module; a CLIP has its parts beside the image tower.
+    """A copy of an open_clip model's text tower, without its image tower, logit scale and bias."""
+    # A CLIP has the tower's parts beside the image tower; all other models have it as a module.
     if hasattr(model, "text"):
         text: nn.Module = deepcopy(model.text)
         return text
     text = deepcopy(model, {id(model.visual): nn.Identity()})
-    del text.visual, text.logit_scale
+    del text.visual, text.logit_scale, text.logit_bias
     return text

@@ -171,7 +171,7 @@ class ImageTowerLearner(FederatedModule):
         widths: list[int] = []
 
         def measured(features: Tensor) -> Tensor:
-            widths.append(positions(features).shape[2])
+            widths.append(positions(features, self.image_tower.num_prefix).shape[2])
             return features
 
         # The towers do not say how wide their stages are: a blank image shows it.
@@ -260,7 +260,7 @@ def _depth(name: str) -> int | None:
 def prompted_features(
     tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "B L W"]]
 ) -> Float[Tensor, "B d"]:
-    """Returns joint features, not normalised, of `[CLS][patches][prompt]`, differentiable in all of them.
+    """Returns joint features, not normalised, of `[image tokens][prompt]`, differentiable in all of them.
 
     Args:
         tower: whose weights may be trained.
@@ -270,4 +270,4 @@ def prompted_features(
     """
     hidden = before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)
-    return tower.project(hidden[:, :1])[:, 0]
+    return tower.pool(hidden[:, tower.read])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip.image_towers import ImageTower, ResNetTower, VisionTransformerTower, make_image_tower
+from fedvlp.clip.image_towers import ImageTower, OpenClipTower, ResNetTower, make_image_tower
 from fedvlp.utils.errors import UserError
 
 
@@ -25,7 +25,7 @@ class Other(nn.Module):
 
 def test_each_kind_has_its_tower(clip, make_clip, configs):
     resnet = make_clip(configs["resnet"])
-    assert type(clip.image) is VisionTransformerTower
+    assert type(clip.image) is OpenClipTower
     assert type(resnet.image) is ResNetTower
     assert (clip.image.kind, resnet.image.kind) == ("VisionTransformer", "ModifiedResNet")
     assert resnet.image.blocks is None
@@ -41,7 +41,7 @@ def test_another_tower_has_features_alone():
     for refused in (lambda: tower.encode(images), lambda: tower.features(images, [lambda hidden: hidden])):
         with pytest.raises(UserError, match="this one is Other"):
             refused()
-    with pytest.raises(UserError, match="is a Other"):
+    with pytest.raises(UserError, match="tower is Other"):
         tower.for_prompts()
 
 

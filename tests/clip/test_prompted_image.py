@@ -26,7 +26,7 @@ def slow_attention(block, hidden):
 
 
 def slow_encode(clip, image, prompts):
-    """One image: features of CLS and of each prompt token, and the scores (the interface's definition, literally)."""
+    """One image: its features, those of each prompt token, and the scores (the interface's definition, literally)."""
     visual = clip.model.visual
     length = prompts.shape[1]
     patches = visual.conv1(image[None])[0].flatten(1).T
@@ -38,8 +38,34 @@ def slow_encode(clip, image, prompts):
         attended, scores = slow_attention(block, hidden)
         hidden = hidden + attended
         hidden = hidden + block.mlp(block.ln_2(hidden))
+    own = hidden[:-length]
+    if visual.attn_pool is not None:
+        alone = [visual.attn_pool(tokens[None])[0, 0] for tokens in (own, *hidden[-length:, None])]
+        joint = visual.ln_post(torch.stack(alone)) @ visual.proj
+        return joint[0], joint[1:], pool_scores(visual.attn_pool, hidden[-length:])
     joint = visual.ln_post(hidden) @ visual.proj
+    if visual.pool_type == "avg":
+        pooled = (
+            visual.ln_post(own[1:].mean(0)) @ visual.proj if visual.final_ln_after_pool else joint[1:-length].mean(0)
+        )
+        return pooled, joint[-length:], scores[1:-length, -length:].mean(0)
     return joint[0], joint[-length:], scores[0, -length:]
+
+
+def pool_scores(pool, tokens):
+    """The scores of tokens in open_clip's attention pool by its first query, head by head."""
+    attention = pool.attn
+    query_map, key_map = (
+        attention.in_proj_weight.chunk(3)[:2]
+        if attention.in_proj_weight is not None
+        else (attention.q_proj_weight, attention.k_proj_weight)
+    )
+    query_bias, key_bias, _ = attention.in_proj_bias.chunk(3)
+    query = query_map @ pool.ln_q(pool.query)[0] + query_bias
+    keys = pool.ln_k(tokens) @ key_map.T + key_bias
+    size = len(query) // attention.num_heads
+    parts = zip(query.split(size), keys.split(size, dim=1), strict=True)
+    return torch.stack([key @ part / size**0.5 for part, key in parts]).mean(0)
 
 
 def images_of(clip, number=3):
@@ -108,17 +134,33 @@ def test_too_many_blocks_are_refused(clip):
         encoder.encode(images_of(clip), torch.zeros(3, 1, 48))
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"pool_type": "avg"}, "by 'avg'"),
-        ({"attentional_pool": True, "attn_pooler_queries": 4, "attn_pooler_heads": 2}, "by attention"),
-        ({"qk_norm": True}, "another kind"),
-    ],
-)
-def test_towers_that_are_read_otherwise_are_refused(make_clip, configs, options, reason):
-    vision = {**configs["vit"]["vision_cfg"], **options}
-    with pytest.raises(UserError, match=reason):
+POOLS = {
+    "average": {"pool_type": "avg"},
+    "average_after": {"pool_type": "avg", "no_ln_pre": True, "final_ln_after_pool": True},
+    "attention": {"attentional_pool": True, "attn_pooler_queries": 4, "attn_pooler_heads": 2},
+    "attention_of_same_width": {
+        "attentional_pool": True,
+        "attn_pooler_queries": 1,
+        "attn_pooler_heads": 3,
+        "width": 24,
+    },
+}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_other_pools_equal_attention_written_out(make_clip, configs, pool):
+    torch.manual_seed(0)
+    clip = make_clip({**configs["vit"], "vision_cfg": {**configs["vit"]["vision_cfg"], "head_width": 8, **POOLS[pool]}})
+    images = images_of(clip)
+    expected = clip.model.encode_image(images)
+    torch.testing.assert_close(clip.encode_image(images), expected)
+    assert_equals_slow(clip, torch.randn(2, 3, clip.image_width), 3)
+
+
+@pytest.mark.parametrize("options", [{"qk_norm": True}, {"attentional_pool": "parallel"}])
+def test_attention_of_another_kind_is_refused(make_clip, configs, options):
+    vision = {**configs["vit"]["vision_cfg"], "attn_pooler_heads": 2, **options}
+    with pytest.raises(UserError, match="another kind"):
         PromptedImageEncoder(make_clip({**configs["vit"], "vision_cfg": vision}))
 
 

@@ -1,0 +1,125 @@
+"""The blocks of timm's vision transformers, one by one, and the scores of their attention and attention pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from timm.layers.attention_pool import AttentionPoolLatent
+from timm.layers.pos_embed_sincos import apply_rot_embed_cat
+from timm.models.eva import EvaBlockPostNorm
+from timm.models.vision_transformer import ResPostBlock
+from torch import Tensor
+
+from fedvlp.clip.blocks import Blocks, Heads, Mask
+
+
+class TimmBlocks(Blocks):
+    """The blocks of a `VisionTransformer` or an `Eva` of timm, each run by its own forward pass.
+
+    Weights are not rounded, and steps not fused: in `bf16-mixed` they compute under autocast. Rotary positions are
+    those of the patches; tokens before and behind these have none.
+
+    Args:
+        transformer: timm's module.
+    """
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the tokens that go in."""
+        dtype: torch.dtype = next(self._transformer.parameters()).dtype
+        return dtype
+
+    @property
+    def is_cast(self) -> bool:
+        """Never: weights keep their type."""
+        return False
+
+    def run(
+        self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
+    ) -> Float[Tensor, "sequences length width"]:
+        """Returns the output of the block of this index, from 0; all tokens see each other."""
+        # timm's own attention leaves out the first tokens.
+        rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
+        output: Tensor = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
+        return output
+
+    def run_last(
+        self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
+    ) -> Float[Tensor, "sequences queries width"]:
+        """Returns the last block's output for some tokens; it is run for all."""
+        return self.run(len(self) - 1, hidden)[:, indices]
+
+    def last_scores(
+        self,
+        hidden: Float[Tensor, "sequences length width"],
+        queries: slice,
+        keys: Int[Tensor, "keys"],
+    ) -> Float[Tensor, "sequences keys"]:
+        """Returns the last block's scores, as `Blocks.last_scores` does."""
+        last = self._blocks[-1]
+        # Blocks of these kinds normalise what attention puts out, and not what goes in.
+        is_normalised_after = isinstance(last, (EvaBlockPostNorm, ResPostBlock))
+        query, key, _ = self.heads(len(self) - 1, hidden if is_normalised_after else last.norm1(hidden))
+        return mean_scores(query[:, :, queries].mean(dim=2), key[:, :, keys])
+
+    def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
+        """Returns queries, keys and values of a block's attention, normalised and rotated, of what goes into it."""
+        attention = self._blocks[index].attn
+        if attention.qkv is None:
+            joint = torch.cat([layer(inputs) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
+        else:
+            joint = attention.qkv(inputs)
+        if getattr(attention, "q_bias", None) is not None:  # Eva's, whose keys have a bias of zeros
+            joint = joint + torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
+        query, key, value = torch.unflatten(joint, -1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        query = attention.q_norm(query)
+        key = attention.k_norm(key)
+        prefix = self._transformer.num_prefix_tokens
+        rope = self._rope(index, inputs.shape[1] - prefix, prefix)
+        if rope is not None:
+            half = getattr(attention, "rotate_half", False)
+            query = apply_rot_embed_cat(query, rope, half=half)
+            key = apply_rot_embed_cat(key, rope, half=half)
+        return query, key, value
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Leaves weights as they are."""
+
+    @property
+    def _blocks(self) -> Any:
+        return self._transformer.blocks
+
+    def _rope(self, index: int, length: int, before: int = 0) -> Float[Tensor, "*heads tokens twice"] | None:
+        """Returns sines and cosines by which tokens are rotated: the patches, up to a length, and so many before."""
+        trunk = self._transformer
+        if getattr(trunk, "rope", None) is None:
+            return None
+        rope = trunk.rope.get_embed()
+        if getattr(trunk, "rope_mixed", False):  # frequencies that each block learned
+            rope = rope[index]
+        sines, cosines = rope.chunk(2, dim=-1)
+        # Tokens without a place are rotated by nothing: sine 0, cosine 1.
+        padding = (0, 0, before, length - rope.shape[-2])
+        return torch.cat([F.pad(sines, padding), F.pad(cosines, padding, value=1.0)], dim=-1)
+
+
+def pool_scores(pool: AttentionPoolLatent, tokens: Float[Tensor, "B L W"]) -> Float[Tensor, "B L"]:
+    """Returns <q, k> / sqrt(head width) before the softmax of an attention pool, averaged over heads.
+
+    The query q is the pool's own, and the keys k are those of normalised tokens.
+    """
+    heads = (pool.num_heads, pool.head_dim)
+    query = pool.q_norm(pool.q(pool.latent[:, :1]).unflatten(-1, heads).transpose(1, 2))  # [1, heads, 1, head]
+    key = pool.k_norm(pool.kv(tokens)[..., : query.shape[1] * query.shape[3]].unflatten(-1, heads).transpose(1, 2))
+    return mean_scores(query[:, :, 0].expand(len(tokens), -1, -1), key)
+
+
+def mean_scores(
+    query: Float[Tensor, "sequences heads head"], key: Float[Tensor, "sequences heads keys head"]
+) -> Float[Tensor, "sequences keys"]:
+    """Returns <q, k> / sqrt(head width), averaged over heads."""
+    scores: Tensor = torch.einsum("shd,shkd->sk", query, key) / (query.shape[1] * query.shape[2] ** 0.5)
+    return scores

@@ -1,0 +1,153 @@
+"""Text towers of every kind against the model's own pass over full sequences, into which hooks put the prompts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip.packing import CausalRows, make_rows
+from fedvlp.utils.errors import UserError
+from tests.helpers.made_up_clips import KINDS, made_up_clip
+
+NAMES = {"cat": 1, "dog photo": 2, "猫": 1, "собака of the cat": 4}
+"""The number of tokens in each name, in made-up tokenizers."""
+NO_START = ("worldwide T5", "siglip", "siglip2", "mt5")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def clip(request, tmp_path_factory):
+    made = made_up_clip(request.param, tmp_path_factory.mktemp("clip"))
+    made.kind = request.param
+    return made
+
+
+def names_of(clip):
+    """CLIP's own tokenizer has several tokens for a word of another script."""
+    is_clips = not hasattr(clip.tokenizer, "tokenizer")
+    return {name: number for name, number in NAMES.items() if name.isascii() or not is_clips}
+
+
+def test_words_have_the_features_of_the_models_own_pass(clip):
+    texts = ["a photo of a cat.", "a", "the painting of the cat, and the dog", "собака", "кот", "猫"]
+    features = make_rows(clip.text, clip.tokenize(texts)).encode_words(clip.text)
+    torch.testing.assert_close(features, clip.encode_text(clip.tokenizer(texts)), atol=1e-5, rtol=0)
+    distances = torch.cdist(features, features) + torch.eye(len(texts))
+    assert distances.min() > 0.05  # also names in other scripts are told apart
+
+
+def test_packed_rows_are_for_causal_towers_that_read_the_end(clip):
+    rows = make_rows(clip.text, clip.tokenize(["a cat", "a dog"]))
+    assert isinstance(rows, CausalRows) == (clip.kind in ("clip", "worldwide", "worldwide T5"))
+
+
+def test_a_prompt_made_of_words_has_their_features(clip):
+    encoder = PromptedTextEncoder(clip, list(NAMES), prompt_length=4)
+    words = "a photo of the"
+    features = encoder(encoder.word_vectors(words))
+    expected = clip.encode_text(clip.tokenizer([f"{words} {name}." for name in NAMES]))
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
+
+
+def blocks_of(clip):
+    transformer = clip.model.text.transformer
+    lists = {"mt5": "block", "nllb": "layers", "biomedclip": "encoder.layer", "roberta": "encoder.layer"}
+    return transformer.get_submodule(lists.get(clip.kind, "resblocks"))
+
+
+def own_features(clip, name, prompts, position):
+    """The feature of a class by the model's own pass: `prompts` [J + 1, L, D] replace its outputs and inputs inside."""
+    length = prompts.shape[1]
+    start = 0 if clip.kind in NO_START else 1
+    before = {"end": length, "middle": length // 2, "front": 0}[position]
+    behind = start + before + NAMES[name]
+    places = [*range(start, start + before), *range(behind, behind + length - before)]
+    row = clip.tokenizer([f"{name}."])[0].tolist()
+    for place in places:
+        row.insert(place, row[start])  # any word
+    ids = torch.tensor([row[: clip.context_length]])
+
+    def replaced(hidden, level):
+        return hidden.index_copy(1, torch.tensor(places), prompts[None, level])
+
+    embedding = clip.text.embedding
+    with ExitStack() as hooks:
+        hooks.enter_context(embedding.register_forward_hook(lambda _, __, output: replaced(output, 0)))
+        for level, block in enumerate(blocks_of(clip)):
+            if 0 < level < len(prompts):
+                change = lambda _, inputs, level=level: (replaced(inputs[0], level), *inputs[1:])  # noqa: E731
+                hooks.enter_context(block.register_forward_pre_hook(change))
+        return clip.encode_text(ids)[0]
+
+
+def features_and_gradient(function, prompts):
+    """Features, and the gradient of a sum in which each feature has another weight."""
+    prompts = prompts.clone().requires_grad_()
+    features = function(prompts)
+    weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
+    (normalize(features, dim=-1) * weights).sum().backward()
+    return features.detach(), prompts.grad
+
+
+@pytest.mark.parametrize("position", ["end", "middle", "front"])
+@pytest.mark.parametrize("is_class_specific", [False, True])
+@pytest.mark.parametrize("levels", [1, 3])
+def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, position, is_class_specific, levels):
+    """Two prompts at once; with three levels they are replaced before each block."""
+    names = names_of(clip)
+    count = len(names) if is_class_specific else 1
+    generator = torch.Generator().manual_seed(0)
+    prompts = 0.5 * torch.randn(2, levels, count, 3, clip.text_width, generator=generator)
+    encoder = PromptedTextEncoder(
+        clip, list(names), prompt_length=3, class_position=position, class_specific=is_class_specific
+    )
+
+    def encode(given):
+        given = given.flatten(2, 3)
+        return encoder(given[:, 0], given[:, 1:] if levels > 1 else None)
+
+    def one_by_one(given):
+        rows = [[own_features(clip, n, p[:, c % count], position) for c, n in enumerate(names)] for p in given]
+        return torch.stack([torch.stack(row) for row in rows])
+
+    found = features_and_gradient(encode, prompts)
+    expected = features_and_gradient(one_by_one, prompts)
+    torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[1], expected[1], atol=1e-5, rtol=1e-4)
+    assert expected[1].abs().amax(dim=(0, 2, 3, 4)).min() > 1e-3  # each level counts
+
+
+def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
+    special = {"siglip": 0, "siglip2": 1, "worldwide T5": 1, "mt5": 1, "clipa": 1}.get(clip.kind, 2)
+    most = 64 - special - 2  # beside "cat" and the full stop
+    encoder = PromptedTextEncoder(clip, ["cat"], prompt_length=most)
+    prompt = torch.randn(most, clip.text_width, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(encoder(prompt)[0], own_features(clip, "cat", prompt[None], "end"), atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError, match=f"at most {most} "):
+        PromptedTextEncoder(clip, ["cat"], prompt_length=most + 1)
+
+
+def test_more_levels_than_blocks_are_refused(clip):
+    encoder = PromptedTextEncoder(clip, ["cat"], prompt_length=4)
+    with pytest.raises(UserError, match="text tower has 3"):
+        encoder(torch.zeros(4, 32), torch.zeros(3, 4, 32))
+
+
+def test_domains_are_encoded_each_under_its_own_prompt(clip):
+    domains = ["photo", "painting"]
+    text = DomainTextEncoder(clip, ["cat", "dog"], domains, prompt_length=3)
+    prompts = torch.randn(2, 3, clip.text_width, generator=torch.Generator().manual_seed(0))
+    features = text.under_each(prompts)
+    for m, domain in enumerate(domains):
+        alone = PromptedTextEncoder(clip, [f"{domain} cat", f"{domain} dog"], prompt_length=3)
+        torch.testing.assert_close(features[:, m], alone(prompts[m]), atol=1e-5, rtol=1e-5)
+    words = zero_shot_text_features(clip, ["dog with the domain of photo"])[0]
+    torch.testing.assert_close(text.under_one(None)[1, 0], words, atol=1e-5, rtol=1e-5)
+
+
+def test_scale_and_bias_may_be_lists_of_one(clip):
+    assert clip.logit_scale == pytest.approx(1 / 0.07)
+    assert clip.logit_bias == (-10 if "siglip" in clip.kind else 0)

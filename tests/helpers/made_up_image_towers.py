@@ -1,0 +1,52 @@
+"""Configs of CLIPs whose image towers are timm's, of two blocks, in 32 x 32 pixels; their text tower is CLIP's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import timm
+from timm.models import register_model
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
+
+# By kind: timm's model, its other options, and open_clip's options of how it is read.
+VITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "siglip": ("vit_base_patch16_siglip_224", {}, {"timm_pool": "map", "timm_proj": "none"}),
+    "biomed": ("vit_base_patch16_224", {"qk_norm": True}, {"timm_pool": "", "timm_proj": "linear"}),
+    "apple": ("vit_large_patch14_clip_224", {}, {"timm_pool": "token", "timm_proj": None}),
+    "registers": ("vit_medium_patch16_reg4_gap_256", {}, {"timm_pool": "", "timm_proj": "mlp"}),
+    "eva02": ("eva02_base_patch16_clip_224", {}, {"timm_pool": "token", "timm_proj": None}),
+    "eva": ("eva_giant_patch14_224", {}, {"timm_pool": "", "timm_proj": "linear"}),
+    "post_norm": ("eva02_enormous_patch14_clip_224", {"use_rot_pos_emb": True}, {"timm_pool": "token"}),
+    "mixed": ("eva02_base_patch16_clip_224", {"rope_type": "mixed"}, {"timm_pool": "token"}),
+    "pe_core": ("vit_pe_core_base_patch16_224", {"attn_pool_num_heads": 4}, {"timm_pool": "map", "timm_proj": None}),
+}
+SWIN = {"img_size": 32, "window_size": 2, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2)}
+OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "convnext": ("test_convnext", {}, {}),
+    "swin": ("swin_tiny_patch4_window7_224", SWIN, {}),
+}
+
+
+def image_clip(kind: str) -> dict[str, Any]:
+    """Returns open_clip's config of a CLIP with a small image tower of a kind."""
+    _, _, reading = {**VITS, **OTHERS}[kind]
+    vision = {"timm_model_name": f"made_up_{kind}", "image_size": 32, "timm_proj": "linear", **reading}
+    # SigLIP's features are the trunk's, of the trunk's width.
+    width = SMALL["embed_dim"] if vision["timm_proj"] == "none" else 24
+    return {"embed_dim": width, "vision_cfg": vision, "text_cfg": TEXT}
+
+
+def _register(kind: str, base: str, options: dict[str, Any]) -> None:
+    def build(**given: Any) -> Any:
+        return timm.create_model(base, **options, **given)
+
+    build.__name__ = f"made_up_{kind}"
+    register_model(build)
+
+
+for _kind, (_base, _options, _) in VITS.items():
+    _register(_kind, _base, {**SMALL, **_options})
+for _kind, (_base, _options, _) in OTHERS.items():
+    _register(_kind, _base, _options)
