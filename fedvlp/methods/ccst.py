@@ -46,7 +46,7 @@ class CCST(ImageTowerLearner):
     Args:
         styles: K, in how many styles each image is seen in a step.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
-            a ResNet's four stages.
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 

@@ -52,7 +52,7 @@ class StableFDG(ImageTowerLearner):
     Args:
         exploration: alpha, how far styles are led away from their mean, at least 0.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
-            a ResNet's four stages.
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 

@@ -4,8 +4,8 @@ Relevance of a patch for a class, by the gradient of the class's logit:
 
     ``grad_cam``    Selvaraju et al., "Grad-CAM", ICCV 2017, Eqs. 1 and 2. The feature map of a ViT is what goes into
                     the attention of the last block, the last layer where patches act on the class token; in a ViT
-                    that pools its patches it is what comes out of that attention. That of a ResNet is the output of
-                    its last stage. (TRIP, Fig. 8)
+                    that pools its patches it is what comes out of that attention. That of a ResNet or
+                    ConvNeXt is the output of its last stage. (TRIP, Fig. 8)
     ``attention``   mean over heads of (A * dy/dA)+ , Chefer et al., "Generic attention-model explainability", ICCV
                     2021, Eq. 5; its row of the class token, averaged over blocks (PLAN, Fig. 7).
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
 from fedvlp.clip.blocks import Blocks
-from fedvlp.clip.image_towers import ImageTower, ResNetTower, TimmTower
+from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, ResNetTower, TimmTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import ImageFiles, image_paths
@@ -223,9 +223,9 @@ def suited_method(clip: CLIP) -> Method:
 def check_tower(clip: CLIP, method: Method) -> None:
     """Checks that a method of relevance can look into the image tower."""
     tower = clip.image
-    if isinstance(tower, ResNetTower):
+    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
         if method == "attention":
-            raise UserError("A ResNet has no attention between patches. Use --relevance grad_cam, or a ViT.")
+            raise UserError(f"{tower.kind} has no attention between patches. Use --relevance grad_cam, or a ViT.")
         return
     tower = tower.for_prompts()  # else refused now
     if method == "attention" and not tower.reads_class_token:
@@ -284,7 +284,7 @@ Place = tuple[nn.Module, Literal["input", "output"]]
 
 def _feature_map(tower: ImageTower) -> Place:
     """Where Grad-CAM looks, in a tower that it can look into."""
-    if isinstance(tower, ResNetTower):
+    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
         return tower.last_stage, "output"
     tower = tower.for_prompts()
     last: Any = list(tower.blocks)[-1]

@@ -44,9 +44,7 @@ def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count:
 @torch.no_grad()
 def token_embeddings(clip: CLIP) -> Float[Tensor, "vocabulary D"]:
     """Returns CLIP's embeddings of all tokens that there are, in float32."""
-    # Some configs leave the size to CLIP's own tokenizer.
-    tokens = torch.arange(int(clip.config["text_cfg"].get("vocab_size", 49408)))
-    return clip.text.embed(tokens.to(next(clip.parameters()).device)).float()
+    return clip.text.embedding.weight.float()
 
 
 def nearest(
@@ -67,8 +65,14 @@ def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 25
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Returns a token as a reader sees it: the beginning of a word with an ellipsis, N/A for what is no string."""
-    text = getattr(tokenizer, "tokenizer", tokenizer).decode([token])
+    """Returns a token as a reader sees it: the beginning of a word with an ellipsis, N/A for what is no string.
+
+    A tokenizer of Hugging Face's has signs of its own for where a word begins or goes on, as in `▁cat` and `##s`.
+    """
+    foreign = getattr(tokenizer, "tokenizer", None)
+    if foreign is not None:
+        return foreign.convert_ids_to_tokens(token) or "N/A"
+    text = tokenizer.decode([token])
     word = text.strip()
     # A token may be a part of a character's bytes, which decodes to the replacement character.
     if not word or "\ufffd" in word:

@@ -35,7 +35,7 @@ from tests.helpers.made_up_image_towers import image_clip
 NAMES = ["cat", "dog", "bird"]
 VISION = {"image_size": 32, "patch_size": 8, "width": 48, "layers": 3, "head_width": 16}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
-TIMM = ["biomed", "registers", "eva02", "post_norm", "siglip", "convnext"]
+TIMM = ["biomed", "registers", "eva02", "post_norm", "siglip", "convnext", "swin"]
 TOWERS = {
     "vit": VISION,
     "scaled": {**VISION, "ls_init_value": 0.5},
@@ -51,11 +51,7 @@ def random_clips():
     for name, vision in TOWERS.items():
         config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": TEXT}
         clips[name] = CLIP(build_model(copy.deepcopy(config), seed=1), tokenizer, config)
-    for name in TIMM:
-        config = image_clip(name)
-        clips[name] = CLIP(build_model(copy.deepcopy(config), seed=1), tokenizer, config)
-        for number, parameter in enumerate(clips[name].model.visual.parameters()):
-            parameter.data = 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    clips |= {name: image_clip(name) for name in TIMM}
     return clips
 
 
@@ -171,21 +167,26 @@ def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips
 
 
 def test_towers_without_tokens_are_refused(random_clips):
-    clip = random_clips["convnext"]
-    with pytest.raises(UserError, match="ConvNeXt"):
+    clip = random_clips["swin"]
+    with pytest.raises(UserError, match="SwinTransformer"):
         relevance(clip, clip.encode_image, images_for(clip), torch.tensor([1, 0]), suited_method(clip))
 
 
-def test_of_a_resnet_is_that_by_hand(random_clips):
-    clip = random_clips["resnet"]
+@pytest.mark.parametrize("kind", ["resnet", "convnext"])
+def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
+    clip = random_clips[kind]
     images = images_for(clip)
     labels = torch.tensor([1, 1])
     found = relevance(clip, lambda pixels: classifier(clip)(clip.encode_image(pixels)), images, labels, "grad_cam")
     visual = clip.model.visual
     for image, values in zip(images, found, strict=True):
-        grid = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(image[None])))))
+        if kind == "resnet":
+            grid = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(image[None])))))
+        else:
+            grid = visual.trunk.forward_features(image[None])
         grid = grid.detach().requires_grad_()
-        classifier(clip)(visual.attnpool(grid))[0, 1].backward()
+        pooled = visual.attnpool(grid) if kind == "resnet" else visual.head(visual.trunk.forward_head(grid))
+        classifier(clip)(pooled)[0, 1].backward()
         wanted = torch.zeros(values.shape)
         for channel in range(grid.shape[1]):
             wanted += grid.grad[0, channel].mean() * grid.detach()[0, channel]

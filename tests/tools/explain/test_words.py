@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from open_clip.tokenizer import HFTokenizer
 from pandas import DataFrame
 
 from fedvlp.methods import SingleDomain
@@ -16,6 +17,7 @@ from fedvlp.tools.explain.words import (
     token_text,
     typical_distance,
 )
+from tests.helpers.made_up_tokenizers import save_word_piece
 
 
 def test_nearest_rows_one_by_one():
@@ -56,6 +58,14 @@ def test_text_of_tokens(clip):
     assert text == {"cat</w>": "cat", "cat": "cat…", "<end_of_text>": "<end_of_text>"}
     bytes_alone = {token_text(tokenizer, token) for token in range(180, 188)}
     assert bytes_alone == {"N/A"}
+
+
+def test_pieces_of_hugging_faces_tokenizers_have_their_own_signs(tmp_path):
+    save_word_piece(tmp_path)
+    tokenizer = HFTokenizer(str(tmp_path))
+    ids = tokenizer.tokenizer.get_vocab()
+    assert [token_text(tokenizer, ids[piece]) for piece in ("cat", "##s", "[SEP]")] == ["cat", "##s", "[SEP]"]
+    assert token_text(tokenizer, 10**6) == "N/A"  # some models have more vectors than tokens
 
 
 def test_tables():
