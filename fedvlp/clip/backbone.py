@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.transforms import Compose, RandomHorizontalFlip
 
 from fedvlp.clip.blocks import Blocks
+from fedvlp.clip.hugging_face import tokenizer_content
 from fedvlp.clip.image_towers import ImageTower, make_image_tower
 from fedvlp.clip.loading import (
     CLIPSpec,
@@ -155,10 +156,11 @@ class CLIP(nn.Module):
             blocks.cast(dtype)
 
     def fingerprint(self) -> str:
-        """Returns 16 hexadecimal digits that stand for architecture, transform and weights together."""
+        """Returns 16 hexadecimal digits that stand for architecture, transform, tokenizer and weights together."""
         if self._fingerprint is None:
             digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
             digest.update(repr(self.preprocess_options).encode())
+            digest.update(tokenizer_content(self.tokenizer))
             # Names, shapes and types are hashed as well, so that equal bytes of another layout differ.
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -201,10 +203,10 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
         spec = CLIPSpec(**spec)
     blueprint = resolve(spec)
     if blueprint.weights is None:
-        model = build_model(blueprint.config, seed=spec.seed)
+        model = build_model(blueprint.config, spec.seed, blueprint.folder)
     else:
         with shapes_only():
-            model = build_model(blueprint.config)
+            model = build_model(blueprint.config, folder=blueprint.folder)
         install_weights(model, blueprint, str(spec.pretrained))
     return CLIP(model, blueprint.tokenizer, blueprint.config, preprocess=blueprint.preprocess, spec=spec)
 

@@ -23,6 +23,9 @@ from fedvlp.utils.errors import UserError
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
 
+Heads = Float[Tensor, "sequences heads tokens head"]
+"""Queries, keys or values."""
+
 
 @dataclass(frozen=True)
 class ChunkedMask:
@@ -285,6 +288,14 @@ class Blocks:
         k = linear(last.ln_1(hidden[:, keys]), weight[width : 2 * width].to(bias.dtype), bias[width : 2 * width])
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
+
+    def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
+        """Returns queries, keys and values of a block's attention, of what goes into it."""
+        attention = self._blocks[index].attn
+        joint = linear(inputs, attention.in_proj_weight.to(inputs.dtype), attention.in_proj_bias)
+        query, key, value = joint.chunk(3, dim=-1)
+        heads = attention.num_heads
+        return _split_heads(query, heads), _split_heads(key, heads), _split_heads(value, heads)
 
     def cast(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of each block of CLIP's own kind to a type; products are taken in it from then."""

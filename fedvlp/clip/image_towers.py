@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from open_clip.modified_resnet import ModifiedResNet
 from open_clip.timm_model import TimmModel
 from open_clip.transformer import VisionTransformer
 from timm.layers.attention_pool import AttentionPoolLatent
+from timm.models.convnext import ConvNeXt
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
@@ -68,14 +70,14 @@ class ImageTower:
         Args:
             images: Pixels, as CLIP's transform puts them out.
             between: `between[j]` changes what stage j + 1 puts out: the tokens [B, P, W] of a ViT's block, or the
-                feature map [B, channels, height, width] of one of a ResNet's four stages.
+                feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
 
         Raises:
             UserError: If there are fewer stages, or these cannot be run one by one.
         """
         if between:
             raise UserError(
-                f"Features inside the image tower are changed in {_VITS} and in open_clip's ResNets, but this one is "
+                f"Features inside the image tower are changed in {_VITS}, ResNets and ConvNeXts, but this one is "
                 f"{self.kind}. Choose another --model.clip.name, for example ViT-B-16."
             )
         features: Tensor = self._visual(images)
@@ -130,13 +132,7 @@ class ResNetTower(ImageTower):
         """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
         visual = self._visual
         stages = (visual.layer1, visual.layer2, visual.layer3, visual.layer4)
-        _check_stages(between, len(stages))
-        hidden = visual.stem(images)
-        for index, stage in enumerate(stages):
-            hidden = stage(hidden)
-            # The next stage reads what was changed, as if this one had put it out.
-            hidden = between[index](hidden) if index < len(between) else hidden
-        features: Tensor = visual.attnpool(hidden)
+        features: Tensor = visual.attnpool(_run_stages(stages, visual.stem(images), between))
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
@@ -145,6 +141,23 @@ class ResNetTower(ImageTower):
         output = self._visual.forward_intermediates(images, indices=1)
         pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
         return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
+
+
+class ConvNeXtTower(ImageTower):
+    """timm's ConvNeXt; it has no tokens."""
+
+    @property
+    def last_stage(self) -> nn.Module:
+        """The layers that put out the last feature map, for example to put hooks on them."""
+        stage: nn.Module = self._visual.trunk.stages[-1]
+        return stage
+
+    def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
+        """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
+        trunk = self._visual.trunk
+        hidden = trunk.norm_pre(_run_stages(list(trunk.stages), trunk.stem(images), between))
+        features: Tensor = self._visual.head(trunk.forward_head(hidden))
+        return features
 
 
 class VisionTransformerTower(ImageTower):
@@ -206,12 +219,8 @@ class VisionTransformerTower(ImageTower):
 
     def _run(self, images: Tensor, between: Sequence[Between] = ()) -> Tensor:
         """Returns the output of the last block, [B, P, W]."""
-        _check_stages(between, len(self.blocks))
-        hidden = self.embed(images)
-        for index in range(len(self.blocks)):
-            hidden = self.blocks.run(index, hidden)
-            hidden = between[index](hidden) if index < len(between) else hidden
-        return hidden
+        blocks = [partial(self.blocks.run, index) for index in range(len(self.blocks))]
+        return _run_stages(blocks, self.embed(images), between)
 
 
 class OpenClipTower(VisionTransformerTower):
@@ -339,6 +348,8 @@ def make_image_tower(visual: nn.Module) -> ImageTower:
         return ResNetTower(visual)
     if isinstance(visual, TimmModel) and isinstance(visual.trunk, (TimmVisionTransformer, Eva)):
         return TimmTower(visual)
+    if isinstance(visual, TimmModel) and isinstance(visual.trunk, ConvNeXt):
+        return ConvNeXtTower(visual)
     return ImageTower(visual)
 
 
@@ -352,6 +363,11 @@ def _refusal(reason: str) -> UserError:
     )
 
 
-def _check_stages(between: Sequence[Between], stages: int) -> None:
-    if len(between) > stages:
-        raise UserError(f"Features of {len(between)} stages are to be changed, but the image tower has {stages}.")
+def _run_stages(stages: Sequence[Callable[[Tensor], Tensor]], hidden: Tensor, between: Sequence[Between]) -> Tensor:
+    """Returns what the last stage puts out; each next one reads what was changed, as if that had been put out."""
+    if len(between) > len(stages):
+        raise UserError(f"Features of {len(between)} stages are to be changed, but the image tower has {len(stages)}.")
+    for index, stage in enumerate(stages):
+        hidden = stage(hidden)
+        hidden = between[index](hidden) if index < len(between) else hidden
+    return hidden

@@ -15,20 +15,28 @@ import torch
 from open_clip.constants import HF_CONFIG_NAME
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
-from open_clip.pretrained import download_pretrained_from_hf
 from open_clip.transform import PreprocessCfg
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fedvlp.clip.hugging_face import find_encoder, hub_folder, hub_weights, load_tokenizer
 from fedvlp.clip.tokens import Tokenizer
-from fedvlp.clip.weights import WEIGHT_SUFFIXES, check_hub, config_beside, fetch_weights, read_weights, uses_quick_gelu
+from fedvlp.clip.weights import (
+    WEIGHT_SUFFIXES,
+    config_beside,
+    fetch_weights,
+    find_weights,
+    read_weights,
+    uses_quick_gelu,
+)
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
 
 BUNDLED_NAME = "fedvlp-tiny"
 HUB_PREFIX = "hf-hub:"
+FOLDER_PREFIX = "local-dir:"
 QUICK_GELU_SUFFIX = "-quickgelu"
 TINY_FOLDER = Path(__file__).parent / "tiny"
 ImageTransform = Callable[[Image.Image], Tensor]
@@ -39,12 +47,14 @@ class CLIPSpec:
     """Which CLIP to load, and with which weights.
 
     Args:
-        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, or `hf-hub:organisation/model`.
+        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, `hf-hub:organisation/model`, or
+            `local-dir:/path/to/folder` with an `open_clip_config.json`, weights, and perhaps a tokenizer's files.
             With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be; a file
             that is known to be OpenAI's is so anyway.
-        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, a hub model's own, and OpenAI's of any other
-            name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or `random`. An
-            `open_clip_config.json` beside a file says its activation and how images are made its input.
+        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, those of a hub's model or folder, and OpenAI's of
+            any other name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or
+            `random`. An `open_clip_config.json` beside a file says its activation and how images are made its input;
+            a tokenizer beside it is taken before the hub's.
         seed: Seed of random weights.
     """
 
@@ -62,6 +72,7 @@ class Blueprint:
     tokenizer: Tokenizer
     weights: dict[str, Tensor] | None
     preprocess: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None  # where files of a text encoder may lie
 
 
 def resolve(spec: CLIPSpec) -> Blueprint:
@@ -72,8 +83,8 @@ def resolve(spec: CLIPSpec) -> Blueprint:
     """
     if spec.name == BUNDLED_NAME:
         return _resolve_bundled(spec)
-    if spec.name.startswith(HUB_PREFIX):
-        return _resolve_hub(spec)
+    if spec.name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
+        return _resolve_described(spec)
     return _resolve_registered(spec)
 
 
@@ -129,28 +140,35 @@ def _bundled_tokenizer(context_length: int) -> Tokenizer:
     return tokenizer
 
 
-def _resolve_hub(spec: CLIPSpec) -> Blueprint:
-    """A model of the hub, or from its cache on this machine."""
+def _resolve_described(spec: CLIPSpec) -> Blueprint:
+    """A model that a folder describes: one on this machine, of the hub or its cache, or that of the weights file."""
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
-    repository = spec.name.removeprefix(HUB_PREFIX)
-    try:
-        check_hub(repository)
-        description = json.loads(Path(download_pretrained_from_hf(repository, HF_CONFIG_NAME)).read_text("utf-8"))
-        tokenizer = open_clip.get_tokenizer(spec.name)
-        # Random weights, or those of a local file, need only the hub's description.
-        if spec.pretrained == "auto":
-            path = Path(download_pretrained_from_hf(repository))
-    except ImportError as error:  # its tokenizer is of a package that is not installed
-        raise _foreign_tokenizer(spec.name) from error
-    except Exception as error:  # the hub's client raises many kinds; all of them mean that there is no file
+    is_hubs = spec.name.startswith(HUB_PREFIX)
+    place = spec.name.removeprefix(HUB_PREFIX).removeprefix(FOLDER_PREFIX)
+    if path is not None and config_beside(path) is not None:
+        folder = path.parent
+    elif is_hubs:
+        folder = hub_folder(place, HF_CONFIG_NAME, lambda found: (found / HF_CONFIG_NAME).is_file())
+    else:
+        folder = Path(place).expanduser()
+    description = config_beside(folder / HF_CONFIG_NAME) or {}
+    config: dict[str, Any] = description.get("model_cfg") or {}
+    missing = ""
+    if not config:
+        missing = f"{HF_CONFIG_NAME} with a model_cfg"
+    # Random weights, or those of a local file, need only the description.
+    elif spec.pretrained == "auto":
+        path = find_weights(folder) or (hub_weights(place) if is_hubs else None)
+        missing = "" if path else "weights"
+    if missing:
         raise UserError(
-            f"{spec.name} is not on this machine and could not be downloaded ({error}). Check the name; without "
-            f"network, download https://huggingface.co/{repository} elsewhere and give its weights file with the "
-            "architecture's name: --model.clip.name NAME --model.clip.pretrained /path/to/the/file."
-        ) from error
+            f"Expected a CLIP in the folder {folder}, but it has no {missing}. It should hold {HF_CONFIG_NAME}, the "
+            f"weights as one of {', '.join(WEIGHT_SUFFIXES)} and, where the config names a tokenizer or an encoder of "
+            "Hugging Face, tokenizer.json and config.json of these."
+        )
+    options = _transform_options(description, config, spec.name)
     weights = read_weights(path) if path else None
-    config = description["model_cfg"]
-    return Blueprint(spec.name, config, tokenizer, weights, _transform_options(description, config, spec.name))
+    return Blueprint(spec.name, config, load_tokenizer(config, folder), weights, options, folder)
 
 
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
@@ -169,10 +187,9 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
         tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
         options = open_clip.get_pretrained_cfg(name, tag)
         weights = read_weights(fetch_weights(name, tag))
-        config["quick_gelu"] = bool(options.get("quick_gelu", False))
-    # open_clip lists some architectures twice, with and without the suffix; both read the same tokens.
-    tokenizer = open_clip.get_tokenizer(name.removesuffix(QUICK_GELU_SUFFIX))
-    return Blueprint(spec.name, config, tokenizer, weights, options)
+        config["quick_gelu"] = bool(options.get("quick_gelu", config.get("quick_gelu", False)))
+    folder = None if path is None else path.parent
+    return Blueprint(spec.name, config, load_tokenizer(config, folder), weights, options, folder)
 
 
 def _registered_config(name: str) -> dict[str, Any]:
@@ -184,22 +201,12 @@ def _registered_config(name: str) -> dict[str, Any]:
         nearest = nearest_names(name, [BUNDLED_NAME, *registered], count=3, cutoff=0.4)
         raise UserError(
             f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take {BUNDLED_NAME}, a name of "
-            f"open_clip.list_models(), or {HUB_PREFIX}organisation/model."
+            f"open_clip.list_models(), {HUB_PREFIX}organisation/model, or {FOLDER_PREFIX}/path/to/folder."
         )
     config: dict[str, Any] = open_clip.get_model_config(base)
-    if {"hf_tokenizer_name", "hf_model_name"} & {*config["text_cfg"]}:
-        raise _foreign_tokenizer(name)
     if name.endswith(QUICK_GELU_SUFFIX):
         config["quick_gelu"] = True
     return config
-
-
-def _foreign_tokenizer(name: str) -> UserError:
-    return UserError(
-        f"Expected a CLIP that reads text with open_clip's own tokenizer, but {name} has one of Hugging Face's, as "
-        "SigLIP and CLIPs on RoBERTa do; that tokenizer is not loaded, and text towers of this kind learn no prompts. "
-        "Choose another --model.clip.name, for example ViT-B-16, ViT-L-14 or RN50."
-    )
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -268,32 +275,40 @@ class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
             return (arguments[0] if arguments else options["tensor"]).zero_()
 
 
-def build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = None) -> nn.Module:
     """Builds an open_clip model with random weights; global random generators keep their states.
 
     Args:
         config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
         seed: Seed of the weights.
+        folder: Where the config of a text encoder of Hugging Face may lie, before the hub is asked.
 
     Raises:
-        UserError: If the architecture is one in which prompts cannot be learned.
+        UserError: If the config of its text encoder cannot be had.
     """
     options = deepcopy(config)
+    vision = options["vision_cfg"]
+    text = options["text_cfg"]
+    # CoCa's towers are those of a CLIP; its third, which writes captions, has no use here.
+    is_coca = options.pop("multimodal_cfg", None) is not None
     # open_clip's factory would add a transform and a tokenizer of its own, so its classes are called.
-    custom = options.pop("custom_text", False)
-    if "multimodal_cfg" in options or options["text_cfg"].get("hf_model_name"):
-        raise UserError(
-            "Prompts are learned in CLIP's own text transformer, but this model has a text tower of another library or "
-            "a caption decoder. Choose another --model.clip.name, for example ViT-B-16."
-        )
-    if "timm_model_name" in options["vision_cfg"]:
-        # Else timm would download the image tower's weights, which are overwritten.
-        options["vision_cfg"]["timm_model_pretrained"] = False
+    is_custom = options.pop("custom_text", False) or is_coca or "hf_model_name" in text
+    if is_coca:
+        # Its decoder read the tokens beside the features.
+        vision["output_tokens"] = False
+        text["output_tokens"] = False
+    # Else a tower's own weights would be downloaded, which are overwritten.
+    if "timm_model_name" in vision:
+        vision["timm_model_pretrained"] = False
+    if "hf_model_name" in text:
+        text["hf_model_name"] = str(find_encoder(text["hf_model_name"], folder))
+        text["hf_model_pretrained"] = False
     # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model: nn.Module = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**options)
-    return model
+        model: nn.Module = (open_clip.CustomTextCLIP if is_custom else open_clip.CLIP)(**options)
+    # An encoder's config may ask for half precision.
+    return model.float()
 
 
 def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
@@ -308,8 +323,12 @@ def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
     expected = model.state_dict()
-    if "logit_scale" in state:  # a number in some files, a list of one in others
-        state["logit_scale"] = state["logit_scale"].reshape(expected["logit_scale"].shape)
+    if "logit_bias" in expected and "logit_scale" in state:
+        # A softmax over classes does not see it; open_clip takes 0, too, where a file has none.
+        state.setdefault("logit_bias", torch.zeros_like(state["logit_scale"]))
+    for name in ("logit_scale", "logit_bias"):
+        if name in state and name in expected:  # a number in some files, a list of one in others
+            state[name] = state[name].reshape(expected[name].shape)
     differences = _differences(expected, state)
     if differences:
         more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
@@ -330,7 +349,9 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
             shape = tuple(state[name].shape)
             # A wrong shape says more than a missing name, and only three differences are shown.
             differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
-    # Buffers that some versions of open_clip save and others compute.
-    ignored = ("position_ids", "attn_mask", "num_batches_tracked")
-    unexpected = [name for name in state if name not in expected and not name.endswith(ignored)]
+    # Buffers that some versions of open_clip and transformers save and others compute.
+    ignored = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
+    extra = [name for name in state if name not in expected and not name.endswith(ignored)]
+    # Of CoCa's third tower, which writes captions.
+    unexpected = [name for name in extra if not name.startswith("text_decoder.")]
     return [*differences, *(f"{name} is unexpected" for name in unexpected)]

@@ -13,15 +13,13 @@ from timm.models.eva import EvaBlockPostNorm
 from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor
 
-from fedvlp.clip.blocks import Blocks, Mask
-
-Heads = Float[Tensor, "sequences heads tokens head"]
+from fedvlp.clip.blocks import Blocks, Heads, Mask
 
 
 class TimmBlocks(Blocks):
     """The blocks of a `VisionTransformer` or an `Eva` of timm, each run by its own forward pass.
 
-    Weights are neither rounded nor are steps fused: in `bf16-mixed` it computes under autocast. Rotary positions are
+    Weights are not rounded, and steps not fused: in `bf16-mixed` they compute under autocast. Rotary positions are
     those of the patches; tokens before and behind these have none.
 
     Args:

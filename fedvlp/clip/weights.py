@@ -10,9 +10,8 @@ from typing import Any
 
 import open_clip
 import torch
-from huggingface_hub import constants, get_session
-from huggingface_hub.file_download import repo_folder_name
-from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME
+from huggingface_hub import constants, get_session, try_to_load_from_cache
+from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -89,14 +88,12 @@ def fetch_weights(name: str, tag: str) -> Path:
         UserError: If they cannot be downloaded; names the file and the option that takes it.
     """
     published = open_clip.get_pretrained_cfg(name, tag)
-    # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
-    repository, _, file = published.get("hf_hub", "").rpartition("/")
     try:
-        if repository:
-            check_hub(repository)
-        return Path(open_clip.download_pretrained(published))
+        return download(published)
     # The hub's client raises many kinds of errors; all of them mean that there is no file.
     except Exception as error:
+        # open_clip lists a file of the hub as `organisation/model/file`, or without a file's name.
+        repository, _, file = published.get("hf_hub", "").rpartition("/")
         addresses = [published.get("url", "")]
         if repository:
             addresses.insert(0, f"https://huggingface.co/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}")
@@ -109,14 +106,37 @@ def fetch_weights(name: str, tag: str) -> Path:
         ) from error
 
 
-def check_hub(repository: str) -> None:
-    """Asks the hub for an answer once if nothing of a repository is on this machine; it raises the error of its client.
+def find_weights(folder: Path) -> Path | None:
+    """Returns the weights file in a model's folder, by open_clip's names first; None if there is none."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
+    by_name = [folder / name for name in (HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME)]
+    return next((path for path in [*by_name, *files] if path.is_file()), None)
+
+
+def download(published: dict[str, Any]) -> Path:
+    """Returns the local path of published weights: from the hub's cache without asking the hub, or downloaded.
+
+    Args:
+        published: open_clip's entry: `hf_hub` is `organisation/model/file`, or ends in `/` for open_clip's usual file.
+    """
+    repository, _, file = published.get("hf_hub", "").rpartition("/")
+    if repository:
+        # In the order in which open_clip looks for them.
+        names = [str(Path(file).with_suffix(".safetensors")), file] if file else [HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME]
+        for name in names:
+            cached = try_to_load_from_cache(repository, name)
+            if isinstance(cached, str):
+                return Path(cached)
+        check_hub()
+    return Path(open_clip.download_pretrained(published))
+
+
+def check_hub() -> None:
+    """Asks the hub for an answer once, before a file that is not on this machine; raises the error of its client.
 
     A download itself tries again for a minute where there is no network.
     """
-    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repository, repo_type="model")
-    if not (folder / "snapshots").is_dir():
-        get_session().head(constants.ENDPOINT, timeout=5.0)  # seconds
+    get_session().head(constants.ENDPOINT, timeout=5.0)  # seconds
 
 
 def config_beside(path: Path) -> dict[str, Any] | None:
@@ -126,12 +146,19 @@ def config_beside(path: Path) -> dict[str, Any] | None:
         UserError: If it is no JSON.
     """
     beside = path.parent / HF_CONFIG_NAME
-    if not beside.is_file():
-        return None
+    return read_json(beside) if beside.is_file() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a model's config.
+
+    Raises:
+        UserError: If it is no JSON.
+    """
     try:
-        content: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{beside} is no readable JSON ({error}). Copy it again, or take it away.") from error
+        raise UserError(f"{path} is no readable JSON ({error}). Copy it again, or take it away.") from error
     return content
 
 

@@ -46,7 +46,7 @@ class CCST(ImageTowerLearner):
     Args:
         styles: K, in how many styles each image is seen in a step.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
-            a ResNet's four stages.
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 
@@ -79,11 +79,13 @@ class CCST(ImageTowerLearner):
         self.collect(features[:: slots.shape[1]])
         slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
         is_own = (slots == self.statistics.slot)[:, None, None]
-        return with_style(features, torch.where(is_own, style_of(features), self.statistics.clients[slots]))
+        prefix = self.image_tower.num_prefix
+        styles = torch.where(is_own, style_of(features, prefix), self.statistics.clients[slots])
+        return with_style(features, styles, prefix)
 
     def collect(self, features: Tensor) -> None:
         """Adds a batch to the client's overall means and variances."""
-        values = positions(features.detach()).float().flatten(0, 1)  # [B N, W]
+        values = positions(features.detach(), self.image_tower.num_prefix).float().flatten(0, 1)  # [B N, W]
         seen = self.statistics.images_seen + len(features)
         self.statistics.own.copy_(pooled(self.statistics.own, values, len(features) / seen))
         self.statistics.images_seen.copy_(seen)

@@ -2,7 +2,7 @@
 
 Huang and Belongie, "Arbitrary style transfer in real-time with adaptive instance normalization", ICCV 2017, Eq. 8.
 Features are the feature map [B, W, height, width] of a ResNet's stage or the tokens [B, P, W] of a ViT's block. A ViT's
-class token is no position of the image: it has no part in the style and is not changed.
+first tokens that are no patches, such as the class token, have no part in the style and are not changed.
 """
 
 from __future__ import annotations
@@ -73,33 +73,33 @@ class ClientStatistics(nn.Module):
         return {"statistics.clients": self.own}
 
 
-def positions(features: Tensor) -> Float[Tensor, "B N W"]:
-    """Returns what a feature map, or a ViT's tokens but for the class token, holds at the N positions of the image."""
-    return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features[:, 1:]
+def positions(features: Tensor, prefix: int) -> Float[Tensor, "B N W"]:
+    """Returns what a feature map, or a ViT's tokens behind the first that are no patches, holds at the N positions."""
+    return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features[:, prefix:]
 
 
-def style_of(features: Tensor) -> Float[Tensor, "B 2 W"]:
+def style_of(features: Tensor, prefix: int) -> Float[Tensor, "B 2 W"]:
     """Returns each image's style: means and deviations over positions, in float32 and without a gradient."""
     # A style is a target and no part of the graph. 1e-5 lets a channel without variance be divided by its deviation.
-    values = positions(features.detach()).float()
+    values = positions(features.detach(), prefix).float()
     return torch.stack([values.mean(1), (values.var(1, correction=0) + 1e-5).sqrt()], dim=1)
 
 
-def with_style(features: Tensor, style: Float[Tensor, "B 2 W"]) -> Tensor:
+def with_style(features: Tensor, style: Float[Tensor, "B 2 W"], prefix: int) -> Tensor:
     """Returns features in other styles: sigma' (x - mu) / sigma + mu'; unchanged where the style is their own.
 
     >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
-    >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]])).flatten().tolist()
+    >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]]), prefix=1).flatten().tolist()
     [9.0, 5.000024795532227, 14.999975204467773]
     """
-    own = style_of(features)
+    own = style_of(features, prefix)
     # As one factor and one summand of each channel: the features are read once.
     scale = style[:, 1] / own[:, 1]  # [B, W]
     shift = style[:, 0] - own[:, 0] * scale
     if features.ndim == 4:
         return (features * scale[..., None, None] + shift[..., None, None]).to(features.dtype)
-    changed = features[:, 1:] * scale[:, None] + shift[:, None]
-    return torch.cat([features[:, :1], changed.to(features.dtype)], dim=1)
+    changed = features[:, prefix:] * scale[:, None] + shift[:, None]
+    return torch.cat([features[:, :prefix], changed.to(features.dtype)], dim=1)
 
 
 def pooled(style: Float[Tensor, "2 W"], values: Float[Tensor, "N W"], share: Float[Tensor, ""]) -> Float[Tensor, "2 W"]:

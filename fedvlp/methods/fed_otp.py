@@ -74,14 +74,14 @@ class FedOTP(PromptLearner):
         self.mass = mass
         self.epsilon = epsilon
         self.iterations = iterations
-        self.clip.image.project(torch.empty(0, self.clip.image_width))  # else refused now
+        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
         self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     @torch.no_grad()
     def patches(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
-        """Returns G, the joint features of all patches but not of the class token, of length 1."""
+        """Returns G, the joint features of all patches, without class token and registers, of length 1."""
         tokens = self.clip.encode_image_tokens(images)[1]
-        return F.normalize(self.clip.image.project(tokens[:, 1:]).float(), dim=-1)
+        return F.normalize(self.clip.image.project(tokens[:, self.clip.image.num_prefix :]).float(), dim=-1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient."""

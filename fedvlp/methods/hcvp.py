@@ -77,7 +77,8 @@ class HCVP(ImageTowerLearner):
     def generated(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B W"]]:
         """Returns the domain-level and the task-specific prompt of each image."""
         with torch.no_grad():
-            means = self.clip.image.encode(images)[1][:, 1:].mean(1).float()  # of the patches, without the class token
+            tokens = self.clip.image.encode(images)[1]
+            means = tokens[:, self.clip.image.num_prefix :].mean(1).float()  # of the patches alone
         domain = self.domain_generator(means)
         return domain, self.task_generator(torch.cat([means, domain], dim=1))
 

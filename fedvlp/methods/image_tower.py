@@ -6,18 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
+from open_clip.timm_model import TimmModel
+from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
 from fedvlp.clip.blocks import Between
-from fedvlp.clip.image_towers import ImageTower, VisionTransformerTower, make_image_tower
+from fedvlp.clip.image_towers import VisionTransformerTower, make_image_tower
 from fedvlp.clip.prompted_image import before_last_block
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
@@ -26,7 +28,6 @@ from fedvlp.core.state import State, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.client_statistics import ClientStatistics, positions
 from fedvlp.methods.zero_shot import ZeroShotCLIP
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names
 
 Head = Literal["text", "linear"]
@@ -36,7 +37,7 @@ class ImageTowerLearner(FederatedModule):
     """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
-    inside the tower by its argument ``between``. A ResNet's batch normalisation keeps CLIP's own running statistics.
+    inside the tower by its argument ``between``. Batch normalisation keeps CLIP's own running statistics.
     Papers train other networks, by SGD or Adam; here all have fine-tuning's AdamW, whose rate and decay suit CLIP.
 
     Args:
@@ -74,11 +75,6 @@ class ImageTowerLearner(FederatedModule):
         # In float32 whatever the shared CLIP was rounded to: small steps would be lost in bfloat16.
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
         self.image_tower = make_image_tower(self.visual)
-        if layer_decay < 1 and type(self.image_tower) is ImageTower:
-            raise UserError(
-                f"The layers of a {self.image_tower.kind} are not known, so learning rates can't fall from the top to "
-                "the bottom. Use layer_decay 1, or a ViT or ResNet of open_clip."
-            )
         texts = zero_shot_text_features(self.clip, class_names)
         self.register_buffer("text_features", texts, persistent=False)
         self.head = NormalizedLinear(self.clip.logit_scale * texts) if head == "linear" else None
@@ -100,7 +96,7 @@ class ImageTowerLearner(FederatedModule):
         Args:
             images: Pixels, as CLIP's transform puts them out.
             between: `between[j]` changes what stage j + 1 of the tower puts out: the tokens [B, P, W] of a ViT's block,
-                or the feature map [B, channels, height, width] of one of a ResNet's four stages.
+                or the feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
         """
         return self.image_tower.features(images, between)
 
@@ -143,7 +139,7 @@ class ImageTowerLearner(FederatedModule):
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
         """Returns the trained parameters in groups that are trained alike; by default one for each layer."""
-        return layer_groups(trainable, self.layer_decay)
+        return layer_groups(trainable, self.layer_decay, timm_layers("visual", self.visual))
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
         """Returns a fresh optimizer with a group of parameters for each layer; None if nothing is trainable."""
@@ -171,7 +167,7 @@ class ImageTowerLearner(FederatedModule):
         widths: list[int] = []
 
         def measured(features: Tensor) -> Tensor:
-            widths.append(positions(features).shape[2])
+            widths.append(positions(features, self.image_tower.num_prefix).shape[2])
             return features
 
         # The towers do not say how wide their stages are: a blank image shows it.
@@ -221,11 +217,31 @@ class LayerGroup:
     options: Mapping[str, float] = field(default_factory=dict)  # in place of the optimizer's
 
 
-def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGroup]:
+def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
+    """Returns the layer of each parameter of an image tower of timm, as timm groups them; of other towers nothing.
+
+    Layers count from the bottom: blocks of a ViT, stages of others. The top has none: it is open_clip's head or, where
+    that has no parameters, the highest of timm's layers.
+    """
+    if not isinstance(visual, TimmModel):
+        return {}
+    trunk: Any = visual.trunk
+    layers = group_parameters(trunk, trunk.group_matcher(coarse=True), reverse=True)
+    numbers = {f"{name}.trunk.{parameter}": layer for parameter, layer in layers.items()}
+    behind = 1 + max(layers.values())
+    numbers |= {f"{name}.head.{parameter}": behind for parameter, _ in visual.head.named_parameters()}
+    top = max(numbers.values())
+    return {parameter: None if layer == top else layer for parameter, layer in numbers.items()}
+
+
+def layer_groups(
+    parameters: Mapping[str, Tensor], decay: float, layers: Mapping[str, int | None] | None = None
+) -> list[LayerGroup]:
     """Returns groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
     The layers of a tower are its embeddings or stem (0), its blocks or stages, and what is behind them; that last one,
-    a classifier and whatever is no tower's have the factor 1. Names are open_clip's, with the tower's own in front.
+    a classifier and whatever is no tower's have the factor 1. Names are open_clip's, with the tower's own in front;
+    parameters of which ``layers`` has the number are in that layer, whatever their name.
 
     >>> import torch
     >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]
@@ -235,12 +251,13 @@ def layer_groups(parameters: Mapping[str, Tensor], decay: float) -> list[LayerGr
     """
     # The number of layers below the top of each tower: that of its highest block, and one for the embeddings.
     tops: dict[str, int] = {}
+    depths = {name: _depth(name) for name in parameters} | dict(layers or {})
     for name in parameters:
         tower = name.partition(".")[0]
-        tops[tower] = max(tops.get(tower, 0), 1 + (_depth(name) or 0))
+        tops[tower] = max(tops.get(tower, 0), 1 + (depths[name] or 0))
     groups: dict[tuple[float, bool], LayerGroup] = {}
     for name, parameter in parameters.items():
-        depth = _depth(name)
+        depth = depths[name]
         factor = 1.0 if depth is None else decay ** (tops[name.partition(".")[0]] - depth)
         key = (factor, parameter.ndim > 1)
         groups.setdefault(key, LayerGroup(*key)).parameters.append(parameter)

@@ -52,7 +52,7 @@ class StableFDG(ImageTowerLearner):
     Args:
         exploration: alpha, how far styles are led away from their mean, at least 0.
         stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
-            a ResNet's four stages.
+            the four stages of a ResNet or ConvNeXt.
         options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 
@@ -90,7 +90,7 @@ class StableFDG(ImageTowerLearner):
         last: list[Tensor] = []
 
         def keep(features: Tensor) -> Tensor:
-            last.append(positions(features))
+            last.append(positions(features, self.image_tower.num_prefix))
             return features
 
         changes = [*between, *after_stage(self.last_stage - len(between), keep)]
@@ -114,13 +114,13 @@ class StableFDG(ImageTowerLearner):
 
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
         """Returns features of a batch, and of some of its images again, in the styles that are drawn for them."""
-        style = style_of(features[:batch_size])
+        style = style_of(features[:batch_size], self.image_tower.num_prefix)
         self.collect(style)
         if shifts:
             style = self.shifted(style)
         if len(extra):
             style = mixed(explored(style, extra, self.exploration))
-        return with_style(features, style)
+        return with_style(features, style, self.image_tower.num_prefix)
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
         """Returns styles, of which half are another client's, drawn; unchanged if no other client has sent some."""

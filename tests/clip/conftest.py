@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fedvlp.clip import CLIP, build_model, loading, weights
+from fedvlp.clip import CLIP, build_model, hugging_face, weights
 
 VIT = {
     "embed_dim": 24,
@@ -57,8 +57,7 @@ def small(monkeypatch, configs):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, tags)
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, f"{NAME}-quickgelu", {"openai": tags["openai"]})
     # Tests with it replace downloads, before which the hub is asked.
-    for module in (weights, loading):
-        monkeypatch.setattr(module, "check_hub", lambda _: None)
+    monkeypatch.setattr(weights, "check_hub", lambda: None)
     return build_model(configs["vit"], seed=5)
 
 
@@ -68,7 +67,7 @@ def offline(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr(open_clip, "download_pretrained", refuse)
-    monkeypatch.setattr(loading, "download_pretrained_from_hf", refuse)
+    monkeypatch.setattr(hugging_face, "snapshot_download", refuse)
 
 
 @pytest.fixture

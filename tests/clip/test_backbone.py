@@ -139,13 +139,6 @@ def test_a_move_takes_everything_along(make_clip, configs):
     assert clip.encode_image(torch.randn(1, 3, 32, 32, dtype=torch.float64)).dtype == torch.float64
 
 
-def test_captioners_and_foreign_text_towers_are_refused(configs):
-    with pytest.raises(UserError, match="text transformer"):
-        build_model({**configs["vit"], "multimodal_cfg": {}})
-    with pytest.raises(UserError, match="text transformer"):
-        build_model({**configs["vit"], "text_cfg": {"hf_model_name": "roberta-base"}})
-
-
 BACKENDS = ["eager", pytest.param("inductor", marks=pytest.mark.skipif("FEDVLP_SLOW" not in os.environ, reason="slow"))]
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedvlp.clip.image_towers import ImageTower, OpenClipTower, ResNetTower, make_image_tower
 from fedvlp.utils.errors import UserError
+from tests.helpers.made_up_image_towers import image_clip
 
 
 class Other(nn.Module):
@@ -51,14 +52,21 @@ def test_images_must_be_square():
         make_image_tower(Other((24, 32)))
 
 
-@pytest.mark.parametrize(("kind", "stages"), [("vit", 2), ("resnet", 4)])
+@pytest.mark.parametrize(("kind", "stages"), [("vit", 2), ("resnet", 4), ("eva02", 2), ("convnext", 4)])
 def test_what_a_stage_puts_out_may_be_changed(make_clip, configs, kind, stages):
     """As by hooks on open_clip's own modules, in its own forward pass."""
-    clip = make_clip(configs[kind])
+    clip = make_clip(configs[kind]) if kind in configs else image_clip(kind)
     visual = clip.model.visual
-    layers = visual.transformer.resblocks if kind == "vit" else [getattr(visual, f"layer{i}") for i in (1, 2, 3, 4)]
+    layers = {
+        "vit": lambda: visual.transformer.resblocks,
+        "resnet": lambda: [visual.layer1, visual.layer2, visual.layer3, visual.layer4],
+        "eva02": lambda: visual.trunk.blocks,
+        "convnext": lambda: visual.trunk.stages,
+    }[kind]()
     images = torch.randn(2, 3, clip.image_size, clip.image_size)
-    changes = [lambda hidden, factor=factor: hidden * factor - 0.5 for factor in (1.5, 0.75, 2.0, 1.25)[:stages]]
+    changes = [
+        lambda hidden, factor=factor: (hidden * factor - 0.5).relu() for factor in (1.5, 0.75, 2.0, 1.25)[:stages]
+    ]
     for count in range(stages + 1):
         pairs = list(zip(layers, changes, strict=False))[:count]
         handles = [

@@ -125,7 +125,5 @@ def test_without_a_network_the_hub_is_asked_once(monkeypatch, tmp_path, name):
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
-        with pytest.raises(UserError, match=r"could not be downloaded \(.{,20}\[Errno \d+\] Connection refused\)"):
+        with pytest.raises(UserError, match=r"could not be downloaded \(.{,50}\[Errno \d+\] Connection refused\)"):
             load_clip(name)
-        (tmp_path / "models--some--model" / "snapshots").mkdir(parents=True)
-        weights.check_hub("some/model")

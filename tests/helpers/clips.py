@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ def _tiny(seed: int) -> nn.Module:
         return loading.build_model(TINY, seed)
 
 
-def _build_model(config: dict[str, Any], seed: int = 0) -> nn.Module:
+def _build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = None) -> nn.Module:
     """Does as `build_model`, whose model depends on its arguments alone; tests of that call it itself."""
     if config == TINY:
         return deepcopy(_tiny(seed))
-    return loading.build_model(config, seed)
+    return loading.build_model(config, seed, folder)
 
 
 def make_once() -> None:

@@ -1,14 +1,17 @@
-"""Configs of CLIPs whose image towers are timm's, of two blocks, in 32 x 32 pixels; their text tower is CLIP's own."""
+"""Small CLIPs whose image towers are timm's, with two blocks, for 32 x 32 pixels."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import open_clip
 import timm
+import torch
 from timm.models import register_model
 
-SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
-TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
+from fedvlp.clip import CLIP, build_model
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 
 # By kind: timm's model, its other options, and open_clip's options of how it is read.
 VITS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -29,13 +32,22 @@ OTHERS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def image_clip(kind: str) -> dict[str, Any]:
-    """Returns open_clip's config of a CLIP with a small image tower of a kind."""
+def vision(kind: str) -> dict[str, Any]:
+    """Returns open_clip's `vision_cfg` of a small image tower of a kind; joint features are of width 24."""
     _, _, reading = {**VITS, **OTHERS}[kind]
-    vision = {"timm_model_name": f"made_up_{kind}", "image_size": 32, "timm_proj": "linear", **reading}
-    # SigLIP's features are the trunk's, of the trunk's width.
-    width = SMALL["embed_dim"] if vision["timm_proj"] == "none" else 24
-    return {"embed_dim": width, "vision_cfg": vision, "text_cfg": TEXT}
+    return {"timm_model_name": f"made_up_{kind}", "image_size": 32, "timm_proj": "linear", **reading}
+
+
+def image_clip(kind: str) -> CLIP:
+    """Returns a CLIP with such a tower and CLIP's own text tower; all weights of the image tower count."""
+    text = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
+    config = {"embed_dim": 24, "vision_cfg": vision(kind), "text_cfg": text}
+    clip = CLIP(build_model(config), open_clip.SimpleTokenizer(), config)
+    generator = torch.Generator().manual_seed(3)
+    # As timm makes them, some scales are 0 or nearly so.
+    for parameter in clip.model.visual.parameters():
+        parameter.data = 0.3 * torch.randn(parameter.shape, generator=generator)
+    return clip
 
 
 def _register(kind: str, base: str, options: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ def slow_features(module, image, style, stage):
             deviation = (sum((row - mean) ** 2 for row in constants) / len(patches) + 1e-5).sqrt()
             changed = [style[1] * (patch - mean) / deviation + style[0] for patch in patches]
             tokens = torch.stack([tokens[0, 0], *changed])[None]
-    return tower._pooled(tokens)[0]
+    return tower.pool(tokens)[0]
 
 
 def slow_loss(module, images, slots, stage):

@@ -94,7 +94,7 @@ def slow_loss(module, images, labels, styles):
         last.append(tokens)
     losses = []
     for index, label in enumerate(labels.tolist()):
-        joint = tower._pooled(last[index])[0]
+        joint = tower.pool(last[index])[0]
         cosines = torch.stack([joint @ text / joint.norm() for text in module.text_features])
         highlight = slow_highlight(module.highlighter, last[index][0, 1:], last[partners[index]][0, 1:])
         losses.append(-(module.clip.logit_scale * cosines + highlight).log_softmax(0)[label])

@@ -123,7 +123,7 @@ class TokenRouter(Router):
 class ExpertMatchingRouter(Router):
     """Clusters matched to the present experts themselves, by cosine in the joint space (Table V, without keys).
 
-    A cluster is Proj(ln_post(mu_i)) there, an expert the mean over classes of its text features.
+    A cluster is the joint feature of its mean mu_i, an expert the mean over classes of its text features.
     """
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
@@ -234,6 +234,7 @@ class UniformRouter(Router):
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
     """Returns the router that the options ask for."""
+    clip.image.for_tokens()  # else refused now
     routing = options.routing
     if options.matched_to == "experts" and options.cluster_start == "keys":
         raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")

@@ -3,8 +3,9 @@
 Relevance of a patch for a class, by the gradient of the class's logit:
 
     ``grad_cam``    Selvaraju et al., "Grad-CAM", ICCV 2017, Eqs. 1 and 2. The feature map of a ViT is what goes into
-                    the attention of the last block, the last layer where patches act on the class token; that of a
-                    ResNet is the output of its last stage. (TRIP, Fig. 8)
+                    the attention of the last block, the last layer where patches act on the class token; in a ViT
+                    that pools its patches it is what comes out of that attention. That of a ResNet or
+                    ConvNeXt is the output of its last stage. (TRIP, Fig. 8)
     ``attention``   mean over heads of (A * dy/dA)+ , Chefer et al., "Generic attention-model explainability", ICCV
                     2021, Eq. 5; its row of the class token, averaged over blocks (PLAN, Fig. 7).
 
@@ -27,7 +28,8 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
-from fedvlp.clip.image_towers import ImageTower, ResNetTower, VisionTransformerTower
+from fedvlp.clip.blocks import Blocks
+from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, ResNetTower, TimmTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import ImageFiles, image_paths
@@ -214,23 +216,22 @@ def differentiable_logits(module: FederatedModule, prompt: str | None = None) ->
 
 
 def suited_method(clip: CLIP) -> Method:
-    """Returns Grad-CAM for a ResNet; attention for a ViT, where Grad-CAM often marks the background."""
-    return "grad_cam" if isinstance(clip.image, ResNetTower) else "attention"
+    """Returns attention for a ViT with a class token, where Grad-CAM often marks the background; else Grad-CAM."""
+    return "attention" if getattr(clip.image, "reads_class_token", False) else "grad_cam"
 
 
 def check_tower(clip: CLIP, method: Method) -> None:
     """Checks that a method of relevance can look into the image tower."""
     tower = clip.image
-    if isinstance(tower, ResNetTower):
+    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
         if method == "attention":
-            raise UserError("A ResNet has no attention between patches. Use --relevance grad_cam, or a ViT.")
+            raise UserError(f"{tower.kind} has no attention between patches. Use --relevance grad_cam, or a ViT.")
         return
-    # Rows of attention and places of patches are read as CLIP's own ViT has them: class token first, plain blocks.
-    is_plain = isinstance(tower, VisionTransformerTower) and tower.reads_class_token
-    if not is_plain or any(type(block) is not ResidualAttentionBlock for block in tower.blocks or ()):
+    tower = tower.for_prompts()  # else refused now
+    if method == "attention" and not tower.reads_class_token:
         raise UserError(
-            "The relevance of patches is read from ViT and ResNet towers of open_clip, but this image tower is a "
-            f"{tower.kind} of another kind. Choose another --model.clip.name, for example ViT-B-16."
+            f"This {tower.kind} pools its patches, so that no row of its attention speaks for the image. "
+            "Use --relevance grad_cam, or a ViT with a class token, for example ViT-B-16."
         )
 
 
@@ -252,13 +253,14 @@ def relevance(
     """
     check_tower(clip, method)
     tower = tower or clip.image
-    # A ResNet has none.
-    blocks: list[Any] = list(tower.blocks or ())
-    patches = int(clip.num_image_tokens or 0) - 1
+    # Behind the patches are the tokens of image prompts, if there are any.
+    patches = slice(tower.num_prefix, clip.num_image_tokens)
     if method == "attention":
-        layers = [*(block.ln_1 for block in blocks), *(block.ls_1 for block in blocks)]
+        layers = [
+            layer for block in tower.blocks or () for layer, _ in (_attention_input(block), _attention_read(block))
+        ]
     else:
-        layers = [tower.last_stage if isinstance(tower, ResNetTower) else blocks[-1].ln_1]
+        layers = [_feature_map(tower)[0]]
     with torch.enable_grad(), _recorded(layers) as calls:
         scores = logits(images.detach().clone().requires_grad_())
         # An image's logits depend on that image alone, so one gradient of the sum is that of each.
@@ -266,16 +268,44 @@ def relevance(
     if len(calls) < len(layers):
         raise RuntimeError("These logits do not come from this image tower. Keep `features` in what is precomputed.")
     if method == "grad_cam":
-        values = _grad_cam(score, calls[layers[0]][1], patches)
+        values = _grad_cam(score, _recorded_tensor(calls, _feature_map(tower)), patches)
     else:
-        # Behind the patches are the tokens of image prompts, if there are any.
-        values = _weighted_attention(score, blocks, calls)[:, 1 : 1 + patches]
-    side = isqrt(patches)
+        values = _weighted_attention(score, tower.for_prompts().blocks, calls)[:, patches]
+    side = isqrt(values.shape[1])
     return values.detach().float().reshape(-1, side, side)
 
 
 Calls = dict[nn.Module, tuple[Tensor, Tensor]]
 """Input and output of a layer's call."""
+
+Place = tuple[nn.Module, Literal["input", "output"]]
+"""Where a tensor is seen: at the one end or the other of a layer."""
+
+
+def _feature_map(tower: ImageTower) -> Place:
+    """Where Grad-CAM looks, in a tower that it can look into."""
+    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
+        return tower.last_stage, "output"
+    tower = tower.for_prompts()
+    last: Any = list(tower.blocks)[-1]
+    if tower.reads_class_token:
+        return _attention_input(last)
+    return last.norm2 if isinstance(tower, TimmTower) else last.ln_2, "input"
+
+
+def _attention_input(block: Any) -> Place:
+    """Where what goes into a block's attention is seen."""
+    return (block.ln_1, "output") if isinstance(block, ResidualAttentionBlock) else (block.attn, "input")
+
+
+def _attention_read(block: Any) -> Place:
+    """Where what attention has read is seen: in open_clip behind the projection of the heads, in timm before it."""
+    return block.ls_1 if isinstance(block, ResidualAttentionBlock) else block.attn.norm, "input"
+
+
+def _recorded_tensor(calls: Calls, place: Place) -> Tensor:
+    layer, end = place
+    return calls[layer][end == "output"]
 
 
 @contextmanager
@@ -300,42 +330,39 @@ def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
             handle.remove()
 
 
-def _grad_cam(score: Tensor, tokens: Tensor, patches: int) -> Float[Tensor, "B patches"]:
+def _grad_cam(score: Tensor, tokens: Tensor, patches: slice) -> Float[Tensor, "B patches"]:
     """Returns (sum_w alpha_w A_w)+ with alpha_w the mean over patches of dy / dA_w."""
     (gradient,) = torch.autograd.grad(score, tokens)
-    # Of patches alone: the class token has no place in the image.
+    # Of patches alone: a class token has no place in the image.
     weights = _patch_tokens(gradient, patches).mean(dim=1)  # [B, W]
     return torch.einsum("bpw,bw->bp", _patch_tokens(tokens, patches), weights).relu()
 
 
-def _patch_tokens(tokens: Tensor, patches: int) -> Float[Tensor, "B patches W"]:
+def _patch_tokens(tokens: Tensor, patches: slice) -> Float[Tensor, "B patches W"]:
     """Returns those of patches, of a ViT's tokens [B, N, W] or of a ResNet's feature map [B, W, rows, columns]."""
     if tokens.ndim == 4:
         return tokens.flatten(2).transpose(1, 2)
-    return tokens[:, 1 : 1 + patches]  # behind the class token, and before those of an image prompt
+    return tokens[:, patches]
 
 
-def _weighted_attention(score: Tensor, blocks: Sequence[Any], calls: Calls) -> Float[Tensor, "B N"]:
+def _weighted_attention(score: Tensor, blocks: Blocks, calls: Calls) -> Float[Tensor, "B N"]:
     """Returns the mean over blocks and heads of (A * dy/dA)+, in the row of the class token.
 
     Attention weights are computed again from what goes into a block, as fused attention shows none; their gradient
-    comes from that of the attention's output, which goes through the block's ``ls_1``.
+    comes from that of what attention has read.
     """
-    gradients = torch.autograd.grad(score, [calls[block.ls_1][0] for block in blocks])
+    gradients = torch.autograd.grad(score, [_recorded_tensor(calls, _attention_read(block)) for block in blocks])
     maps = []
-    for block, gradient in zip(blocks, gradients, strict=True):
-        attention = block.attn
-        tokens = calls[block.ln_1][1]  # [B, N, W], the class token first
-        in_weight = attention.in_proj_weight.to(tokens.dtype)
-        projected = F.linear(tokens, in_weight, attention.in_proj_bias)
-        # [B, N, heads, width of a head] each
-        query, key, value = torch.unflatten(projected, -1, (3, attention.num_heads, -1)).unbind(dim=2)
-        weights = torch.einsum("bhd,bnhd->bhn", query[:, 0], key) / attention.head_dim**0.5
-        # The gradient of what each head reads, by the chain rule through the output projection.
-        slopes = gradient[:, 0] @ attention.out_proj.weight.to(gradient.dtype)  # [B, W]
-        slopes = torch.unflatten(slopes, -1, (attention.num_heads, -1))
+    for index, (block, gradient) in enumerate(zip(blocks, gradients, strict=True)):
+        query, key, value = blocks.heads(index, _recorded_tensor(calls, _attention_input(block)))
+        weights = torch.einsum("bhd,bhnd->bhn", query[:, :, 0], key) / query.shape[-1] ** 0.5
+        slopes = gradient[:, 0]  # of the class token, which comes first
+        if isinstance(block, ResidualAttentionBlock):
+            # The gradient of what each head reads, by the chain rule through the output projection.
+            slopes = slopes @ block.attn.out_proj.weight.to(gradient.dtype)  # [B, W]
+        slopes = torch.unflatten(slopes, -1, (query.shape[1], -1))
         # What lowers the logit is left out, head by head.
-        weighted = weights.softmax(-1) * torch.einsum("bhd,bnhd->bhn", slopes, value)
+        weighted = weights.softmax(-1) * torch.einsum("bhd,bhnd->bhn", slopes, value)
         maps.append(weighted.relu().mean(dim=1))
     return torch.stack(maps).mean(dim=0)
 

@@ -160,7 +160,7 @@ DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 
 def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
-    """Returns the share of the kept tokens that each expert got, the class token included: TRIP's pi."""
+    """Returns the share of the kept tokens that each expert got, the class token's included: TRIP's pi."""
     num_kept = max(int((tokens >= 0).sum()), 1)
     return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
 
@@ -168,7 +168,7 @@ def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
 def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:
     """Returns each image beside its patches in the colours of their experts, with the experts' shares above.
 
-    ``experts`` have the class token first, and -1 for a dropped token.
+    ``experts`` are -1 for a dropped token.
     """
     columns = min(len(samples.names), 2)  # of an image and its map each
     rows = ceil(len(samples.names) / columns)
@@ -183,7 +183,7 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
         draw_token_map(map_axes, samples.shown[row], tokens)
         shares = ":".join(f"{100 * share:.0f}" for share in expert_shares(tokens, len(names)))
         map_axes.set_title(f"{shares} %", fontsize=SMALL_FONT_SIZE)
-        patches = tokens[1:]
+        patches = of_patches(tokens)
         counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
         dropped = f"dropped: {int((patches < 0).sum())} of {len(patches)} patches"
         alt_texts.append(f"{samples.names[row]}: {', '.join(counts)}, {dropped}")
@@ -194,20 +194,25 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
     caption = (
         "Each patch in the colour and with the number of the expert that its token went to, under the capacity of "
         "evaluation; hatched in grey: dropped, as its expert was full. Above: the experts' shares of the kept tokens, "
-        "the class token included, by which the prompts are mixed. "
+        "with those that are no patches, by which the prompts are mixed. "
         f"{float((experts < 0).float().mean()):.1%} of these tokens were dropped."
     )
     return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")
 
 
+def of_patches(tokens: Int[Tensor, "P"]) -> Int[Tensor, "N"]:
+    """Returns those of the patches, a square behind a few other tokens or none."""
+    return tokens[-(isqrt(len(tokens)) ** 2) :]
+
+
 def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "P"]) -> None:
-    """Draws the patches of an image, whose class token comes first, over the image in grey."""
-    side = isqrt(len(tokens) - 1)
+    """Draws the patches of an image over the image in grey."""
+    side = isqrt(len(tokens))
     height = image.shape[0] / side
     width = image.shape[1] / side
     # Bright, so that the experts' colours stay legible on it.
     axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
-    for patch, expert in enumerate(tokens[1:].tolist()):
+    for patch, expert in enumerate(of_patches(tokens).tolist()):
         row, column = divmod(patch, side)
         corner = (column * width - 0.5, row * height - 0.5)
         # The layout need not look at hundreds of artists that are all within the axes.

@@ -66,10 +66,11 @@ def download_prompts(source: str) -> Path:
     """
     repository, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     check_repository(repository)
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, try_to_load_from_cache
 
     try:
-        check_hub(repository)
+        if try_to_load_from_cache(repository, PROMPTS_FILE, revision=revision or None) is None:
+            check_hub()
         return Path(HfApi().hf_hub_download(repository, PROMPTS_FILE, revision=revision or None))
     except Exception as error:  # the hub's client raises many kinds, those of other packages included
         raise UserError(f"{source} could not be loaded: {hub_problem(error)}") from error

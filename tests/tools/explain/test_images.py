@@ -30,10 +30,12 @@ from fedvlp.tools.explain.images import (
 )
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES
+from tests.helpers.made_up_image_towers import image_clip
 
 NAMES = ["cat", "dog", "bird"]
 VISION = {"image_size": 32, "patch_size": 8, "width": 48, "layers": 3, "head_width": 16}
 TEXT = {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 2}
+TIMM = ["biomed", "registers", "eva02", "post_norm", "siglip", "convnext", "swin"]
 TOWERS = {
     "vit": VISION,
     "scaled": {**VISION, "ls_init_value": 0.5},
@@ -49,6 +51,7 @@ def random_clips():
     for name, vision in TOWERS.items():
         config = {"embed_dim": 24, "vision_cfg": vision, "text_cfg": TEXT}
         clips[name] = CLIP(build_model(copy.deepcopy(config), seed=1), tokenizer, config)
+    clips |= {name: image_clip(name) for name in TIMM}
     return clips
 
 
@@ -121,16 +124,69 @@ def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
         torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-6)
 
 
-def test_of_a_resnet_is_that_by_hand(random_clips):
-    clip = random_clips["resnet"]
+@pytest.mark.parametrize("kind", ["biomed", "eva02", "post_norm"])
+def test_attention_of_timms_vits_is_that_of_their_written_out_attention(random_clips, kind):
+    """timm writes attention out if asked to, and drops some of its weights by a layer, which sees them."""
+    clip = random_clips[kind]
+    images = images_for(clip)
+    labels = torch.tensor([2, 0])
+    found = relevance(clip, lambda pixels: classifier(clip)(clip.encode_image(pixels)), images, labels, "attention")
+    other = copy.deepcopy(clip)
+    seen = []
+    for block in other.model.visual.trunk.blocks:
+        block.attn.fused_attn = False
+        block.attn.attn_drop.register_forward_hook(lambda _, __, weights: seen.append(weights))
+    logits = classifier(other)(other.encode_image(images.clone().requires_grad_()))
+    slopes = torch.autograd.grad(logits.gather(1, labels[:, None]).sum(), seen)
+    maps = [(weights * slope).relu()[:, :, 0, 1:].mean(1) for weights, slope in zip(seen, slopes, strict=True)]
+    assert maps[0].max() > 0
+    torch.testing.assert_close(found.flatten(1), torch.stack(maps).mean(0), rtol=1e-3, atol=1e-7)
+    assert suited_method(clip) == "attention"
+
+
+@pytest.mark.parametrize("kind", ["registers", "siglip"])
+def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips, kind):
+    clip = random_clips[kind]
+    trunk = clip.model.visual.trunk
+    images = images_for(clip)
+    logits = lambda pixels: classifier(clip)(clip.encode_image(pixels))  # noqa: E731
+    found = relevance(clip, logits, images, torch.tensor([1, 0]), suited_method(clip))
+    block = trunk.blocks[-1]
+    hidden = trunk.blocks[:-1](trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(images))))
+    hidden = (hidden + block.ls1(block.attn(block.norm1(hidden)))).detach().requires_grad_()
+    tokens = trunk.norm(hidden + block.ls2(block.mlp(block.norm2(hidden))))
+    scores = classifier(clip)(clip.model.visual.head(trunk.forward_head(tokens)))
+    (scores[0, 1] + scores[1, 0]).backward()
+    patches = slice(trunk.num_prefix_tokens, None)
+    alpha = hidden.grad[:, patches].mean(1, keepdim=True)
+    wanted = (hidden.detach()[:, patches] * alpha).sum(-1).relu()
+    assert wanted.max() > 0
+    torch.testing.assert_close(found.flatten(1), wanted, rtol=1e-3, atol=1e-6)
+    with pytest.raises(UserError, match="pools its patches"):
+        relevance(clip, logits, images, torch.tensor([1, 0]), "attention")
+
+
+def test_towers_without_tokens_are_refused(random_clips):
+    clip = random_clips["swin"]
+    with pytest.raises(UserError, match="SwinTransformer"):
+        relevance(clip, clip.encode_image, images_for(clip), torch.tensor([1, 0]), suited_method(clip))
+
+
+@pytest.mark.parametrize("kind", ["resnet", "convnext"])
+def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
+    clip = random_clips[kind]
     images = images_for(clip)
     labels = torch.tensor([1, 1])
     found = relevance(clip, lambda pixels: classifier(clip)(clip.encode_image(pixels)), images, labels, "grad_cam")
     visual = clip.model.visual
     for image, values in zip(images, found, strict=True):
-        grid = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(image[None])))))
+        if kind == "resnet":
+            grid = visual.layer4(visual.layer3(visual.layer2(visual.layer1(visual.stem(image[None])))))
+        else:
+            grid = visual.trunk.forward_features(image[None])
         grid = grid.detach().requires_grad_()
-        classifier(clip)(visual.attnpool(grid))[0, 1].backward()
+        pooled = visual.attnpool(grid) if kind == "resnet" else visual.head(visual.trunk.forward_head(grid))
+        classifier(clip)(pooled)[0, 1].backward()
         wanted = torch.zeros(values.shape)
         for channel in range(grid.shape[1]):
             wanted += grid.grad[0, channel].mean() * grid.detach()[0, channel]

@@ -1,0 +1,147 @@
+"""Tokenizers and text encoders of Hugging Face: from a CLIP's own folder, the hub, or the hub's cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, snapshot_download
+from open_clip.hf_configs import arch_dict
+from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH, HFTokenizer, SimpleTokenizer
+
+from fedvlp.clip.tokens import Tokenizer
+from fedvlp.clip.weights import download, read_json
+from fedvlp.utils.errors import UserError
+
+SMALL_FILES = ("*.json", "*.txt", "*.model")
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
+
+
+def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokenizer:
+    """Returns the tokenizer that a model's config asks for, as `open_clip.get_tokenizer` makes it.
+
+    Args:
+        config: open_clip's model config.
+        folder: The model's own folder, which is searched before the hub.
+
+    Raises:
+        UserError: If its files or a package are missing, or the files are damaged or hold code.
+    """
+    text = config["text_cfg"]
+    context_length = text.get("context_length", DEFAULT_CONTEXT_LENGTH)
+    options = text.get("tokenizer_kwargs") or {}
+    name = text.get("hf_tokenizer_name")
+    if not name:
+        own: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
+        return own
+    if find_spec("transformers") is None:
+        raise UserError('This CLIP has a tokenizer of Hugging Face. Run: pip install "fedvlp[hf]"')
+    source = _find(name, folder, "tokenizer (tokenizer.json or a vocabulary)", _has_vocabulary)
+    # Code beside a tokenizer is never run, whatever a config from the hub asks for.
+    options = {**options, "trust_remote_code": False, "tokenizer_mode": text.get("tokenizer_mode")}
+    try:
+        tokenizer: Tokenizer = HFTokenizer(str(source), context_length=context_length, **options)
+    # Of many kinds; where a package is missing that this tokenizer needs, the message names it.
+    except Exception as error:
+        raise UserError(
+            f"The tokenizer in {source} cannot be loaded ({type(error).__name__}: {str(error).strip()}). "
+            "Copy or download its files again."
+        ) from error
+    return tokenizer
+
+
+def find_encoder(name: str, folder: Path | None = None) -> Path:
+    """Returns the folder whose `config.json` describes a text encoder of Hugging Face; its weights are the CLIP's.
+
+    Args:
+        name: `hf_model_name` of open_clip's model config: a repository of the hub, or a folder.
+        folder: The model's own folder, which is searched before the hub.
+
+    Raises:
+        UserError: If there is none of a kind that open_clip knows.
+    """
+    return _find(name, folder, f"text encoder's config.json (of {', '.join(arch_dict)})", _has_encoder)
+
+
+def tokenizer_content(tokenizer: Tokenizer) -> bytes:
+    """Returns rules and vocabulary of a tokenizer of Hugging Face; nothing for CLIP's own, of which there is one."""
+    inner = getattr(tokenizer, "tokenizer", None)
+    if inner is None:
+        return b""
+    backend = getattr(inner, "backend_tokenizer", None)
+    content = inner.get_vocab() if backend is None else json.loads(backend.to_str())
+    # These are set by each call.
+    changing = ("padding", "truncation")
+    return json.dumps({key: value for key, value in content.items() if key not in changing}, sort_keys=True).encode()
+
+
+def hub_folder(repository: str, what: str, has_it: Callable[[Path], bool]) -> Path:
+    """Returns a repository's folder in the hub's cache, with all but its weights; without network, as it is.
+
+    Args:
+        repository: `organisation/model`.
+        what: What is looked for, for the message.
+        has_it: Whether a folder holds it.
+
+    Raises:
+        UserError: If it is neither there nor can be downloaded.
+    """
+    try:
+        folder = Path(snapshot_download(repository, allow_patterns=list(SMALL_FILES)))
+        if not has_it(folder):
+            raise FileNotFoundError(f"not in {folder}")
+    # The hub's client raises many kinds; all of them mean that there is no file.
+    except Exception as error:
+        raise _missing(what, repository, error) from error
+    return folder
+
+
+def hub_weights(repository: str) -> Path:
+    """Returns the weights file of a CLIP on the hub, from its cache if it is there.
+
+    Raises:
+        UserError: If it cannot be downloaded.
+    """
+    try:
+        return download({"hf_hub": f"{repository}/"})
+    except Exception as error:
+        raise _missing("weights", repository, error) from error
+
+
+def _missing(what: str, repository: str, error: Exception) -> UserError:
+    reason = str(error).partition("\n")[0]
+    return UserError(
+        f"Expected the {what} of https://huggingface.co/{repository}, but it is not on this machine and could not be "
+        f"downloaded ({type(error).__name__}: {reason or 'no message'}). Check the name. Without network, run "
+        f"`hf download {repository}` elsewhere and copy its folder of the hub's cache into {constants.HF_HUB_CACHE}; "
+        "or put all files of the CLIP into one folder and give --model.clip.name local-dir:/path/to/the/folder."
+    )
+
+
+def _find(name: str, folder: Path | None, what: str, has_it: Callable[[Path], bool]) -> Path:
+    """Looks in a folder of that name, in the model's own folder, and on the hub."""
+    candidates = [Path(name)] if folder is None else [folder / name, folder]
+    for candidate in candidates:
+        if has_it(candidate):
+            return candidate
+    return hub_folder(name, what, has_it)
+
+
+def _has_vocabulary(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in VOCABULARIES)
+
+
+def _has_encoder(folder: Path) -> bool:
+    """Whether there is an encoder's config, and not that of a whole CLIP, which may have the same name."""
+    path = folder / "config.json"
+    return path.is_file() and read_json(path).get("model_type") in arch_dict

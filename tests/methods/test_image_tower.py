@@ -1,0 +1,112 @@
+"""Methods on image towers of timm: each trains where it can and says where it cannot; rates fall from the top."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from fedvlp.methods import (
+    CCST,
+    HCVP,
+    SWAD,
+    TRIP,
+    DoPrompt,
+    FedADG,
+    FedDPT,
+    FedMaPLe,
+    FedMVP,
+    FedOTP,
+    FedSR,
+    FineTuning,
+    StableFDG,
+)
+from fedvlp.utils.errors import UserError
+from tests.helpers.made_up_image_towers import image_clip
+from tests.helpers.slow import begin
+
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["ink", "oil"]
+LABELS = torch.tensor([0, 2, 1, 1])
+
+PROMPTED = {
+    "FedMaPLe": partial(FedMaPLe, depth=2),
+    "TRIP": partial(TRIP, num_experts=2, prompt_length=2),
+    "experts": partial(TRIP, num_experts=2, prompt_length=2, matched_to="experts"),
+    "FedOTP": FedOTP,
+    "FedDPT": partial(FedDPT, domains=DOMAINS, prompt_length=2),
+    "FedMVP": partial(FedMVP, heads=2, templates=2),
+    "HCVP": HCVP,
+    "DoPrompt": partial(DoPrompt, domains=DOMAINS),
+}
+TUNED = {"FineTuning": FineTuning, "SWAD": SWAD, "FedSR": FedSR, "FedADG": FedADG}
+STYLED = {"CCST": partial(CCST, num_clients=2), "StableFDG": partial(StableFDG, num_clients=2)}
+
+
+def assert_trains(module, clip):
+    """A step moves all that is trained."""
+    images = torch.randn(4, 3, clip.image_size, clip.image_size, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    begin(module, 0)
+    module.train()
+    inputs = {"images": images, "domain": torch.tensor([0, 1, 1, 0])}
+    module.training_step((inputs, LABELS), 0).backward()
+    for name, parameter in module.trainable_by_name().items():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+    assert any(parameter.grad.any() for parameter in module.trainable_by_name().values())
+    assert all(parameter.grad is None for parameter in clip.parameters())
+
+
+@pytest.mark.parametrize("method", [*PROMPTED, *TUNED, *STYLED])
+@pytest.mark.parametrize("kind", ["siglip", "biomed", "eva02", "registers"])
+def test_methods_train_on_timms_vits(kind, method):
+    clip = image_clip(kind)
+    assert_trains({**PROMPTED, **TUNED, **STYLED}[method](CLASSES, clip=clip), clip)
+
+
+@pytest.mark.parametrize(("kind", "methods"), [("convnext", {**TUNED, **STYLED}), ("swin", TUNED)])
+def test_towers_of_other_kinds_are_fine_tuned(kind, methods):
+    clip = image_clip(kind)
+    for method in methods.values():
+        assert_trains(method(CLASSES, clip=clip), clip)
+
+
+@pytest.mark.parametrize("method", [*PROMPTED, *STYLED])
+def test_what_a_tower_cannot_do_is_refused_before_training(method):
+    kind = "swin" if method in STYLED else "convnext"
+    with pytest.raises(UserError, match=r"ConvNeXt|SwinTransformer"):
+        {**PROMPTED, **STYLED}[method](CLASSES, clip=image_clip(kind))
+
+
+FACTORS = {
+    "biomed": {
+        "trunk.pos_embed": 3,
+        "trunk.blocks.0.attn.qkv.weight": 2,
+        "trunk.blocks.1.norm1.bias": 1,
+        "trunk.norm.weight": 1,
+        "head.proj.weight": 0,
+    },
+    "siglip": {"trunk.patch_embed.proj.weight": 3, "trunk.blocks.1.mlp.fc1.weight": 1, "trunk.attn_pool.latent": 0},
+    "convnext": {
+        "trunk.stem.0.weight": 6,
+        "trunk.stages.0.blocks.0.gamma": 5,
+        "trunk.stages.3.blocks.0.gamma": 2,
+        "head.proj.weight": 0,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FACTORS)
+def test_rates_fall_from_the_top_as_timm_counts_layers(kind):
+    module = FineTuning(CLASSES, image_clip(kind), layer_decay=0.5)
+    names = {id(value): name for name, value in module.trainable_by_name().items()}
+    found = {}
+    for group in module.parameter_groups(module.trainable_by_name()):
+        for value in group.parameters:
+            found[names[id(value)]] = (group.factor, group.decays)
+    assert found.keys() == module.trainable_by_name().keys()
+    for name, steps in FACTORS[kind].items():
+        is_matrix = module.visual.get_parameter(name).ndim > 1
+        assert found[f"visual.{name}"] == (0.5**steps, is_matrix), name
