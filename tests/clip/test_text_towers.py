@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.clip.packing import CausalRows, make_rows
+from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import KINDS, made_up_clip
 from tests.helpers.shapes import unchecked
@@ -39,6 +40,18 @@ def test_words_have_the_features_of_the_models_own_pass(clip):
     torch.testing.assert_close(features, clip.encode_text(clip.tokenizer(texts)), atol=1e-5, rtol=0)
     distances = torch.cdist(features, features) + torch.eye(len(texts))
     assert distances.min() > 0.05  # also names in other scripts are told apart
+
+
+@pytest.mark.parametrize(("kind", "option"), [("coca", "correct_cls_mask"), ("mobileclip", "use_pad_mask")])
+def test_masks_of_padding_that_no_published_weights_have(kind, option, tmp_path):
+    clip = made_up_clip(kind, tmp_path)
+    texts = ["a photo of a cat.", "a"]
+    before = clip.encode_text(clip.tokenizer(texts))
+    setattr(clip.model.text, option, True)
+    clip.text = make_text_tower(clip.model, clip.token_layout)
+    features = make_rows(clip.text, clip.tokenize(texts)).encode_words(clip.text)
+    torch.testing.assert_close(features, clip.encode_text(clip.tokenizer(texts)), atol=1e-5, rtol=0)
+    assert (features - before).abs().max() > 0.01
 
 
 def test_packed_rows_are_for_causal_towers_that_read_the_end(clip):
