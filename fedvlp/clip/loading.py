@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -56,11 +56,14 @@ class CLIPSpec:
             `random`. An `open_clip_config.json` beside a file says its activation and how images are made its input;
             a tokenizer beside it is taken before the hub's.
         seed: Seed of random weights.
+        templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.", in place of
+            CLIP's 80 templates, wherever a method writes classes out by hand.
     """
 
     name: str = "ViT-B-16"
     pretrained: str | None = "auto"
     seed: Seed = 0
+    templates: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,12 @@ def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None 
     return [chosen.get(name, chosen.get(clean_class_name(name), clean_class_name(name))) for name in names]
 
 
-def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
+def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns the first templates of the list, or the templates given, checked.
 
     Args:
         templates: How many of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
+        own: Templates of a CLIP's own, in place of `TEMPLATES`; all of them if fewer than asked for.
 
     Raises:
         UserError: If the number is not in [1, 80], or a template lacks its `{}`.
@@ -60,12 +61,20 @@ def choose_templates(templates: int | Sequence[str]) -> tuple[str, ...]:
     if isinstance(templates, int):
         if not 1 <= templates <= len(TEMPLATES):
             raise UserError(f"There are 1 to {len(TEMPLATES)} templates, but {templates} were asked for.")
-        return TEMPLATES[:templates]
+        if not own:
+            return TEMPLATES[:templates]
+        templates = own[:templates]
     chosen = (templates,) if isinstance(templates, str) else tuple(templates)
     wrong = [template for template in chosen if template.count("{}") != 1]
     if wrong or not chosen:
         raise UserError(f"A template has one {{}} for the class's name, but found {wrong or 'no template'}.")
     return chosen
+
+
+def written_out(clip: CLIP, class_names: Sequence[str]) -> list[str]:
+    """Returns each class in the first template, "a photo of a {}." unless the CLIP has templates of its own."""
+    (template,) = choose_templates(1, clip.spec.templates)
+    return [template.replace("{}", name) for name in clean_class_names(class_names)]
 
 
 @torch.no_grad()
@@ -80,7 +89,7 @@ def zero_shot_text_features(
         templates: How many of `TEMPLATES`, or templates of one's own.
     """
     names = clean_class_names(class_names)
-    chosen = choose_templates(templates)
+    chosen = choose_templates(templates, clip.spec.templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
     # The baseline must not depend on the precision of the run beside which it is reported.
@@ -100,10 +109,10 @@ class ZeroShotClassifier:
     Args:
         clip: The frozen CLIP.
         class_names: One name for each class; `_` is read as a space.
-        templates: How many of `TEMPLATES`, or templates of one's own.
+        templates: How many of `TEMPLATES`, or of the CLIP's own.
     """
 
-    def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1) -> None:
+    def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int = 1) -> None:
         self.clip = clip
         self.class_names = class_names
         self.templates = templates

@@ -32,7 +32,7 @@ from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.clip.blocks import Blocks, is_standard_block
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
+from fedvlp.clip.zero_shot import written_out
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
@@ -101,8 +101,7 @@ class AdaptedCLIP(nn.Module):
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
         self.clip = clip
-        texts = [SINGLE_TEMPLATE.replace("{}", name) for name in clean_class_names(class_names)]
-        self.rows = make_rows(clip.text, clip.tokenize(texts))
+        self.rows = make_rows(clip.text, clip.tokenize(written_out(clip, class_names)))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names = {}

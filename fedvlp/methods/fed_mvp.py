@@ -154,7 +154,8 @@ def attribute_features(
     Without attributes, so many of CLIP's templates are taken in their place.
     """
     if attributes is None:
-        columns = [zero_shot_text_features(clip, class_names, [template]) for template in choose_templates(templates)]
+        chosen = choose_templates(templates, clip.spec.templates)
+        columns = [zero_shot_text_features(clip, class_names, [template]) for template in chosen]
         return torch.stack(columns, dim=1)
     counts = {name: len(attributes.get(name, ())) for name in class_names}
     number = max(counts.values())

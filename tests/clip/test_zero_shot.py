@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from fedvlp.clip import (
     SINGLE_TEMPLATE,
     TEMPLATES,
+    CLIPSpec,
     ZeroShotClassifier,
     clean_class_name,
     clean_class_names,
@@ -34,6 +35,16 @@ def test_features_are_the_normalised_mean_of_templates(make_clip, configs, kind,
     found = zero_shot_text_features(clip, NAMES, templates)
     torch.testing.assert_close(found, slow_features(clip, choose_templates(templates)), atol=1e-5, rtol=1e-5)
     assert not found.requires_grad
+
+
+@pytest.mark.parametrize("number", [1, 2, 60])
+def test_a_clip_has_templates_of_its_own(make_clip, configs, number):
+    own = ["an image that shows {}.", "{}, magnified"]
+    clip = make_clip(configs["vit"], spec=CLIPSpec(templates=own))
+    found = ZeroShotClassifier(clip, NAMES, number).text_features
+    torch.testing.assert_close(found, slow_features(clip, own[:number]), atol=1e-5, rtol=1e-5)
+    given = zero_shot_text_features(clip, NAMES, "art of a {}.")
+    torch.testing.assert_close(given, slow_features(clip, ["art of a {}."]), atol=1e-5, rtol=1e-5)
 
 
 def test_one_class(clip):
