@@ -93,17 +93,17 @@ def zero_shot_text_features(
 
 
 class ZeroShotClassifier:
-    """Zero-shot CLIP's logits, from the mean over 1 to 80 of CLIP's templates of the classes' text features.
+    """Zero-shot CLIP's logits, from the mean over templates of the classes' text features.
 
     The CLIP is shared and not copied; it is no submodule, so that its tensors are listed once.
 
     Args:
         clip: The frozen CLIP.
         class_names: One name for each class; `_` is read as a space.
-        templates: How many of `TEMPLATES`.
+        templates: How many of `TEMPLATES`, or templates of one's own.
     """
 
-    def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int = 1) -> None:
+    def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1) -> None:
         self.clip = clip
         self.class_names = class_names
         self.templates = templates

@@ -25,13 +25,14 @@ class ZeroShotCLIP(FederatedModule):
     Args:
         class_names: The classes, in the order of the labels.
         clip: The frozen CLIP: see ``load_clip``.
-        templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80.
+        templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80. Or
+            templates with a `{}` each, such as "a histopathology image of {}".
     """
 
     clip: CLIP
 
     def __init__(
-        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, templates: Templates = 1
+        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, templates: Templates | list[str] = 1
     ) -> None:
         super().__init__()
         self.set_backbone(load_clip(clip))

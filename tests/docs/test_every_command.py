@@ -162,7 +162,7 @@ def test_options_of_classes_are_there(start, package):
             assert name in known, (span, page)
 
 
-@pytest.mark.parametrize("folder", ["methods", "data", "rules", "loggers"])
+@pytest.mark.parametrize("folder", ["methods", "data", "rules", "clip", "loggers"])
 def test_configs_in_the_text_are_there(folder):
     named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
     assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]

@@ -84,12 +84,18 @@ def write_folder(kind: str, folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+@torch.no_grad()
 def _random_weights(kind: str, folder: Path, seed: int) -> dict[str, torch.Tensor]:
     config = CONFIGS[kind]
-    if kind != "coca":
-        return build_model(config, seed, folder).state_dict()
-    # A published file of CoCa's has its caption decoder, too.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        options = {name: value for name, value in config.items() if name != "custom_text"}
-        return open_clip.CoCa(**options).state_dict()
+        if kind == "coca":
+            # A published file of CoCa's has its caption decoder, too.
+            model = open_clip.CoCa(**{name: value for name, value in config.items() if name != "custom_text"})
+        else:
+            model = build_model(config, folder=folder)
+        # As first made, weights are so small that tokens hardly read each other.
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=weight.shape[1] ** -0.5)
+    return model.state_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import open_clip
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
@@ -60,3 +61,19 @@ def test_a_method_and_a_rule_are_two_configs(name):
         if value != plain["trainer"][group][name]
     ]
     assert chosen in (["add_ons"], ["aggregation"])
+
+
+@pytest.mark.parametrize("method", ["promptfl", "zero_shot"])
+@pytest.mark.parametrize("name", [name for name in config_names() if name.startswith("clip/")])
+def test_a_method_and_a_clip_are_two_configs(name, method):
+    given = [f"--config=methods/{method}", f"--config={name}", "--config=data/styled_shapes"]
+    plain, other = [
+        ParsingCLI(run=False, args=with_config_paths(each), save_config_callback=None).config.as_dict()
+        for each in (given[::2], given)
+    ]
+    clip = other["model"]["init_args"].pop("clip")
+    plain["model"]["init_args"].pop("clip")
+    assert other["model"] == plain["model"]
+    assert other["trainer"] == plain["trainer"]
+    is_published = (clip["name"], clip["pretrained"]) in open_clip.list_pretrained()
+    assert is_published or clip["name"].startswith("hf-hub:")

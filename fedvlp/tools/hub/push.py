@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.catalog.description import DESCRIPTIONS
+from fedvlp.clip.loading import FOLDER_PREFIX, HUB_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
@@ -109,11 +110,15 @@ def without_folders(value: Any, key: str = "") -> Any:
 
     >>> without_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
     {'root': 'scans', 'pretrained': 'ViT-B-16.pt', 'held_out': 'a/b'}
+    >>> without_folders({"name": "local-dir:/mnt/clips/biomedclip"})
+    {'name': 'local-dir:biomedclip'}
     """
     if isinstance(value, Mapping):
         return {name: without_folders(inner, str(name)) for name, inner in value.items()}
     if isinstance(value, list):
         return [without_folders(inner, key) for inner in value]
+    if isinstance(value, str) and value.startswith(FOLDER_PREFIX):
+        return FOLDER_PREFIX + PureWindowsPath(value.removeprefix(FOLDER_PREFIX)).name
     if isinstance(value, str):
         is_absolute = value.startswith(("/", "~")) or bool(PureWindowsPath(value).drive)
         return PureWindowsPath(value).name if key in PATHS or is_absolute else value  # which knows both separators
@@ -138,7 +143,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         title=markdown_text(f"{record.method} on {_data_name(record)}"),
         class_names=[markdown_text(name) for name in classifier.class_names],
         method=markdown_text(record.method),
-        clip=markdown_text(record.clip),
+        clip=markdown_text(without_folders(record.clip)),
         is_centralised=record.is_centralised,
         paper=markdown_text(paper_of(type(classifier.method))),
         repository=repository,
@@ -165,8 +170,8 @@ def clip_licence(clip: Mapping[str, Any]) -> str:
     pretrained = str(clip.get("pretrained", ""))
     if name == "fedvlp-tiny" and pretrained == "auto":
         return TINY_CLIP
-    # A name on the hub says nothing of who published the weights.
-    if name.startswith("hf-hub:"):
+    # A name on the hub, or a folder, says nothing of who published the weights.
+    if name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
         return OTHER_CLIP
     if pretrained in ("auto", "openai"):
         return OPENAI_CLIP

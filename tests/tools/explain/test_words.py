@@ -16,6 +16,7 @@ from fedvlp.tools.explain.words import (
     token_text,
     typical_distance,
 )
+from tests.helpers.made_up_clips import made_up_clip
 
 
 def test_nearest_rows_one_by_one():
@@ -56,6 +57,25 @@ def test_text_of_tokens(clip):
     assert text == {"cat</w>": "cat", "cat": "cat…", "<end_of_text>": "<end_of_text>"}
     bytes_alone = {token_text(tokenizer, token) for token in range(180, 188)}
     assert bytes_alone == {"N/A"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("biomedclip", ["a", "cat", "…s", "з", "…у", "…б", "[SEP]"]),
+        ("siglip2", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+        ("nllb", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+    ],
+)
+def test_tokens_of_other_tokenizers_begin_words_or_continue_them(tmp_path, kind, expected):
+    clip = made_up_clip(kind, tmp_path)
+    ids = clip.tokenize(["a cats зуб"])[0][len(clip.token_layout.start) :]
+    vocabulary = token_embeddings(clip)
+    assert len(vocabulary) == len(clip.tokenizer.tokenizer)
+    words = prompt_words(clip, {"prompt": clip.text.embed(torch.tensor(ids))}, count=1)
+    assert words["token"].tolist() == ids
+    assert words["word"].tolist() == expected
+    assert token_text(clip.tokenizer, 10**6) == "N/A"  # some models have more vectors than tokens
 
 
 def test_tables():

@@ -93,6 +93,7 @@ def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
         ("ViT-B-32", "laion2b_s34b_b79k", OPEN_CLIP),
         ("ViT-B-16-quickgelu", "openai", OPENAI_CLIP),
         ("hf-hub:someone/clip", "auto", OTHER_CLIP),
+        ("local-dir:clips/biomedclip", "auto", OTHER_CLIP),
         ("ViT-B-16", "mine.safetensors", OTHER_CLIP),
     ],
 )

@@ -1,0 +1,118 @@
+"""What a user does with a CLIP, from training to an exported file, with a folder of each kind of open_clip's CLIPs."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import fedvlp
+from fedvlp.commands.cli import main
+from fedvlp.sites.server import serve
+from fedvlp.testing.runs import federation_of, fit
+from fedvlp.tools.export.export import ExportedClassifier
+from fedvlp.tools.export.graph import load_onnx
+from tests.helpers.images import CLASSES, DOMAINS
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.made_up_folders import CONFIGS, write_folder
+from tests.helpers.runs import make_run, short_fit
+from tests.helpers.shapes import unchecked
+from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
+
+METHODS = [*(("promptfl", kind) for kind in CONFIGS), ("trip", "siglip"), ("fed_maple", "biomedclip")]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """The folder of a CLIP of each kind."""
+    root = tmp_path_factory.mktemp("clips")
+    return {kind: write_folder(kind, root / kind) for kind in CONFIGS}
+
+
+def newest(folder, name):
+    (run,) = (folder / "runs" / name).iterdir()
+    return run
+
+
+@pytest.mark.parametrize(("method", "kind"), METHODS)
+def test_a_life(method, kind, clips, image_root, tmp_path, capsys, monkeypatch):
+    """The command, the classifier in Python and its exportable form predict the same."""
+    cache = f"--data.cache_dir={tmp_path / 'cache'}"
+    given = [f"--config=methods/{method}", *short_fit(image_root, tmp_path)]
+    given += [f"--model.clip.name=local-dir:{clips[kind]}", "--data.batch_size=4", "--trainer.name=run"]
+    assert main(["fit", *given]) == 0
+    run = newest(tmp_path, "run")
+    table = tmp_path / "predictions.csv"
+    assert main(["predict", str(run), "--images", str(image_root / "ink"), "--output", str(table)]) == 0
+    with open(table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    predicted = torch.tensor([[float(row[name]) for name in CLASSES] for row in rows])
+    assert predicted.std(0).min() > 1e-4
+    classifier = fedvlp.from_pretrained(run)
+    images = torch.stack([classifier.preprocess(Image.open(row["path"])) for row in rows])
+    torch.testing.assert_close(classifier(images).softmax(1), predicted, atol=1e-5, rtol=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.compiler, "is_exporting", lambda: True)
+        patched.setattr(torch, "while_loop", plain_loop)
+        exported = ExportedClassifier(classifier.method)(images)
+    torch.testing.assert_close(exported.softmax(1), predicted, atol=1e-5, rtol=0)
+    assert main(["explain", str(run), cache]) == 0
+    assert {"words.csv", "predictions.png"} <= {path.name for path in (run / "explanations").iterdir()}
+    capsys.readouterr()
+    assert main(["cost", *given]) == 0
+    sent = sum(tensor.numel() for tensor in load_file(run / "prompts.safetensors").values())
+    assert f"{sent:,}" in capsys.readouterr().out
+
+
+def plain_loop(goes_on, step, values):
+    """A loop of Python, in place of the one that an export writes down."""
+    while goes_on(*values):
+        values = step(*values)
+    return values
+
+
+def test_an_exported_file(clips, image_root, tmp_path):
+    """BiomedCLIP stands for all: timm's image tower; tracing takes ten seconds."""
+    pytest.importorskip("onnx")
+    run = make_run(image_root, tmp_path, "promptfl", f"--model.clip.name=local-dir:{clips['biomedclip']}")
+    fit(run)
+    file = tmp_path / "model.onnx"
+    with unchecked():  # the tracer cannot follow the checks of shapes
+        assert main(["export", str(federation_of(run).folder), "--format=onnx", "--output", str(file)]) == 0
+    images = torch.randn(2, 3, 160, 160)
+    torch.testing.assert_close(load_onnx(file)(images), run.model(images), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "precision"),
+    [*((*each, "32-true") for each in METHODS), *(("promptfl", kind, "bf16-mixed") for kind in CONFIGS)],
+)
+def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
+    given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
+    broken = make_run(image_root, tmp_path, method, *given, "--trainer.name=broken")
+    federation_of(broken).add_callback(StopAfter(1))
+    with pytest.raises(Interrupted):
+        fit(broken)
+    fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=broken"), ckpt_path="last")
+    whole = make_run(image_root, tmp_path, method, *given, "--trainer.name=whole")
+    start = {name: value.clone() for name, value in whole.model.communicable_state().items()}
+    fit(whole)
+    prompts = [newest(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole")]
+    assert prompts[0].read_bytes() == prompts[1].read_bytes()
+    trained = load_file(prompts[1])
+    assert any(not torch.equal(trained[name], start[name]) for name in trained)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_sites_equal_the_simulation(kind, clips, image_root, tmp_path):
+    config = method_config("promptfl")
+    config["model"]["init_args"]["clip"] = {"name": f"local-dir:{clips[kind]}"}
+    simulated = simulate(tmp_path, config, image_root).folder
+    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
+    assert serve(server, in_process(make_sites(tmp_path / "sites", image_root, DOMAINS)), tmp_path / "deployed") == 0
+    expected = load_file(simulated / "prompts.safetensors")["prompt"]
+    found = load_file(run_of(tmp_path / "deployed") / "prompts.safetensors")["prompt"]
+    assert torch.equal(found, expected)
