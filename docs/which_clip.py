@@ -2,7 +2,7 @@
 
 Usage, in the repository's folder: ``python -m docs.which_clip``
 
-What trains was found by ``python -m experiments.every_clip.run``; licences are those of model cards.
+What trains was found by ``python -m experiments.every_clip.run``.
 """
 
 from __future__ import annotations
@@ -10,25 +10,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import open_clip
-
 from experiments.every_clip.run import METHODS, RESULTS
 from fedvlp.utils.text_table import markdown_table
 
 PAGE = Path(__file__).resolve().parent / "which_clip.md"
-APPLE = "Apple AMLR, research only"
-NON_COMMERCIAL = "CC BY-NC 4.0, not commercial"
-LICENCES = {  # by how open_clip's tag begins; the first that fits
-    "metaclip": NON_COMMERCIAL,
-    "dfn": APPLE,
-    "datacompdr": APPLE,
-    "v1": NON_COMMERCIAL,
-    "mrl": NON_COMMERCIAL,
-    "webli": "Apache 2.0",
-    "meta": "Apache 2.0",
-    "datacomp1b": "Apache 2.0",
-    "": "MIT",
-}
 MARK = "<!-- below: written by python -m docs.which_clip from experiments/every_clip/results.csv -->\n"
 
 
@@ -42,9 +27,9 @@ def page() -> str:
     for row in rows:
         size = f"{int(row['parameters']) / 1e6:,.0f} M"
         towers = [row["text tower"], row["image tower"], row["context"], row["image size"]]
-        cells.append([f"`{row['architecture']}`", *towers, size, trained(row), licences(row["architecture"])])
+        cells.append([f"`{row['architecture']}`", *towers, size, trained(row), row["weights"]])
     table = markdown_table(titles, ["---", "---", "---", "---:", "---:", "---:", "---", "---"], cells)
-    return f"{prose}{MARK}\n{table}\n## Why not\n\n{refusals(rows)}"
+    return f"{prose}{MARK}\n{table}\n\n## Why not\n\n{refusals(rows)}"
 
 
 def trained(row: dict[str, str]) -> str:
@@ -62,27 +47,6 @@ def refusals(rows: list[dict[str, str]]) -> str:
                 key = (group, row[group].partition(" Choose another")[0])
                 counts[key] = counts.get(key, 0) + 1
     return "".join(f"* {group}, {number}: {message}\n" for (group, message), number in sorted(counts.items()))
-
-
-def licences(architecture: str) -> str:
-    """Returns the licences of an architecture's published weights, with the tags of those that are not free."""
-    tags: dict[str, list[str]] = {}
-    for tag in open_clip.list_pretrained_tags_by_model(architecture):
-        tags.setdefault(licence(architecture, tag), []).append(tag)
-    parts = []
-    for name, under in sorted(tags.items()):
-        restricted = name in (APPLE, NON_COMMERCIAL)
-        parts.append(f"{name} ({', '.join(under)})" if restricted else name)
-    return "; ".join(parts) or "none published"
-
-
-def licence(architecture: str, tag: str) -> str:
-    """Returns the licence of the weights that open_clip publishes under a tag."""
-    if architecture.startswith("ViTamin"):  # under the tag that CLIPA has, too
-        return "MIT"
-    if "CLIPA" in architecture:
-        return "Apache 2.0"
-    return next(name for start, name in LICENCES.items() if tag.startswith(start))
 
 
 if __name__ == "__main__":

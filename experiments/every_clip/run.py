@@ -15,6 +15,7 @@ from typing import Any, cast
 import open_clip
 import torch
 
+from experiments.every_clip.licences import licences
 from experiments.every_clip.shrink import count_parameters, shrunk
 from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule, check_phases
@@ -37,7 +38,7 @@ METHODS: Mapping[str, type[FederatedModule]] = {
 }
 """A method of each group, by what it needs of a CLIP."""
 
-COLUMNS = ("architecture", "text tower", "image tower", "context", "image size", "parameters", *METHODS)
+COLUMNS = ("architecture", "text tower", "image tower", "context", "image size", "parameters", *METHODS, "weights")
 
 
 def row(name: str) -> dict[str, str]:
@@ -53,7 +54,8 @@ def row(name: str) -> dict[str, str]:
             "image size": str(clip.image_size),
             "parameters": str(count_parameters(name)),
         }
-        return said | {group: outcome(kind, clip) for group, kind in METHODS.items()}
+        said |= {group: outcome(kind, clip) for group, kind in METHODS.items()}
+        return said | {"weights": licences(name)}
 
 
 def text_kind(model: Any) -> str:
@@ -83,7 +85,6 @@ def outcome(kind: type[FederatedModule], clip: CLIP) -> str:
 def train_step(method: FederatedModule) -> None:
     """Trains a method on two random images, and sees that what is sent has changed and is finite."""
     size = cast(CLIP, method.clip).image_size
-    method.load_state({name: tensor + 0.02 for name, tensor in method.shared_state().items()})
     with torch.no_grad():
         inputs = method.eval().precompute(torch.randn(2, 3, size, size))
     method.start_client(RoundContext(0, check_phases(method)[0], CLIENT))

@@ -1,0 +1,40 @@
+"""The licences of the weights that open_clip publishes, as model cards state them."""
+
+from __future__ import annotations
+
+import open_clip
+
+APPLE = "Apple AMLR, research only"
+NON_COMMERCIAL = "CC BY-NC 4.0, not commercial"
+LICENCES = {  # by how open_clip's tag begins; the first that fits
+    "metaclip": NON_COMMERCIAL,
+    "dfn": APPLE,
+    "datacompdr": APPLE,
+    "v1": NON_COMMERCIAL,
+    "mrl": NON_COMMERCIAL,
+    "webli": "Apache 2.0",
+    "meta": "Apache 2.0",
+    "datacomp1b": "Apache 2.0",
+    "": "MIT",
+}
+
+
+def licences(architecture: str) -> str:
+    """Returns the licences of an architecture's published weights, with the tags of those that are not free."""
+    tags: dict[str, list[str]] = {}
+    for tag in open_clip.list_pretrained_tags_by_model(architecture):
+        tags.setdefault(licence(architecture, tag), []).append(tag)
+    parts = []
+    for name, under in sorted(tags.items()):
+        restricted = name in (APPLE, NON_COMMERCIAL)
+        parts.append(f"{name} ({', '.join(under)})" if restricted else name)
+    return "; ".join(parts) or "none published"
+
+
+def licence(architecture: str, tag: str) -> str:
+    """Returns the licence of the weights that open_clip publishes under a tag."""
+    if architecture.startswith("ViTamin"):  # under the tag that CLIPA has, too
+        return "MIT"
+    if "CLIPA" in architecture:
+        return "Apache 2.0"
+    return next(name for start, name in LICENCES.items() if tag.startswith(start))

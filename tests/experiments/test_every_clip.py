@@ -1,0 +1,47 @@
+"""What trains with each of open_clip's architectures: the table of all, and one of each kind measured again."""
+
+from __future__ import annotations
+
+import csv
+
+import open_clip
+import pytest
+
+from docs.which_clip import PAGE, page
+from experiments.every_clip.run import METHODS, RESULTS, row
+
+with RESULTS.open(encoding="utf-8", newline="") as file:
+    ROWS = {found["architecture"]: found for found in csv.DictReader(file)}
+
+ONE_OF_EACH = (
+    "coca_ViT-B-32",
+    "convnext_base",
+    "PE-Core-T-16-384",
+    "ViT-B-32-SigLIP2-256",
+    "ViTamin-S",
+    "xlm-roberta-base-ViT-B-32",
+)
+NO_VIT = ("ConvNeXt", "FastVit", "ModifiedResNet", "SwinTransformer", "VisionTransformerRelPos")
+
+
+def test_every_architecture_has_a_row():
+    assert set(open_clip.list_models()) <= set(ROWS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_any_clip_trains(name):
+    trained = {group for group in METHODS if ROWS[name][group] == "yes"}
+    assert {"text prompts", "fine-tuning"} <= trained
+    if ROWS[name]["image tower"] not in NO_VIT:
+        assert {"tokens", "patches", "deep prompts"} <= trained
+    refusals = {ROWS[name][group] for group in METHODS if group not in trained}
+    assert all("--model.clip.name" in refusal for refusal in refusals)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_row_can_be_measured_again(name):
+    assert row(name) == ROWS[name]
+
+
+def test_the_page_is_made_from_the_rows():
+    assert PAGE.read_text(encoding="utf-8") == page()
