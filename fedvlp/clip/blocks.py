@@ -237,7 +237,7 @@ class Blocks:
         # In image towers, whose blocks may be of another kind still, all tokens see each other.
         options: dict[str, Tensor] = {}
         if isinstance(mask, SequenceMask):
-            options["attn_mask"] = mask.of_heads(len(hidden), cast(Any, block).attn.num_heads)
+            options["attn_mask"] = mask.of_heads(hidden.shape[0], cast(Any, block).attn.num_heads)
         output: Tensor = block(hidden, **options)
         return output
 

@@ -102,7 +102,9 @@ class FilledRows(TokenRows):
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "rows d"]:
         """Returns the joint features of all rows, not normalised."""
-        return tower.encode(tokens, self.ids.repeat(len(tokens) // len(self.ids), 1), between)
+        # By `shape`: `len` would fix the number of images of an exported graph.
+        repeats = tokens.shape[0] // self.ids.shape[0]
+        return tower.encode(tokens, self.ids.repeat(repeats, 1), between)
 
 
 class CausalRows(TokenRows):

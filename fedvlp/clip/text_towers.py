@@ -131,7 +131,7 @@ class OpenCLIPTextTower(TextTower):
     ) -> Float[Tensor, "sequences d"]:
         """Returns the joint features of filled sequences, not normalised; arguments as of `TextTower.encode`."""
         if self._has_class_token:
-            class_tokens = self._tower.cls_emb.to(tokens.dtype).expand(len(tokens), 1, -1)
+            class_tokens = self._tower.cls_emb.to(tokens.dtype).expand(tokens.shape[0], 1, -1)
             tokens = torch.cat([tokens, class_tokens], dim=1)
             between = [partial(_change_all_but_last, change) for change in between]
         mask = self._mask(ids, tokens.shape[1])
@@ -142,7 +142,7 @@ class OpenCLIPTextTower(TextTower):
             query_mask = None if mask is None else mask.select_queries(place)
             return self.project(self.blocks.run_last(hidden, place, query_mask)[:, 0])
         hidden = self.blocks.run(self.depth - 1, hidden, mask)
-        return self.project(hidden[torch.arange(len(hidden), device=ids.device), self._places(ids)])
+        return self.project(hidden[torch.arange(hidden.shape[0], device=ids.device), self._places(ids)])
 
     def transform(
         self, tokens: Float[Tensor, "sequences length D"], mask: Mask, between: Sequence[Between] = ()
@@ -195,7 +195,7 @@ class OpenCLIPTextTower(TextTower):
     def _places(self, ids: Int[Tensor, "sequences length"]) -> Int[Tensor, "sequences"]:
         """Where the feature of each text is read."""
         if self._common_place is not None:
-            return torch.full((len(ids),), self._common_place, device=ids.device)
+            return torch.full((ids.shape[0],), self._common_place, device=ids.device)
         # CLIP's own end-of-text token has the highest number of all.
         return (ids if self._pool == "argmax" else (ids == self._end).int()).argmax(dim=-1)
 
@@ -208,7 +208,7 @@ class OpenCLIPTextTower(TextTower):
         else:
             visible = ids != self._tower.pad_id
             if self._has_class_token:
-                class_token = visible.new_ones(len(ids), 1)
+                class_token = visible.new_ones(ids.shape[0], 1)
                 # In CoCa's published weights its place is in front, so that all places are off by one.
                 parts = [visible, class_token] if self._tower.correct_cls_mask else [class_token, visible]
                 visible = torch.cat(parts, dim=1)

@@ -6,12 +6,14 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from torch.export import Dim
 from torch.nn.functional import normalize
 
 from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.clip.packing import CausalRows, make_rows
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import KINDS, made_up_clip
+from tests.helpers.shapes import unchecked
 
 NAMES = {"cat": 1, "dog photo": 2, "猫": 1, "собака of the cat": 4}
 """The number of tokens in each name, in made-up tokenizers."""
@@ -50,6 +52,15 @@ def test_a_prompt_made_of_words_has_their_features(clip):
     features = encoder(encoder.word_vectors(words))
     expected = clip.encode_text(clip.tokenizer([f"{words} {name}." for name in NAMES]))
     torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
+
+
+def test_an_exported_graph_takes_any_number_of_prompts(clip):
+    module = PromptedTextEncoder(clip, ["cat", "dog photo"], prompt_length=3)
+    prompts = torch.randn(2, 3, clip.text_width)
+    with unchecked():  # the tracer cannot follow the checks of shapes
+        exported = torch.export.export(module, (prompts,), dynamic_shapes=({0: Dim("prompts")},), strict=False)
+    more = torch.randn(5, 3, clip.text_width)
+    torch.testing.assert_close(exported.module()(more), module(more), atol=1e-5, rtol=0)
 
 
 def blocks_of(clip):
