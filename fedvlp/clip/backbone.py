@@ -46,9 +46,9 @@ class CLIP(nn.Module):
             copy of the CLIP has towers of its own.
         text: The text tower, fed with embeddings.
         logit_scale: What cosines are multiplied by to be logits.
-        logit_bias: What SigLIP adds to each logit, 0 in other models. The softmax over classes does not see it, so
-            that logits are without it here. A sigmoid does, of a logit that stands for itself: under SigLIP's sigmoid
-            (logit + bias) an image of none of the classes has a small score for all of them.
+        logit_bias: What SigLIP adds to each logit; 0 in other models. Logits are without it here, as the softmax over
+            classes does not see it. SigLIP's own score of a class is `sigmoid(logit + logit_bias)`, which is small for
+            all classes where an image shows none of them.
     """
 
     image: ImageTower

@@ -201,6 +201,13 @@ class VisionTransformerTower(ImageTower):
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
         """Returns joint features, not normalised, of the last block's output at an image's own tokens, or at `read`."""
 
+    def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
+        """Returns joint features, not normalised, of an image that had this token alone, in all places of tokens."""
+        # Of equal tokens every kind of pool makes what it makes of one.
+        alike = tokens.reshape(-1, 1, tokens.shape[-1]).expand(-1, self.num_prefix + 1, -1)
+        features = self.pool(alike)
+        return features.reshape(*tokens.shape[:-1], features.shape[-1])
+
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
         """Returns how much the features read each prompt token: <q, k> / sqrt(head width), averaged over heads.
 
@@ -269,7 +276,7 @@ class OpenClipTower(VisionTransformerTower):
         """Returns joint features, not normalised, of an image that had this token alone."""
         if self._visual.attn_pool is None:
             return self._to_joint_space(self._visual.ln_post(tokens))
-        return self.pool(tokens.reshape(-1, 1, tokens.shape[-1])).reshape(*tokens.shape[:-1], -1)
+        return super().project(tokens)
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
         """Returns how much the features read each prompt token; of a pool's queries the first is read."""
@@ -324,12 +331,6 @@ class TimmTower(VisionTransformerTower):
         """Returns joint features, not normalised."""
         features: Tensor = self._visual.head(self._trunk.forward_head(self._trunk.norm(tokens)))
         return features
-
-    def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
-        """Returns joint features, not normalised, of an image that had this token alone, in all places of tokens."""
-        # Of equal tokens every kind of pool makes what it makes of one.
-        alike = tokens.reshape(-1, 1, tokens.shape[-1]).expand(-1, self.num_prefix + 1, -1)
-        return self.pool(alike).reshape(*tokens.shape[:-1], -1)
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
         """Returns how much the features read each prompt token."""

@@ -102,9 +102,8 @@ class FilledRows(TokenRows):
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "rows d"]:
         """Returns the joint features of all rows, not normalised."""
-        # By `shape`: `len` would fix the number of images of an exported graph.
-        repeats = tokens.shape[0] // self.ids.shape[0]
-        return tower.encode(tokens, self.ids.repeat(repeats, 1), between)
+        # By shapes and not `len`, which would make a number of an exported graph's size of batch.
+        return tower.encode(tokens, self.ids.repeat(tokens.shape[0] // self.ids.shape[0], 1), between)
 
 
 class CausalRows(TokenRows):

@@ -145,16 +145,18 @@ class PromptedTextEncoder(nn.Module):
     def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
         """Each class's token ids, prompt included, through its end-of-text token."""
         layout = self.clip.token_layout
-        texts = self.clip.tokenize([f"{name}." for name in self.class_names])
-        name_lengths = [len(layout.words(ids)) for ids in self.clip.tokenize(self.class_names)]
-        # The full stop is part of the class's tokens, behind its name or behind the prompt.
         slots = [-(index + 1) for index in range(self.prompt_length)]
         before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
-        start = len(layout.start)
-        return [
-            [*ids[:start], *slots[:before], *ids[start : start + length], *slots[before:], *ids[start + length :]]
-            for ids, length in zip(texts, name_lengths, strict=True)
-        ]
+        names = self.clip.tokenize(self.class_names)
+        texts = self.clip.tokenize([f"{name}." for name in self.class_names])
+        sequences = []
+        for name, text in zip(names, texts, strict=True):
+            # The full stop is part of the class's tokens, behind its name or behind the prompt.
+            words = layout.words(text)
+            length = len(layout.words(name))
+            rest = [*words[:length], *slots[before:], *words[length:]]
+            sequences.append([*layout.start, *slots[:before], *rest, *layout.end])
+        return sequences
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
         """Refuses a prompt that leaves too little room for a class's name."""

@@ -142,7 +142,7 @@ class OpenCLIPTextTower(TextTower):
             query_mask = None if mask is None else mask.select_queries(place)
             return self.project(self.blocks.run_last(hidden, place, query_mask)[:, 0])
         hidden = self.blocks.run(self.depth - 1, hidden, mask)
-        return self.project(hidden[torch.arange(hidden.shape[0], device=ids.device), self._places(ids)])
+        return self.project(hidden[torch.arange(ids.shape[0], device=ids.device), self._places(ids)])
 
     def transform(
         self, tokens: Float[Tensor, "sequences length D"], mask: Mask, between: Sequence[Between] = ()
@@ -223,18 +223,21 @@ class HuggingFaceTextTower(TextTower):
     Args:
         tower: open_clip's adapter of the encoder.
         token_layout: Where words stand among the tokens that the model's tokenizer puts out.
+
+    Attributes:
+        layers: The encoder's blocks.
     """
 
     def __init__(self, tower: HFTextEncoder, token_layout: TokenLayout) -> None:
         super().__init__(tower, token_layout)
         # Blocks may have lists of layers themselves, but theirs is the outermost.
         lists = (module for module in tower.transformer.modules() if isinstance(module, nn.ModuleList))
-        self._blocks = next(lists)
+        self.layers = next(lists)
 
     @property
     def depth(self) -> int:
         """The number of blocks."""
-        return len(self._blocks)
+        return len(self.layers)
 
     @property
     def embedding(self) -> nn.Embedding:
@@ -258,7 +261,7 @@ class HuggingFaceTextTower(TextTower):
         """Returns the joint features of filled sequences, not normalised; arguments as of `TextTower.encode`."""
         mask = (ids != self._tower.config.pad_token_id).long()
         with ExitStack() as hooks:
-            for block, change in zip(self._blocks[1:], between, strict=False):
+            for block, change in zip(self.layers[1:], between, strict=False):
                 hooks.enter_context(block.register_forward_pre_hook(partial(_change_first, change)))
             output = self._tower.transformer(inputs_embeds=tokens, attention_mask=mask)
         features: Tensor = self._tower.proj(self._tower.pooler(output, mask))

@@ -20,7 +20,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.clip.blocks import Blocks, is_standard_block
+from fedvlp.clip.image_towers import ImageTower
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.clip.text_towers import TextTower
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, clean_class_names
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
@@ -106,8 +107,10 @@ class AdaptedCLIP(nn.Module):
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names = {}
-        for kind, blocks in {"text": clip.text.blocks, "image": clip.image.blocks}.items():
-            self.names[kind] = [names[id(weight)] for weight in _attention_weights(kind, blocks)]
+        towers: dict[str, tuple[TextTower | ImageTower, str]]
+        towers = {"text": (clip.text, "text tower"), "image": (clip.image, clip.image.kind)}
+        for kind, (tower, title) in towers.items():
+            self.names[kind] = [[names[id(weight)] for weight in maps] for maps in _attention_weights(tower, title)]
         self._cache = PromptFeatureCache()
 
     def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
@@ -126,19 +129,41 @@ class AdaptedCLIP(nn.Module):
     def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """What a function returns under the updates of one tower."""
         weights = {}
-        for name, update in zip(self.names[kind], updates(), strict=True):
-            frozen = self.get_parameter(name)
-            # The update is added in float32, also to weights that were rounded to bfloat16.
-            weights[name] = (frozen + update).to(frozen.dtype)
+        for names, update in zip(self.names[kind], updates(), strict=True):
+            for name, of_map in zip(names, update.chunk(len(names)), strict=True):
+                frozen = self.get_parameter(name)
+                # The update is added in float32, also to weights that were rounded to bfloat16.
+                weights[name] = (frozen + of_map).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 
 
-def _attention_weights(kind: str, blocks: Blocks | None) -> list[Tensor]:
-    """Each block's query, key and value maps, in one tensor."""
-    if blocks is None or not all(map(is_standard_block, blocks)):
+_SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"))
+
+
+def _attention_weights(tower: TextTower | ImageTower, title: str) -> list[list[Tensor]]:
+    """The weights of each block's query, key and value maps, in one tensor or in three."""
+    blocks: Any = getattr(tower, "layers", tower.blocks)
+    weights = [_maps(block) for block in blocks or ()]
+    shape = (3 * tower.width, tower.width)
+    if not weights or any(torch.cat(each).shape != shape for each in weights):
         raise UserError(
-            f"LoRA updates the attention of CLIP's own transformer blocks, but this model's {kind} tower has others. "
-            "Choose another --model.clip.name, for example ViT-B-16."
+            f"LoRA updates the maps of queries, keys and values in a transformer's blocks, each {tower.width} x "
+            f"{tower.width}, but this model's {title} has others. Choose another --model.clip.name, for example "
+            "ViT-B-16."
         )
-    return [cast(Any, block).attn.in_proj_weight for block in blocks]
+    return weights
+
+
+def _maps(block: nn.Module) -> list[Tensor]:
+    """The weights of a block's query, key and value maps, by the names that libraries give them."""
+    for module in block.modules():
+        layer: Any = module
+        if getattr(layer, "in_proj_weight", None) is not None:
+            return [layer.in_proj_weight]
+        if getattr(layer, "qkv", None) is not None:
+            return [layer.qkv.weight]
+        for names in _SEPARATE_MAPS:
+            if all(hasattr(layer, name) for name in names):
+                return [getattr(layer, name).weight for name in names]
+    return []

@@ -94,6 +94,10 @@ class TextClassifier(nn.Module):
         """Returns w_c, not normalised; those without a gradient are computed when weights have changed."""
         return self._cache("", lambda *_: self.rows.encode_words(self._tower), *self.language.parameters())
 
+    def train(self, mode: bool = True) -> TextClassifier:
+        """Stays in evaluation mode: no tower of open_clip's own has dropout, so that those of Hugging Face get none."""
+        return super().train(False)
+
 
 def _text_part(model: Any) -> nn.Module:
     """A copy of an open_clip model's text tower, without its image tower, logit scale and bias."""

@@ -200,10 +200,11 @@ class NormalizedLinear(nn.Module):
             return F.linear(F.normalize(features.float(), dim=-1), self.weight, self.bias)
 
 
-_BLOCK = re.compile(r"\.resblocks\.(\d+)\.")
+_BLOCK = re.compile(r"\.(?:resblocks|layer|layers|block)\.(\d+)\.")  # the last three of Hugging Face's encoders
 _STAGE = re.compile(r"\.layer(\d+)\.")
-_BOTTOM = {"class_embedding", "positional_embedding", "token_embedding", "ln_pre"}
+_BOTTOM = {"class_embedding", "positional_embedding", "token_embedding", "ln_pre", "cls_emb"}
 _BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
+_BOTTOM |= {"embeddings", "embed_tokens"}  # of Hugging Face's encoders
 
 
 @dataclass(frozen=True)
@@ -269,9 +270,9 @@ def _depth(name: str) -> int | None:
         return 1 + int(block[1])
     if stage := _STAGE.search(name):
         return int(stage[1])
-    parts = name.removesuffix(".weight").removesuffix(".bias").split(".")
+    parts = set(name.split("."))
     # The attention pool of a ResNet has a positional embedding, too, but is at the top.
-    return 0 if parts[-1] in _BOTTOM and "attnpool" not in parts else None
+    return 0 if parts & _BOTTOM and "attnpool" not in parts else None
 
 
 def prompted_features(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from copy import deepcopy
 
 import pytest
 import torch
-from torch.export import Dim
 from torch.nn.functional import normalize
 
 from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.clip.packing import CausalRows, make_rows
+from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import KINDS, made_up_clip
 from tests.helpers.shapes import unchecked
@@ -41,6 +42,18 @@ def test_words_have_the_features_of_the_models_own_pass(clip):
     assert distances.min() > 0.05  # also names in other scripts are told apart
 
 
+@pytest.mark.parametrize(("kind", "option"), [("coca", "correct_cls_mask"), ("mobileclip", "use_pad_mask")])
+def test_masks_of_padding_that_no_published_weights_have(kind, option, tmp_path):
+    clip = made_up_clip(kind, tmp_path)
+    texts = ["a photo of a cat.", "a"]
+    before = clip.encode_text(clip.tokenizer(texts))
+    setattr(clip.model.text, option, True)
+    clip.text = make_text_tower(clip.model, clip.token_layout)
+    features = make_rows(clip.text, clip.tokenize(texts)).encode_words(clip.text)
+    torch.testing.assert_close(features, clip.encode_text(clip.tokenizer(texts)), atol=1e-5, rtol=0)
+    assert (features - before).abs().max() > 0.01
+
+
 def test_packed_rows_are_for_causal_towers_that_read_the_end(clip):
     rows = make_rows(clip.text, clip.tokenize(["a cat", "a dog"]))
     assert isinstance(rows, CausalRows) == (clip.kind in ("clip", "worldwide", "worldwide T5"))
@@ -52,15 +65,6 @@ def test_a_prompt_made_of_words_has_their_features(clip):
     features = encoder(encoder.word_vectors(words))
     expected = clip.encode_text(clip.tokenizer([f"{words} {name}." for name in NAMES]))
     torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
-
-
-def test_an_exported_graph_takes_any_number_of_prompts(clip):
-    module = PromptedTextEncoder(clip, ["cat", "dog photo"], prompt_length=3)
-    prompts = torch.randn(2, 3, clip.text_width)
-    with unchecked():  # the tracer cannot follow the checks of shapes
-        exported = torch.export.export(module, (prompts,), dynamic_shapes=({0: Dim("prompts")},), strict=False)
-    more = torch.randn(5, 3, clip.text_width)
-    torch.testing.assert_close(exported.module()(more), module(more), atol=1e-5, rtol=0)
 
 
 def blocks_of(clip):
@@ -103,9 +107,17 @@ def features_and_gradient(function, prompts):
     return features.detach(), prompts.grad
 
 
-@pytest.mark.parametrize("position", ["end", "middle", "front"])
-@pytest.mark.parametrize("is_class_specific", [False, True])
-@pytest.mark.parametrize("levels", [1, 3])
+@pytest.mark.parametrize(
+    ("position", "is_class_specific", "levels"),
+    [
+        ("end", False, 1),
+        ("end", False, 3),
+        ("end", True, 1),
+        ("middle", False, 3),
+        ("front", False, 1),
+        ("front", True, 3),
+    ],
+)
 def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, position, is_class_specific, levels):
     """Two prompts at once; with three levels they are replaced before each block."""
     names = names_of(clip)
@@ -141,10 +153,44 @@ def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
         PromptedTextEncoder(clip, ["cat"], prompt_length=most + 1)
 
 
+def test_a_full_stop_may_become_a_part_of_the_name(tmp_path):
+    clip = made_up_clip("siglip2", tmp_path)
+    clip.tokenizer.tokenizer.add_tokens(["U.S."])
+    name, end = clip.tokenize(["U.S."])[0]
+    assert len(clip.tokenize(["U.S"])[0]) > 2
+    encoder = PromptedTextEncoder(clip, ["U.S"], prompt_length=2, class_position="front")
+    assert encoder.rows.ids[0, :4].tolist() == [name, -1, -2, end]
+
+
 def test_more_levels_than_blocks_are_refused(clip):
     encoder = PromptedTextEncoder(clip, ["cat"], prompt_length=4)
     with pytest.raises(UserError, match="text tower has 3"):
         encoder(torch.zeros(4, 32), torch.zeros(3, 4, 32))
+
+
+def test_rounded_weights_change_little(clip):
+    """As in bf16-mixed; only blocks of CLIP's own kind are rounded, in a copy with towers of its own."""
+    rounded = deepcopy(clip)
+    rounded.cast_towers(torch.bfloat16)
+    if clip.text.blocks is not None:
+        assert rounded.text.blocks.is_cast == ("qk_norm" not in clip.kind)
+        assert not clip.text.blocks.is_cast
+    prompts = torch.randn(2, 3, clip.text_width, generator=torch.Generator().manual_seed(0))
+    exact = features_and_gradient(PromptedTextEncoder(clip, ["cat", "dog"], prompt_length=3), prompts)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = features_and_gradient(PromptedTextEncoder(rounded, ["cat", "dog"], prompt_length=3), prompts)
+    assert torch.cosine_similarity(found[0].float(), exact[0], dim=-1).min() > 0.999
+    assert torch.cosine_similarity(found[1].flatten(1), exact[1].flatten(1)).min() > 0.98
+
+
+@pytest.mark.parametrize("clip", ["coca", "qk_norm", "mt5"], indirect=True)
+def test_an_exported_graph_takes_any_number_of_prompts(clip):
+    encoder = PromptedTextEncoder(clip, ["cat", "dog photo"], prompt_length=3)
+    prompts = torch.randn(5, 3, clip.text_width, generator=torch.Generator().manual_seed(0))
+    shapes = {"prompt": {0: torch.export.Dim("prompts")}}
+    with unchecked(), torch.no_grad():
+        graph = torch.export.export(encoder, (prompts[:2],), dynamic_shapes=shapes, strict=False).module()
+        torch.testing.assert_close(graph(prompts), encoder(prompts), atol=1e-5, rtol=1e-5)
 
 
 def test_domains_are_encoded_each_under_its_own_prompt(clip):

@@ -177,6 +177,7 @@ def test_single_tokens_have_joint_features(timm_clip):
     tokens = torch.randn(2, 3, tower.width, generator=torch.Generator().manual_seed(5)).double()
     projected = tower.project(tokens)
     assert projected.shape == (2, 3, timm_clip.embed_dim)
+    assert tower.project(tokens[:, :0]).shape == (2, 0, timm_clip.embed_dim)
     torch.testing.assert_close(projected[1, 2], tower.pool(tokens[1:, 2:].expand(1, tower.num_tokens, -1))[0])
 
 

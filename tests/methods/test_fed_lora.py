@@ -10,6 +10,9 @@ import torch.nn.functional as F
 
 from fedvlp.clip import load_clip
 from fedvlp.methods import FedLoRA, ZeroShotCLIP
+from fedvlp.utils.errors import UserError
+from tests.helpers.made_up_clips import made_up_clip
+from tests.helpers.made_up_image_towers import image_clip, vision
 from tests.helpers.slow import assert_same
 
 CLASSES = ["red circle", "star", "big square"]
@@ -87,6 +90,34 @@ def test_loss_and_gradients_are_those_of_a_second_path(clip, images, options):
     parameters = list(module.trainable_by_name().values())
     assert len(parameters) == 4
     assert_same(loss, expected, parameters)
+
+
+KINDS = [("clip", "biomed"), ("biomedclip", "eva02"), ("mt5", "eva"), ("nllb", "pe_core"), ("qk_norm", "siglip")]
+
+
+@pytest.mark.parametrize(("text", "image"), KINDS)
+def test_updates_of_other_towers_are_added_to_their_weights(text, image, tmp_path):
+    """As a model computes whose maps have these weights."""
+    clip = made_up_clip(text, tmp_path, vision(image))
+    module = make(clip, alpha=0.05)
+    images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    merged = copy.deepcopy(clip)
+    for kind, updates in {"text": module.text_updates, "image": module.image_updates}.items():
+        for index, names in enumerate(module.adapted.names[kind]):
+            maps = (updates.scale * updates.up[index] @ updates.down[index]).detach()  # [3, W, W]
+            for name, update in zip(names, [maps.flatten(0, 1)] if len(names) == 1 else maps, strict=True):
+                assert f".{index}." in name
+                merged.get_parameter(name.removeprefix("clip.")).data += update
+    torch.testing.assert_close(module(images), ZeroShotCLIP(CLASSES, merged)(images), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(module(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-3)
+    module.training_step((images, LABELS), 0).backward()
+    assert all(parameter.grad.any() for parameter in module.trainable_by_name().values())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("swin", "SwinTransformer"), ("convnext", "ConvNeXt")])
+def test_towers_without_such_blocks_are_refused(kind, name):
+    with pytest.raises(UserError, match=name):
+        FedLoRA(CLASSES, image_clip(kind))
 
 
 def test_it_starts_as_zero_shot_clip(clip, images):

@@ -44,15 +44,18 @@ def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count:
 @torch.no_grad()
 def token_embeddings(clip: CLIP) -> Float[Tensor, "vocabulary D"]:
     """Returns CLIP's embeddings of all tokens that there are, in float32."""
-    return clip.text.embedding.weight.float()
+    # Not the bare weights, which some encoders multiply by a factor.
+    tokens = torch.arange(clip.text.embedding.num_embeddings, device=clip.text.embedding.weight.device)
+    return clip.text.embed(tokens).float()
 
 
 def nearest(
     vectors: Float[Tensor, "L D"], vocabulary: Float[Tensor, "vocabulary D"], count: int
 ) -> tuple[Float[Tensor, "L count"], Int[Tensor, "L count"]]:
     """Returns the Euclidean distances and the indices of the nearest rows, nearest first."""
-    # By matrix products, which is fast but cancels digits, so in double precision.
-    distances = torch.cdist(vectors.double(), vocabulary.double())
+    # By matrix products, which is fast but cancels digits, so in double precision; a million words in parts.
+    parts = [torch.cdist(vectors.double(), part.double()) for part in torch.split(vocabulary, 65536)]
+    distances = torch.cat(parts, dim=1)
     values, indices = distances.topk(count, dim=1, largest=False)
     return values.float(), indices
 
@@ -65,19 +68,19 @@ def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 25
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Returns a token as a reader sees it: the beginning of a word with an ellipsis, N/A for what is no string.
-
-    A tokenizer of Hugging Face's has signs of its own for where a word begins or goes on, as in `▁cat` and `##s`.
-    """
-    foreign = getattr(tokenizer, "tokenizer", None)
-    if foreign is not None:
-        return foreign.convert_ids_to_tokens(token) or "N/A"
-    text = tokenizer.decode([token])
-    word = text.strip()
+    """Returns a token as a reader sees it: a part of a word with an ellipsis, N/A for what is no string."""
+    hugging_face = getattr(tokenizer, "tokenizer", None)
+    decode = (hugging_face or tokenizer).decode
+    # BERT's tokenizers mark what continues a word by two signs.
+    word: str = decode([token]).strip().removeprefix("##")
     # A token may be a part of a character's bytes, which decodes to the replacement character.
     if not word or "\ufffd" in word:
         return "N/A"
-    return word if text.endswith(" ") or word.startswith("<") else f"{word}…"
+    is_special = word.startswith("<") or token in getattr(hugging_face, "all_special_ids", ())
+    # What is set off from itself by a space stands alone, or ends a word in CLIP's tokenizer and begins one in others.
+    if is_special or " " in decode([token, token]).strip():
+        return word
+    return f"{word}…" if hugging_face is None else f"…{word}"
 
 
 def named_prompts(

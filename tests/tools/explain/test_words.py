@@ -3,7 +3,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from open_clip.tokenizer import HFTokenizer
 from pandas import DataFrame
 
 from fedvlp.methods import SingleDomain
@@ -17,7 +16,7 @@ from fedvlp.tools.explain.words import (
     token_text,
     typical_distance,
 )
-from tests.helpers.made_up_tokenizers import save_word_piece
+from tests.helpers.made_up_clips import made_up_clip
 
 
 def test_nearest_rows_one_by_one():
@@ -60,12 +59,23 @@ def test_text_of_tokens(clip):
     assert bytes_alone == {"N/A"}
 
 
-def test_pieces_of_hugging_faces_tokenizers_have_their_own_signs(tmp_path):
-    save_word_piece(tmp_path)
-    tokenizer = HFTokenizer(str(tmp_path))
-    ids = tokenizer.tokenizer.get_vocab()
-    assert [token_text(tokenizer, ids[piece]) for piece in ("cat", "##s", "[SEP]")] == ["cat", "##s", "[SEP]"]
-    assert token_text(tokenizer, 10**6) == "N/A"  # some models have more vectors than tokens
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("biomedclip", ["a", "cat", "…s", "з", "…у", "…б", "[SEP]"]),
+        ("siglip2", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+        ("nllb", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+    ],
+)
+def test_tokens_of_other_tokenizers_begin_words_or_continue_them(tmp_path, kind, expected):
+    clip = made_up_clip(kind, tmp_path)
+    ids = clip.tokenize(["a cats зуб"])[0][len(clip.token_layout.start) :]
+    vocabulary = token_embeddings(clip)
+    assert len(vocabulary) == len(clip.tokenizer.tokenizer)
+    words = prompt_words(clip, {"prompt": clip.text.embed(torch.tensor(ids))}, count=1)
+    assert words["token"].tolist() == ids
+    assert words["word"].tolist() == expected
+    assert token_text(clip.tokenizer, 10**6) == "N/A"  # some models have more vectors than tokens
 
 
 def test_tables():
