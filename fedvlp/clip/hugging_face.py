@@ -51,11 +51,11 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
     options = {**options, "trust_remote_code": False, "tokenizer_mode": text.get("tokenizer_mode")}
     try:
         tokenizer: Tokenizer = HFTokenizer(str(source), context_length=context_length, **options)
-    # Of many kinds; where a package is missing that this tokenizer needs, the message names it.
+    # transformers and tokenizers raise many kinds; without sentencepiece they ask for another package.
     except Exception as error:
         raise UserError(
-            f"The tokenizer in {source} cannot be loaded ({type(error).__name__}: {str(error).strip()}). "
-            "Copy or download its files again."
+            f"The tokenizer in {source} cannot be loaded ({type(error).__name__}: {str(error).strip()}). Copy or "
+            "download its files again; a .model file without tokenizer.json needs: pip install sentencepiece protobuf"
         ) from error
     return tokenizer
 

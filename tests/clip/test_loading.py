@@ -27,6 +27,16 @@ def test_a_tag_brings_its_activation_and_transform(small, monkeypatch, tmp_path,
     assert clip.preprocess_options.size == 32
 
 
+def test_a_tag_that_says_no_activation_has_the_architectures(
+    small, configs, monkeypatch, tmp_path, save, uses_quick_gelu
+):
+    """Then it is the architecture's, as of LAION's RoBERTa."""
+    monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, NAME, configs["quick"])
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"laion": {"url": "https://example.org/laion.pt"}})
+    monkeypatch.setattr(open_clip, "download_pretrained", lambda _: save(small, tmp_path / "w.safetensors"))
+    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, "laion")))
+
+
 def test_unknown_names_suggest_near_ones():
     with pytest.raises(UserError, match="ViT-B-16"):
         load_clip(CLIPSpec("ViT-B16", "random"))
