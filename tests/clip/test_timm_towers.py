@@ -13,6 +13,7 @@ from fedvlp.clip import PromptedImageEncoder
 from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, TimmTower
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_image_towers import VITS, image_clip
+from tests.helpers.shapes import unchecked
 
 
 @pytest.fixture(scope="module", params=VITS)
@@ -203,3 +204,15 @@ def test_others_have_no_tokens(kind, tower, name):
     for ask in refused:
         with pytest.raises(UserError, match=rf"is {name}\b.*ViT-B-16"):
             ask()
+
+
+def test_an_exported_graph_takes_any_number_of_images(timm_clip):
+    class Scores(nn.Module):
+        def forward(self, images):
+            return PromptedImageEncoder(timm_clip)(images, prompts_of(timm_clip)).scores
+
+    with unchecked():  # the tracer cannot follow the checks of shapes
+        shapes = ({0: torch.export.Dim("images")},)
+        graph = torch.export.export(Scores(), (images_of(timm_clip, 3),), dynamic_shapes=shapes, strict=False).module()
+    more = images_of(timm_clip, 5)
+    torch.testing.assert_close(graph(more), Scores()(more), atol=1e-10, rtol=0)
