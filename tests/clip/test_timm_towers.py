@@ -192,6 +192,22 @@ def test_a_copy_has_blocks_of_its_own(timm_clip):
     torch.testing.assert_close(timm_clip.encode_image(images), timm_clip.model.encode_image(images))
 
 
+def test_in_bfloat16_weights_stay_and_autocast_computes():
+    clip = image_clip("eva02")
+    images = images_of(clip).float()
+    prompts = prompts_of(clip).float().requires_grad_()
+    encoder = PromptedImageEncoder(clip)
+    expected = encoder(images, prompts)
+    clip.cast_towers(torch.bfloat16)
+    assert {parameter.dtype for parameter in clip.model.visual.parameters()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder(images, prompts)
+    for one, other in ((found.features, expected.features), (found.scores, expected.scores)):
+        assert 0 < (one - other).norm() < 0.1 * other.norm()
+    found.features.float().sum().backward()
+    assert prompts.grad.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("kind", "tower", "name"), [("convnext", ConvNeXtTower, "ConvNeXt"), ("swin", ImageTower, "SwinTransformer")]
 )
