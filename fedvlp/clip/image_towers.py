@@ -85,10 +85,7 @@ class ImageTower:
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint features, not normalised, and the image's tokens; refused if it is no ViT and no ResNet."""
-        raise UserError(
-            f"Image tokens are read from {_VITS} and from open_clip's ResNets, but this one is {self.kind}. "
-            "Choose another --model.clip.name, for example ViT-B-16."
-        )
+        raise self._without_tokens()
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, of tokens of the last block; refused if it is no ViT."""
@@ -104,8 +101,14 @@ class ImageTower:
     def for_tokens(self) -> ImageTower:
         """Returns this tower, refused if its tokens are not read."""
         if self.num_tokens is None:
-            self.encode(torch.empty(0, 3, self.image_size, self.image_size))
+            raise self._without_tokens()
         return self
+
+    def _without_tokens(self) -> UserError:
+        return UserError(
+            f"Image tokens are read from {_VITS} and from open_clip's ResNets, but this one is {self.kind}. "
+            "Choose another --model.clip.name, for example ViT-B-16."
+        )
 
 
 class ResNetTower(ImageTower):
@@ -161,7 +164,7 @@ class ConvNeXtTower(ImageTower):
 
 
 class VisionTransformerTower(ImageTower):
-    """A ViT, in which prompts are learned; its tokens are the output of the last block, the class token first.
+    """A ViT, in which prompts are learned; its tokens are the last block's output, first a class token if it has one.
 
     Prompts stand behind the image's own tokens and have no positions. What is pooled are the image's own tokens, on
     which prompts act in the blocks alone.

@@ -303,7 +303,7 @@ def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = Non
     # Else a tower's own weights would be downloaded, which are overwritten.
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
-    if "hf_model_name" in text:
+    if text.get("hf_model_name"):
         text["hf_model_name"] = str(find_encoder(text["hf_model_name"], folder))
         text["hf_model_pretrained"] = False
     # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.

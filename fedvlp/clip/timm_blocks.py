@@ -114,7 +114,8 @@ def pool_scores(pool: AttentionPoolLatent, tokens: Float[Tensor, "B L W"]) -> Fl
     heads = (pool.num_heads, pool.head_dim)
     query = pool.q_norm(pool.q(pool.latent[:, :1]).unflatten(-1, heads).transpose(1, 2))  # [1, heads, 1, head]
     key = pool.k_norm(pool.kv(tokens)[..., : query.shape[1] * query.shape[3]].unflatten(-1, heads).transpose(1, 2))
-    return mean_scores(query[:, :, 0].expand(len(tokens), -1, -1), key)
+    # By the shape and not `len`, which would make a number of an exported graph's size of batch.
+    return mean_scores(query[:, :, 0].expand(tokens.shape[0], -1, -1), key)
 
 
 def mean_scores(

@@ -14,7 +14,7 @@ from huggingface_hub import constants
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from fedvlp.clip import CLIPSpec, hugging_face, load_clip
+from fedvlp.clip import CLIPSpec, build_model, hugging_face, load_clip
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_folders import CONFIGS, write_folder
 
@@ -159,6 +159,14 @@ def test_a_tokenizer_is_part_of_the_fingerprint(folder):
     path = folder / "tokenizer.json"
     path.write_text(path.read_text().replace('"cat"', '"cow"'))
     assert load_clip(f"local-dir:{folder}").fingerprint() != clip.fingerprint()
+
+
+def test_an_encoder_of_no_name_is_none(configs):
+    """open_clip saves such models as those with an encoder of another library."""
+    text = {**configs["vit"]["text_cfg"], "hf_model_name": None, "hf_tokenizer_name": None, "tokenizer_kwargs": None}
+    model = build_model({**configs["vit"], "text_cfg": text})
+    assert isinstance(model.text, open_clip.transformer.TextTransformer)
+    assert hugging_face.load_tokenizer({"text_cfg": text})(["a cat"]).shape == (1, 77)
 
 
 def test_without_transformers(folder, monkeypatch):

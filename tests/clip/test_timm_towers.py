@@ -13,6 +13,7 @@ from fedvlp.clip import PromptedImageEncoder
 from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, TimmTower
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_image_towers import VITS, image_clip
+from tests.helpers.shapes import unchecked
 
 
 @pytest.fixture(scope="module", params=VITS)
@@ -191,6 +192,22 @@ def test_a_copy_has_blocks_of_its_own(timm_clip):
     torch.testing.assert_close(timm_clip.encode_image(images), timm_clip.model.encode_image(images))
 
 
+def test_in_bfloat16_weights_stay_and_autocast_computes():
+    clip = image_clip("eva02")
+    images = images_of(clip).float()
+    prompts = prompts_of(clip).float().requires_grad_()
+    encoder = PromptedImageEncoder(clip)
+    expected = encoder(images, prompts)
+    clip.cast_towers(torch.bfloat16)
+    assert {parameter.dtype for parameter in clip.model.visual.parameters()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        found = encoder(images, prompts)
+    for one, other in ((found.features, expected.features), (found.scores, expected.scores)):
+        assert 0 < (one - other).norm() < 0.1 * other.norm()
+    found.features.float().sum().backward()
+    assert prompts.grad.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("kind", "tower", "name"), [("convnext", ConvNeXtTower, "ConvNeXt"), ("swin", ImageTower, "SwinTransformer")]
 )
@@ -203,3 +220,15 @@ def test_others_have_no_tokens(kind, tower, name):
     for ask in refused:
         with pytest.raises(UserError, match=rf"is {name}\b.*ViT-B-16"):
             ask()
+
+
+def test_an_exported_graph_takes_any_number_of_images(timm_clip):
+    class Scores(nn.Module):
+        def forward(self, images):
+            return PromptedImageEncoder(timm_clip)(images, prompts_of(timm_clip)).scores
+
+    with unchecked():  # the tracer cannot follow the checks of shapes
+        shapes = ({0: torch.export.Dim("images")},)
+        graph = torch.export.export(Scores(), (images_of(timm_clip, 3),), dynamic_shapes=shapes, strict=False).module()
+    more = images_of(timm_clip, 5)
+    torch.testing.assert_close(graph(more), Scores()(more), atol=1e-10, rtol=0)

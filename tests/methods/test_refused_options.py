@@ -52,7 +52,7 @@ RESNET = CLIPSpec("RN50", "random")
         (DiPrompT, {"without": ("global_prompt", "domain_prompts")}, "not both"),
         (DiPrompT, {"without": ("lmse",)}, "parts of DiPrompT"),
         (ELCFS, {"frequency": 32}, "no frequency"),
-        (FedLoRA, {"clip": RESNET}, "image tower has others"),
+        (FedLoRA, {"clip": RESNET}, "ModifiedResNet has others"),
         (FedMaPLe, {"depth": 9}, r"depth in \[1, 3\]"),
         (FedMVP, {"heads": 3}, "divide 128"),
         (FedOTP, {"clip": RESNET}, "ViT"),
