@@ -29,24 +29,13 @@ def page() -> str:
         towers = [row["text tower"], row["image tower"], row["context"], row["image size"]]
         cells.append([f"`{row['architecture']}`", *towers, size, trained(row), row["weights"]])
     table = markdown_table(titles, ["---", "---", "---", "---:", "---:", "---:", "---", "---"], cells)
-    return f"{prose}{MARK}\n{table}\n\n## Why not\n\n{refusals(rows)}"
+    return f"{prose}{MARK}\n{table}\n"
 
 
 def trained(row: dict[str, str]) -> str:
     """Returns the groups of methods that train with an architecture."""
     groups = [group for group in METHODS if row[group] == "yes"]
     return "all" if len(groups) == len(METHODS) else ", ".join(groups)
-
-
-def refusals(rows: list[dict[str, str]]) -> str:
-    """Returns what methods say that do not train, each message once, with the number of architectures."""
-    counts: dict[tuple[str, str], int] = {}
-    for row in rows:
-        for group in METHODS:
-            if row[group] != "yes":
-                key = (group, row[group].partition(" Choose another")[0])
-                counts[key] = counts.get(key, 0) + 1
-    return "".join(f"* {group}, {number}: {message}\n" for (group, message), number in sorted(counts.items()))
 
 
 if __name__ == "__main__":

@@ -313,7 +313,9 @@ class TimmTower(VisionTransformerTower):
         super().__init__(visual)
         self._trunk: Any = visual.trunk
         self.num_prefix = self._trunk.num_prefix_tokens
-        self.num_tokens = self._trunk.patch_embed.num_patches + self.num_prefix
+        # open_clip gives one trunk, which has no positions, images of another size than timm made it for.
+        rows, columns = self._trunk.patch_embed.dynamic_feat_size((self.image_size, self.image_size))
+        self.num_tokens = rows * columns + self.num_prefix
         self.blocks = TimmBlocks(self._trunk)
         self.reads_class_token = self._trunk.attn_pool is None and self._trunk.global_pool == "token"
         self.read = slice(self.num_tokens)
