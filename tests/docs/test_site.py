@@ -107,7 +107,7 @@ def test_the_first_page_installs_trains_and_shows_a_picture():
 
 
 @pytest.mark.parametrize(
-    ("topic", "page"), [("Optuna", "python"), ("SigLIP", "own_images"), ("Early stopping", "training")]
+    ("topic", "page"), [("Optuna", "python"), ("SigLIP", "which_clip"), ("Early stopping", "training")]
 )
 def test_what_readers_search_for_is_found(topic, page):
     assert topic in (DOCS / f"{page}.md").read_text(encoding="utf-8")
