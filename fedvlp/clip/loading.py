@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -63,7 +63,7 @@ class CLIPSpec:
     name: str = "ViT-B-16"
     pretrained: str | None = "auto"
     seed: Seed = 0
-    templates: Sequence[str] = ()
+    templates: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,8 @@ class NormalizedLinear(nn.Module):
             return F.linear(F.normalize(features.float(), dim=-1), self.weight, self.bias)
 
 
-_BLOCK = re.compile(r"\.(?:resblocks|layer|layers|block)\.(\d+)\.")  # the last three of Hugging Face's encoders
+# The last three are those of Hugging Face's encoders. Other networks of a method may have layers of these names.
+_BLOCK = re.compile(r"\.transformer\.(?:encoder\.)?(?:resblocks|layer|layers|block)\.(\d+)\.")
 _STAGE = re.compile(r"\.layer(\d+)\.")
 _BOTTOM = {"class_embedding", "positional_embedding", "token_embedding", "ln_pre", "cls_emb"}
 _BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
