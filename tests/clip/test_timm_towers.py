@@ -222,13 +222,16 @@ def test_others_have_no_tokens(kind, tower, name):
             ask()
 
 
-def test_an_exported_graph_takes_any_number_of_images(timm_clip):
+@pytest.mark.parametrize("kind", ["biomed", "pe_core", "siglip"])
+def test_an_exported_graph_takes_any_number_of_images(kind):
+    clip = image_clip(kind).double()
+
     class Scores(nn.Module):
         def forward(self, images):
-            return PromptedImageEncoder(timm_clip)(images, prompts_of(timm_clip)).scores
+            return PromptedImageEncoder(clip)(images, prompts_of(clip)).scores
 
     with unchecked():  # the tracer cannot follow the checks of shapes
         shapes = ({0: torch.export.Dim("images")},)
-        graph = torch.export.export(Scores(), (images_of(timm_clip, 3),), dynamic_shapes=shapes, strict=False).module()
-    more = images_of(timm_clip, 5)
+        graph = torch.export.export(Scores(), (images_of(clip, 3),), dynamic_shapes=shapes, strict=False).module()
+    more = images_of(clip, 5)
     torch.testing.assert_close(graph(more), Scores()(more), atol=1e-10, rtol=0)
