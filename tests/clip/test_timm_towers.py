@@ -225,10 +225,11 @@ def test_others_have_no_tokens(kind, tower, name):
 @pytest.mark.parametrize("kind", ["biomed", "pe_core", "siglip"])
 def test_an_exported_graph_takes_any_number_of_images(kind):
     clip = image_clip(kind).double()
+    prompts = prompts_of(clip)
 
     class Scores(nn.Module):
         def forward(self, images):
-            return PromptedImageEncoder(clip)(images, prompts_of(clip)).scores
+            return PromptedImageEncoder(clip)(images, prompts).scores
 
     with unchecked():  # the tracer cannot follow the checks of shapes
         shapes = ({0: torch.export.Dim("images")},)
