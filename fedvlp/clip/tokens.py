@@ -62,8 +62,3 @@ class TokenLayout:
     def words(self, ids: Sequence[int]) -> list[int]:
         """Returns a trimmed text's token ids without those of start and end."""
         return list(ids[len(self.start) : len(ids) - len(self.end)])
-
-    @property
-    def room(self) -> int:
-        """The largest number of tokens of words and prompt together."""
-        return self.context_length - len(self.start) - len(self.end) - len(self.last)

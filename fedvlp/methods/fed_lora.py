@@ -105,11 +105,13 @@ class AdaptedCLIP(nn.Module):
         self.rows = make_rows(clip.text, clip.tokenize(written_out(clip, class_names)))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
-        self.names = {}
+        self.names: dict[str, list[list[str]]] = {}
         towers: dict[str, tuple[TextTower | ImageTower, str]]
         towers = {"text": (clip.text, "text tower"), "image": (clip.image, clip.image.kind)}
         for kind, (tower, title) in towers.items():
-            self.names[kind] = [[names[id(weight)] for weight in maps] for maps in _attention_weights(tower, title)]
+            self.names[kind] = []
+            for maps in _attention_weights(tower, title):
+                self.names[kind].append([names[id(weight)] for weight in maps])
         self._cache = PromptFeatureCache()
 
     def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
