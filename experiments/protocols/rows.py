@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from experiments.options import Choice
-from experiments.protocols.other_drawings import DATA_SETS
 from experiments.runs import SeededRuns, adamw, every_run
 
-METHODS = {"PromptFL": "promptfl", "FedTPG": "fed_tpg", "pFedMoAP": "pfed_moap", "TRIP": "trip"}
-"""What tables call each method, and its config: one prompt for all; one made from class names; a client's own beside
-others'; a mixture for each image."""
+METHODS = {
+    "PromptFL": "promptfl",
+    "FedTPG": "fed_tpg",
+    "FedMaPLe": "fed_maple",
+    "FedPGP": "fed_pgp",
+    "pFedMoAP": "pfed_moap",
+    "TRIP": "trip",
+    "fine-tuning": "fine_tuning",
+}
+"""What tables call each method, and its config: one prompt for all; one made from class names; deep prompts in both
+towers; a client's own part beside the shared one; a client's own prompt beside others'; a mixture for each image; the
+image tower itself."""
 
 ROUNDS = 4
 STEPS = 5
@@ -27,9 +34,7 @@ SAME = (
 )
 """What replaces the choices of the methods' own configs."""
 
-CROSS_DATASET = Path(__file__).with_name("cross_dataset.yaml")
-TARGETS = Path("runs/studies/other_drawings")
-"""Where the other data sets lie, as ``cross_dataset.yaml`` names them."""
+CROSS_DATASET = ("--data.protocol=cross_dataset", "--data.held_out=null", "--data.test_fraction=0.2")
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,11 @@ class Measured:
     def runs(self, config: str, choice: Choice) -> SeededRuns:
         """Returns a method's runs: for each seed one, or one for each held-out domain."""
         held_out = choice.held_out if self.holds_out else (None,)
-        return every_run(config, (*self.arguments, *SAME), choice.setting, held_out, choice.seeds)
+        arguments = [*self.arguments, *SAME]
+        if self.arguments == CROSS_DATASET:
+            other = "StyledShapes" if choice.setting.data == "icon_domains" else "IconDomains"
+            arguments.append(f"--data.targets=[{{class_path: {other}}}]")
+        return every_run(config, arguments, choice.setting, held_out, choice.seeds)
 
 
 BASE_TO_NEW = {"base classes": "test", "new classes": "test_new", "harmonic mean": "test_harmonic"}
@@ -81,15 +90,8 @@ PROTOCOLS = (
         {"base classes, held-out domains": "held_out", "new classes, held-out domains": "held_out_new"},
         holds_out=True,
     ),
-    Measured(
-        "cross_dataset",
-        (f"--config={CROSS_DATASET}",),
-        {
-            "StyledShapes": "test",
-            **{name: f"transfer/ClassFolders {name}" for name in DATA_SETS},
-            "mean of both": "transfer",
-        },
-    ),
+    Measured("cross_dataset", CROSS_DATASET, {"its own test images": "test", "the other data set": "transfer"}),
+    Measured("personal, each client with a style of its own", ("--config=protocols/personal",), PERSONAL),
     Measured(
         "personal, label skew",
         ("--config=protocols/personal", *DIRICHLET, "--data.partition.min_examples=20"),

@@ -10,8 +10,7 @@ import argparse
 from collections.abc import Sequence
 
 from experiments.options import Choice, parse, shared_parser
-from experiments.protocols.other_drawings import DATA_SETS, write_data_set
-from experiments.protocols.rows import METHODS, PROTOCOLS, ROUNDS, TARGETS
+from experiments.protocols.rows import METHODS, PROTOCOLS, ROUNDS
 from experiments.runs import SeededRuns, make_runs, seed_by_seed
 
 
@@ -31,10 +30,8 @@ def rows_of(choice: Choice) -> list[SeededRuns]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Draws the other data sets and makes the runs, the first seed of all rows first."""
+    """Makes the runs, the first seed of all rows first."""
     choice = parse(study_parser(__doc__), arguments)
-    for name in DATA_SETS:
-        write_data_set(TARGETS, name)
     make_runs(seed_by_seed(rows_of(choice)), choice.workers)
 
 

@@ -1,0 +1,50 @@
+"""Images with several things in them: ``python -m experiments.routing.scenes FOLDER`` makes them of IconDomains.
+
+Each is four icons of a domain. One shows its class; the other three show things that are no class. So what an image is
+of stands in a quarter of its tokens, at a place that changes from image to image.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedvlp.data import IconDomains
+
+CLASSES = 36
+"""Every third class by the alphabet; the others' icons stand beside them."""
+
+SCENES = 2
+"""Of each icon."""
+
+
+def write_scenes(root: Path) -> None:
+    """Writes the scenes as ``root/domain/class/number.png``, the same each time."""
+    data = IconDomains()
+    classes = range(0, 3 * CLASSES, 3)
+    for domain, images in data.images.items():
+        others = np.flatnonzero(~np.isin(images.labels, classes))
+        for label in classes:
+            folder = root / domain / data.class_names[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            for place in np.flatnonzero(images.labels == label):
+                for number in range(SCENES):
+                    generator = np.random.default_rng([int(place), number])
+                    beside = generator.choice(others, 3, replace=False)
+                    icons = [images[int(index)] for index in (place, *beside)]
+                    scene = compose([icons[index] for index in generator.permutation(4)])
+                    Image.fromarray(scene).save(folder / f"{place:03d}-{number}.png")
+
+
+def compose(icons: list[Image.Image]) -> NDArray[np.uint8]:
+    """Returns four icons in one image of their size, at half of it."""
+    small = [np.asarray(icon.resize((icon.width // 2, icon.height // 2), Image.Resampling.BOX)) for icon in icons]
+    return np.vstack([np.hstack(small[:2]), np.hstack(small[2:])])
+
+
+if __name__ == "__main__":
+    write_scenes(Path(sys.argv[1]))
