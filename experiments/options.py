@@ -42,7 +42,9 @@ def shared_parser(description: str | None, rounds: int | None = None) -> argpars
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Arguments after -- go to every fedvlp fit, for instance -- --trainer.accelerator=gpu",
     )
-    parser.add_argument("--data", default="styled_shapes", help="styled_shapes, or a folder DOMAIN/CLASS/image")
+    parser.add_argument(
+        "--data", default="styled_shapes", help="icon_domains, styled_shapes, or a folder DOMAIN/CLASS/image"
+    )
     parser.add_argument("--clip", default="fedvlp-tiny", help="name of the frozen CLIP, such as ViT-B-16")
     parser.add_argument("--held_out", help="domains held out in turn, a,b,c; all; or none, where all have clients")
     parser.add_argument("--seeds", default="0,1,2", help="seeds of training, a,b,c")

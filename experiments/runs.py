@@ -10,15 +10,18 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.data import DomainFolders, StyledShapes
+from fedvlp.data import DomainFolders, IconDomains, StyledShapes
 from fedvlp.results import Record, load_record
 from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
 from fedvlp.tools.sweep.plan import fit_arguments, run_name
+
+BUNDLED = {"icon_domains": IconDomains, "styled_shapes": StyledShapes}
+"""Data sets that come with the package, by the names of their configs."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Setting:
     """What all runs of a study have in common.
 
     Attributes:
-        data: ``styled_shapes``, or a folder of domains with folders of classes.
+        data: a data set that comes with the package, or a folder of domains with folders of classes.
         clip: the frozen CLIP's name.
         output: folder below which all runs are.
         more: further arguments of ``fedvlp``.
@@ -45,15 +48,21 @@ class Setting:
     @property
     def arguments(self) -> list[str]:
         """The arguments of ``fedvlp`` that choose them."""
-        data = ["--config=data/styled_shapes"]
-        if self.data != "styled_shapes":
+        data = [f"--config=data/{self.data}"]
+        if self.data not in BUNDLED:
             data = ["--config=data/folders", f"--data.root={Path(self.data).expanduser().resolve()}"]
         return [*data, f"--model.clip.name={self.clip}", *self.more]
 
     def domains(self) -> list[str]:
         """Returns the names of all domains."""
-        data = StyledShapes() if self.data == "styled_shapes" else DomainFolders(self.data)
-        return list(data.domains)
+        return domains_of(self.data)
+
+
+@cache
+def domains_of(data: str) -> list[str]:
+    """Returns the names of the domains of ``Setting.data``."""
+    module = BUNDLED[data]() if data in BUNDLED else DomainFolders(data)
+    return list(module.domains)
 
 
 @dataclass(frozen=True)

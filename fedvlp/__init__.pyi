@@ -45,6 +45,7 @@ from fedvlp.data import FewClasses as FewClasses
 from fedvlp.data import FGVCAircraft as FGVCAircraft
 from fedvlp.data import Flowers102 as Flowers102
 from fedvlp.data import Food101 as Food101
+from fedvlp.data import IconDomains as IconDomains
 from fedvlp.data import ImageCLEFDA as ImageCLEFDA
 from fedvlp.data import ImageNet as ImageNet
 from fedvlp.data import Office31 as Office31

@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 37_200,
-    "files": 231,
+    "lines": 37_300,
+    "files": 233,
     "lines outside tools and sites": 27_000,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 35_700,
+    "lines of tests": 36_000,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -26,7 +26,7 @@ ROOMS = {  # lines and files of each folder of the library
     "clip": (3200, 15),
     "commands": (656, 4),
     "core": (2900, 15),
-    "data": (4990, 20),
+    "data": (5050, 22),
     "methods": (6000, 41),
     "results": (910, 5),
     "runs": (1000, 7),

@@ -38,6 +38,7 @@ from fedvlp.data.benchmarks.modules import (
 )
 from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
+from fedvlp.data.icon_domains.module import IconDomains
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
 from fedvlp.data.splits import few_shot, stratified_split
@@ -71,6 +72,7 @@ __all__ = [
     "Flowers102",
     "FolderImages",
     "Food101",
+    "IconDomains",
     "ImageCLEFDA",
     "ImageFiles",
     "ImageNet",

@@ -1,0 +1,249 @@
+"""Icons of pinned packages: their names in plain words, their pixels, and which of them show the same drawing.
+
+Each set of icons is a package ``@iconify-json/<set>`` of the npm registry: one JSON with the SVG of each icon by its
+name. ``sets.csv`` pins version and SHA-256 of every one and says what it is used for; ``things.csv`` has things with
+the names that sets give them.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedvlp.utils.errors import UserError
+
+HERE = Path(__file__).parent
+DOMAINS = ("line", "solid", "duotone", "colour", "emoji", "pixel")
+SIDE = 64  # pixels
+
+# Words at the end of an icon's name that tell how it is drawn, not what it shows.
+_STYLE = re.compile(
+    r"-(fill|filled|outlined?|solid|line|linear|bold|thin|light|duotone|regular|sharp|round(ed)?|two-?tone|broken|color"
+    r"|alt\d?|stroke|bulk|flat|duo|small|[ofsbl]|\d+(px)?|one|two|three)$"
+)
+_BRANDS = re.compile("brand|logo", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class IconSet:
+    """A package of icons.
+
+    Attributes:
+        name: of the package, after ``@iconify-json/``.
+        version: of the package.
+        use: a domain of the benchmark, ``validation`` or ``pretraining``.
+        style: pattern that the names of its icons match, where one set holds several styles.
+        licence: SPDX identifier, as the package states it.
+        author: as the package states it.
+        sha256: of the package's archive.
+    """
+
+    name: str
+    version: str
+    use: str
+    style: str
+    licence: str
+    author: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Icon:
+    """One icon: the set that it is from, its name there, and its SVG."""
+
+    of: IconSet
+    name: str
+    svg: str
+
+    @cached_property
+    def words(self) -> str:
+        """What it shows, as its set calls it, without words of style: "birthday cake"."""
+        name = self.name
+        while (shorter := _STYLE.sub("", name)) != name:
+            name = shorter
+        return name.replace("-", " ")
+
+
+@dataclass(frozen=True)
+class Thing:
+    """What icons may show.
+
+    Attributes:
+        name: as a class of the benchmark is called.
+        part: ``seen`` for a class whose name the CLIP was trained on, ``never trained`` for one whose name it was not;
+            ``development`` for no class, never trained either; empty for others.
+        synonyms: whole names of icons that show it.
+    """
+
+    name: str
+    part: str
+    synonyms: tuple[str, ...]
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the benchmark has it."""
+        return self.part in ("seen", "never trained")
+
+
+def icon_sets() -> list[IconSet]:
+    """Returns the pinned sets."""
+    with (HERE / "sets.csv").open(encoding="utf-8", newline="") as file:
+        return [IconSet(row.pop("set"), **row) for row in csv.DictReader(file)]
+
+
+def things() -> list[Thing]:
+    """Returns the things, classes and others."""
+    with (HERE / "things.csv").open(encoding="utf-8", newline="") as file:
+        return [Thing(row["thing"], row["part"], tuple(row["synonyms"].split("; "))) for row in csv.DictReader(file)]
+
+
+def download(sets: Sequence[IconSet], folder: Path) -> None:
+    """Brings the packages of sets that are not in a folder yet, by ``npm pack``.
+
+    Raises:
+        UserError: if there is no npm, it fails, or an archive is not the pinned one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [icons for icons in sets if not _archive(icons, folder).is_file()]
+    npm = shutil.which("npm")
+    if missing and npm is None:
+        raise UserError(f"Expected the command npm, which brings {len(missing)} packages of icons. Install Node.js.")
+    for icons in missing:
+        package = f"@iconify-json/{icons.name}@{icons.version}"
+        finished = subprocess.run([str(npm), "pack", "--silent", package], cwd=folder, capture_output=True, text=True)
+        if finished.returncode:
+            raise UserError(f"npm pack {package} failed: {finished.stderr.strip()}")
+    for icons in sets:
+        archive = _archive(icons, folder)
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if digest != icons.sha256:
+            raise UserError(f"Expected {archive} with SHA-256 {icons.sha256}, found {digest}. Delete it and try again.")
+
+
+def read_icons(icons: IconSet, folder: Path) -> list[Icon]:
+    """Returns the icons of a set in the order of its package, without hidden ones, brands and other styles."""
+    with tarfile.open(_archive(icons, folder)) as archive:
+        content = _member(archive, "package/icons.json")
+        categories = {}
+        if "package/metadata.json" in archive.getnames():
+            categories = _member(archive, "package/metadata.json").get("categories", {})
+    brands = {name for category, names in categories.items() if _BRANDS.search(category) for name in names}
+    found = []
+    for name, icon in content["icons"].items():
+        if icon.get("hidden") or name in brands or not re.search(icons.style, name):
+            continue
+        found.append(Icon(icons, name, _svg(content | icon)))
+    return found
+
+
+def _archive(icons: IconSet, folder: Path) -> Path:
+    return folder / f"iconify-json-{icons.name}-{icons.version}.tgz"
+
+
+def _member(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
+    file = archive.extractfile(name)
+    assert file is not None  # it is no folder
+    content: dict[str, Any] = json.load(file)
+    return content
+
+
+def _svg(icon: dict[str, Any]) -> str:
+    """A square picture of an icon, which is 16 x 16 where its package does not say; what has no colour is black."""
+    width = icon.get("width", 16)
+    height = icon.get("height", 16)
+    side = max(width, height)
+    left = icon.get("left", 0) - (side - width) / 2
+    top = icon.get("top", 0) - (side - height) / 2
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" color="black" '
+        f'viewBox="{left} {top} {side} {side}">{icon["body"]}</svg>'
+    )
+
+
+def render(svg: str) -> UInt8[NDArray[np.uint8], "64 64 4"]:
+    """Returns an SVG's pixels as red, green, blue and opacity, drawn by resvg."""
+    import resvg_py  # nobody but who makes the benchmark anew needs it
+
+    png = resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE, skip_system_fonts=True)
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGBA"))
+
+
+def on_white(pixels: UInt8[NDArray[np.uint8], "... 64 64 4"]) -> UInt8[NDArray[np.uint8], "... 64 64 3"]:
+    """Returns pictures on a white ground."""
+    opacity = pixels[..., 3:].astype(np.uint16)
+    blended = pixels[..., :3] * opacity + 255 * (255 - opacity)
+    return ((blended + 127) // 255).astype(np.uint8)
+
+
+def things_by_words() -> dict[str, Thing]:
+    """Returns for each synonym its thing, written with spaces and, as some sets write it, without."""
+    found = {}
+    for thing in things():
+        for words in thing.synonyms:
+            found[words] = thing
+            found.setdefault(words.replace(" ", ""), thing)
+    return found
+
+
+def has_words_of(words: str, banned: Iterable[str]) -> bool:
+    """Whether some words have, one after another and perhaps in the plural, those of a banned name.
+
+    >>> has_words_of("two paper clips", ["paper clip"]), has_words_of("eclipse", ["clip"])
+    (True, False)
+    """
+    text = f" {words} "
+    return any(f" {name} " in text or f" {name}s " in text or f" {name}es " in text for name in banned)
+
+
+def fingerprints(pictures: UInt8[NDArray[np.uint8], "n 64 64 3"]) -> Float[NDArray[np.float32], "n 768"]:
+    """Returns the ink of each picture on white, cut to its edges, at 16 x 16 in three colours, with mean 0 and norm 1.
+
+    Their products are correlations, whatever the size and place of a drawing and its small details.
+    """
+    prints = np.zeros((len(pictures), 3 * 16 * 16), np.float32)
+    for row, picture in enumerate(pictures):
+        ink = 255 - picture
+        rows = np.flatnonzero(ink.max(axis=(1, 2)) > 16)
+        columns = np.flatnonzero(ink.max(axis=(0, 2)) > 16)
+        if not len(rows):
+            continue
+        box = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
+        small = Image.fromarray(ink).resize((16, 16), Image.Resampling.BOX, box=box)
+        flat = np.asarray(small, np.float32).ravel()
+        flat -= flat.mean()
+        prints[row] = flat / max(float(np.linalg.norm(flat)), 1.0)
+    return prints
+
+
+def by_class(icons: Iterable[Icon]) -> dict[tuple[str, str], list[Icon]]:
+    """Returns the icons of each class in each domain: those whose whole name is one of the class's synonyms.
+
+    A few that show another thing, as a look at all of them told, stand in ``misnamed.csv`` and are left out.
+    """
+    thing_of = things_by_words()
+    with (HERE / "misnamed.csv").open(encoding="utf-8", newline="") as file:
+        misnamed = {(row["set"], row["icon"]) for row in csv.DictReader(file)}
+    found = defaultdict(list)
+    for icon in icons:
+        thing = thing_of.get(icon.words) or thing_of.get(icon.words.replace(" ", ""))
+        if thing is None or not thing.is_class or (icon.of.name, icon.name) in misnamed:
+            continue
+        found[thing.name, icon.of.use].append(icon)
+    return found

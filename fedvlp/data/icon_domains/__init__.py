@@ -1,0 +1,1 @@
+"""IconDomains: real icons in six styles, part of the package. Imports the data module and files."""

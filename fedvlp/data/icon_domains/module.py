@@ -1,0 +1,48 @@
+"""Things that people of many hands drew as icons, in six styles; real images that need no download."""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedvlp.data.files.images import ArrayImages, Images
+from fedvlp.data.module import FederatedDataModule
+
+FOLDER = Path(__file__).parent
+
+
+class IconDomains(FederatedDataModule):
+    """Icons of 109 things, 64 x 64 pixels, in six styles, each of them a domain; part of the package.
+
+    Every domain is drawn by sets of icons of its own, three to twelve of them, and has one to six images of each class.
+    ``LICENCES.md`` beside this file names the sets, their authors and licences.
+    """
+
+    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
+        """Returns the icons of each domain, named ``domain/class/set:icon``, and the names of what they show."""
+        rows = manifest()
+        class_names = sorted({row["class"] for row in rows})
+        label_of = {name: label for label, name in enumerate(class_names)}
+        by_domain = defaultdict(list)
+        for row in rows:
+            by_domain[row["domain"]].append(row)
+        images: dict[str, Images] = {}
+        for domain in sorted(by_domain):
+            with Image.open(FOLDER / f"{domain}.png") as column:
+                side = column.width
+                pixels = np.asarray(column.convert("RGB")).reshape(-1, side, side, 3)
+            labels = [label_of[row["class"]] for row in by_domain[domain]]
+            names = [f"{domain}/{row['class']}/{row['set']}:{row['icon']}" for row in by_domain[domain]]
+            images[domain] = ArrayImages(pixels, labels, names)
+        return images, class_names
+
+
+def manifest() -> list[dict[str, str]]:
+    """Returns a row for each image, in the order of its domain's: domain, class, set, icon, sha256 of its pixels."""
+    with (FOLDER / "manifest.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
