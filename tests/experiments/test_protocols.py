@@ -13,10 +13,8 @@ from experiments.protocols.other_drawings import DATA_SETS, IMAGES_PER_CLASS, wr
 from experiments.protocols.rows import CROSS_DATASET, METHODS, PROTOCOLS, TARGETS
 from experiments.protocols.run import rows_of, study_parser
 from fedvlp import ClassFolders
-from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.data.protocols import PROTOCOLS as ALL_PROTOCOLS
-from fedvlp.utils.config_files import with_config_paths
-from tests.helpers.study_runs import finish
+from tests.helpers.study_runs import finish, parsed
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
     named = set()
     for protocol in PROTOCOLS:
         given = ["--config=methods/promptfl", "--config=data/styled_shapes", *protocol.arguments]
-        config = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
+        config = parsed(given)
         named.add(config.data.init_args.protocol or "leave_domains_out")
     assert named == set(ALL_PROTOCOLS)
 
