@@ -211,13 +211,11 @@ def schedule(step: int, steps: int) -> float:
 
 def train(fabric: Fabric, model: Pretraining, batches: Batches, options: argparse.Namespace) -> Iterator[float]:
     """Trains the model in place, and yields the loss of each step."""
-    # The backward pass of fused attention is slow on CPUs.
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     optimizers = make_optimizers(model, options.rate)
     schedules = [LambdaLR(optimizer, partial(schedule, steps=options.steps)) for optimizer in optimizers]
     wrapped, *wrapped_optimizers = fabric.setup(model, *optimizers)
     for step in range(options.steps):
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention's backward pass is slow on CPUs
             loss = wrapped(batches.draw(step / options.steps))
             fabric.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -271,6 +269,7 @@ def main() -> None:
     options = parse_options()
     fabric = Fabric(accelerator="cpu", devices=options.processes)
     fabric.launch()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # on CPUs, too
     logging.basicConfig(level=logging.INFO if fabric.is_global_zero else logging.WARNING, format="%(message)s")
     with fabric.rank_zero_first():
         corpus = make_corpus(options.packages, options.vocabulary)
