@@ -1,4 +1,8 @@
-"""What many tests need: folders of synthetic images, the tiny CLIP, and runs that leave nothing behind."""
+"""What many tests need: folders of synthetic images, the tiny CLIP, and runs that leave nothing behind.
+
+Fixtures import what is heavy themselves: the process that waits for those of pytest-xdist imports every ``conftest.py``
+before it starts them.
+"""
 
 from __future__ import annotations
 

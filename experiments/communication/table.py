@@ -18,7 +18,7 @@ from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
 from fedvlp.tools.cost.counting import costs
-from fedvlp.utils.config_files import config_names
+from fedvlp.utils.config_files import bundled_configs
 
 README = Path(__file__).with_name("README.md")
 MARK = "<!-- table: written by python -m experiments.communication.table -->\n"
@@ -67,7 +67,7 @@ def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]
 
 def table(claims: Sequence[Claim]) -> str:
     """Returns the table as Markdown; a method whose config is not there is left out."""
-    there = {name.split("/")[-1] for name in config_names()}
+    there = {name.split("/")[-1] for name in bundled_configs()}
     known = networks()
     lines = [list(HEAD), ["---"] * 2 + ["---:"] * 4 + ["---"] * 3]
     lines += [cells(claim, counted(claim), known) for claim in claims if claim.config in there]

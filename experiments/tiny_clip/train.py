@@ -24,12 +24,11 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
 from experiments.tiny_clip.drawings import describe, is_true, pretraining_drawing, scene_codes
-from fedvlp.clip.loading import bundled_config, expand
+from fedvlp.clip.loading import BUNDLED, bundled_config, expand
 from fedvlp.data.styled_shapes.drawings import Scene
 
 _LOG = logging.getLogger(__name__)
 _ATTRIBUTE_WEIGHTS = (0.15, 1.0, 0.6, 0.15, 0.15, 0.15)
-_WEIGHTS = Path(__file__).parents[2] / "fedvlp" / "clip" / "loading" / "tiny" / "weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,8 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=128, help="drawings in a batch")
     parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=0, help="seed of drawings, captions and training")
-    parser.add_argument("--output", type=Path, default=_WEIGHTS, help="file to write")
+    weights = BUNDLED["fedvlp-tiny"] / "weights.safetensors"
+    parser.add_argument("--output", type=Path, default=weights, help="file to write")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     start = time.perf_counter()

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+import fedvlp.clip.conv_vit  # noqa: F401, timm then knows it
 from fedvlp.clip.hugging_face import find_encoder, hub_folder, hub_weights, load_tokenizer
 from fedvlp.clip.tokens import Tokenizer
 from fedvlp.clip.weights import (
@@ -34,11 +35,11 @@ from fedvlp.clip.weights import (
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
 
-BUNDLED_NAME = "fedvlp-tiny"
+BUNDLED = {"fedvlp-small": Path(__file__).parent / "small", "fedvlp-tiny": Path(__file__).parent / "tiny"}
+"""The CLIPs that the package ships, by name: folders with their config and weights."""
 HUB_PREFIX = "hf-hub:"
 FOLDER_PREFIX = "local-dir:"
 QUICK_GELU_SUFFIX = "-quickgelu"
-TINY_FOLDER = Path(__file__).parent / "tiny"
 ImageTransform = Callable[[Image.Image], Tensor]
 
 
@@ -47,11 +48,11 @@ class CLIPSpec:
     """Which CLIP to load, and with which weights.
 
     Args:
-        name: `fedvlp-tiny`, a name that open_clip knows such as `ViT-B-16` or `RN50`, `hf-hub:organisation/model`, or
-            `local-dir:/path/to/folder` with an `open_clip_config.json`, weights, and perhaps a tokenizer's files.
-            With `-quickgelu` behind it, a local file's weights are run with QuickGELU, as OpenAI's must be; a file
-            that is known to be OpenAI's is so anyway.
-        pretrained: `auto` takes the bundled weights of `fedvlp-tiny`, those of a hub's model or folder, and OpenAI's of
+        name: `fedvlp-small` or `fedvlp-tiny`, which come with fedvlp, a name that open_clip knows such as `ViT-B-16` or
+            `RN50`, `hf-hub:organisation/model`, or `local-dir:/path/to/folder` with an `open_clip_config.json`,
+            weights, and perhaps a tokenizer's files. With `-quickgelu` behind it, a local file's weights are run with
+            QuickGELU, as OpenAI's must be; a file that is known to be OpenAI's is so anyway.
+        pretrained: `auto` takes the bundled weights of those two, those of a hub's model or folder, and OpenAI's of
             any other name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or
             `random`. An `open_clip_config.json` beside a file says its activation and how images are made its input;
             a tokenizer beside it is taken before the hub's.
@@ -84,7 +85,7 @@ def resolve(spec: CLIPSpec) -> Blueprint:
     Raises:
         UserError: If the name or the weights are unknown, missing or cannot be downloaded.
     """
-    if spec.name == BUNDLED_NAME:
+    if spec.name in BUNDLED:
         return _resolve_bundled(spec)
     if spec.name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
         return _resolve_described(spec)
@@ -92,11 +93,11 @@ def resolve(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
-    """The tiny CLIP that the package ships."""
-    config = bundled_config()
+    """A CLIP that the package ships."""
+    config = bundled_config(spec.name)
     tokenizer = _bundled_tokenizer(config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
-        return Blueprint(spec.name, config, tokenizer, bundled_state_dict())
+        return Blueprint(spec.name, config, tokenizer, bundled_state_dict(spec.name))
     path = _weights_path(spec, tags=[])
     if path is None:
         return Blueprint(spec.name, config, tokenizer, None)
@@ -104,16 +105,16 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
     return Blueprint(spec.name, config, tokenizer, read_weights(path), options)
 
 
-def bundled_config() -> dict[str, Any]:
-    """Returns the keyword arguments with which open_clip's ``CLIP`` class builds the tiny CLIP."""
-    config: dict[str, Any] = json.loads((TINY_FOLDER / "model.json").read_text(encoding="utf-8"))
+def bundled_config(name: str = "fedvlp-tiny") -> dict[str, Any]:
+    """Returns the keyword arguments with which open_clip's ``CLIP`` class builds a CLIP that the package ships."""
+    config: dict[str, Any] = json.loads((BUNDLED[name] / "model.json").read_text(encoding="utf-8"))
     return config
 
 
-def bundled_state_dict() -> dict[str, Tensor]:
-    """Returns the tiny CLIP's weights in float32, by the names of open_clip's ``CLIP`` class."""
-    stored = load_file(TINY_FOLDER / "weights.safetensors")
-    return expand(stored, int(bundled_config()["text_cfg"]["vocab_size"]))
+def bundled_state_dict(name: str = "fedvlp-tiny") -> dict[str, Tensor]:
+    """Returns the weights of a CLIP that the package ships in float32, by the names of open_clip's ``CLIP`` class."""
+    stored = load_file(BUNDLED[name] / "weights.safetensors")
+    return expand(stored, int(bundled_config(name)["text_cfg"]["vocab_size"]))
 
 
 def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
@@ -136,7 +137,7 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]
     return state
 
 
-# It takes longer to make than all else of the tiny CLIP, and never changes.
+# It takes longer to make than all else of a small CLIP, and never changes.
 @cache
 def _bundled_tokenizer(context_length: int) -> Tokenizer:
     tokenizer: Tokenizer = open_clip.SimpleTokenizer(context_length=context_length)
@@ -201,10 +202,11 @@ def _registered_config(name: str) -> dict[str, Any]:
     # Some names end so in open_clip's own list; for others the suffix only changes the activation.
     base = name if name in registered else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in registered:
-        nearest = nearest_names(name, [BUNDLED_NAME, *registered], count=3, cutoff=0.4)
+        nearest = nearest_names(name, [*BUNDLED, *registered], count=3, cutoff=0.4)
         raise UserError(
-            f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take {BUNDLED_NAME}, a name of "
-            f"open_clip.list_models(), {HUB_PREFIX}organisation/model, or {FOLDER_PREFIX}/path/to/folder."
+            f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take one of "
+            f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {HUB_PREFIX}organisation/model, or "
+            f"{FOLDER_PREFIX}/path/to/folder."
         )
     config: dict[str, Any] = open_clip.get_model_config(base)
     if name.endswith(QUICK_GELU_SUFFIX):

@@ -237,7 +237,9 @@ class FederationCLI(LightningCLI):
     def _dump_config(self) -> None:
         """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
         if not hasattr(self, "config_dump"):
-            text = self.parser.dump(self.config, skip_link_targets=False, skip_unset=False, format="json")
+            text = self.parser.dump(
+                self.config, skip_link_targets=False, skip_unset=False, skip_validation=True, format="json"
+            )
             command = self.config.get("subcommand")
             self.config_dump = json.loads(text)[command] if command else json.loads(text)
 

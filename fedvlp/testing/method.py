@@ -132,9 +132,10 @@ def order_of_clients_and_global_generator_do_not_matter(whole: WholeRun) -> None
 
 
 def takes_part_of_the_clients(whole: WholeRun) -> None:
-    """With one client a round it trains, whichever is drawn."""
-    options = ["--trainer.clients.cohort_size=1", "--trainer.rounds=3", "--trainer.evaluate_every=3"]
-    run = whole.build(*options, "--trainer.runtime.default_callbacks=false")
+    """With one client a round it trains, whichever is drawn; a step of each shows it."""
+    of_rounds = ["--trainer.clients.cohort_size=1", "--trainer.rounds=3", "--trainer.evaluate_every=3"]
+    of_clients = ["--trainer.local.epochs=1", "--trainer.local.steps=1"]
+    run = whole.build(*of_rounds, *of_clients, "--trainer.runtime.default_callbacks=false")
     fit(run)
     history = federation_of(run).run_state.history
     losses = []

@@ -11,7 +11,7 @@ import torchvision.datasets
 
 from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS, prompt_names
 from fedvlp.clip import clean_class_names
-from fedvlp.utils.config_files import config_names, find_config, read_yaml
+from fedvlp.utils.config_files import bundled_configs, find_config, read_yaml
 
 CAMELYON_17 = DATA_SETS["Camelyon17"]
 DOMAIN_NET = DATA_SETS["DomainNet"]
@@ -53,7 +53,7 @@ def test_classes_are_sorted_and_every_spelling_is_known(known):
     for domain in known.domains:
         assert known.domain_of(domain.upper()) == domain
     assert known.domain_of("splits") is None
-    assert known.config in config_names()
+    assert known.config in bundled_configs()
     assert set(known.clip_names) <= set(known.class_names)
 
 

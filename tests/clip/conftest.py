@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import open_clip
 import pytest
-import torch
-from safetensors.torch import save_file
-
-from fedvlp.clip import CLIP, build_model, hugging_face, weights
 
 VIT = {
     "embed_dim": 24,
@@ -30,6 +25,10 @@ def configs():
 
 @pytest.fixture(scope="session")
 def make_clip():
+    import open_clip
+
+    from fedvlp.clip import CLIP, build_model
+
     def make(config, **options):
         tokenizer = open_clip.SimpleTokenizer(context_length=config["text_cfg"]["context_length"])
         return CLIP(build_model(deepcopy(config)), tokenizer, config, **options)
@@ -48,6 +47,10 @@ NAME = "small"
 @pytest.fixture
 def small(monkeypatch, configs):
     """A small architecture under a name that open_clip knows, with and without QuickGELU, and two published tags."""
+    import open_clip
+
+    from fedvlp.clip import build_model, weights
+
     registered = {**open_clip.factory._MODEL_CONFIGS, NAME: configs["vit"], "small-resnet": configs["resnet"]}
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
     tags = {
@@ -63,6 +66,10 @@ def small(monkeypatch, configs):
 
 @pytest.fixture
 def offline(monkeypatch):
+    import open_clip
+
+    from fedvlp.clip import hugging_face
+
     def refuse(*_, **__):
         raise OSError("no route to host")
 
@@ -73,6 +80,8 @@ def offline(monkeypatch):
 @pytest.fixture
 def save():
     """Saves a model's state dict, in the format of the file's suffix, and returns the path as text."""
+    import torch
+    from safetensors.torch import save_file
 
     def save_model(model, path, **extra):
         if path.suffix == ".safetensors":

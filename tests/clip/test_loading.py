@@ -80,8 +80,8 @@ def test_a_hub_model_comes_with_its_config(small, configs, monkeypatch, tmp_path
 
 def test_the_bundled_clip(monkeypatch, configs, tmp_path):
     state = build_model(configs["vit"], seed=9).state_dict()
-    monkeypatch.setattr(loading, "bundled_config", lambda: configs["vit"])
-    monkeypatch.setattr(loading, "bundled_state_dict", lambda: state)
+    monkeypatch.setattr(loading, "bundled_config", lambda _: configs["vit"])
+    monkeypatch.setattr(loading, "bundled_state_dict", lambda _: state)
     assert torch.equal(load_clip("fedvlp-tiny").model.visual.proj, state["visual.proj"])
     assert not torch.equal(load_clip(CLIPSpec("fedvlp-tiny", "random")).model.visual.proj, state["visual.proj"])
     with pytest.raises(UserError, match="random, the path"):

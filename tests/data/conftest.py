@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch import Tensor
 
-from fedvlp.data import ArrayImages, DomainFolders, FederatedDataModule, FolderImages, Images, domain_folders
+if TYPE_CHECKING:
+    from torch import Tensor
 
-CLASSES = ["cat", "dog", "owl"]
-
-
-def to_tensor(image: Image.Image) -> Tensor:
-    """The plainest transform: 8 x 8 pixels in [0, 1]."""
-    pixels = np.asarray(image.resize((8, 8)), dtype=np.float32) / 255
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
-
-
-class Arrays(FederatedDataModule):
-    """Three domains of noise in memory."""
-
-    counts: Mapping[str, tuple[int, ...]] = {"a": (10, 7, 5), "b": (4, 4, 4), "c": (6, 1, 2)}
-
-    def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        domains: dict[str, Images] = {}
-        for name, counts in self.counts.items():
-            labels = np.repeat(np.arange(3), counts)
-            pixels = np.random.default_rng(ord(name[0])).integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
-            domains[name] = ArrayImages(pixels, labels, [f"{name}/{i:03d}" for i in range(len(labels))])
-        return domains, CLASSES
+    from fedvlp.data import DomainFolders, FederatedDataModule
+    from tests.helpers.arrays import Arrays
 
 
 @pytest.fixture
 def arrays() -> type[Arrays]:
+    from tests.helpers.arrays import Arrays
+
     return Arrays
 
 
 @pytest.fixture
 def transform() -> Callable[[Image.Image], Tensor]:
+    from tests.helpers.arrays import to_tensor
+
     return to_tensor
 
 
@@ -73,6 +58,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def folders(tmp_path: Path) -> Callable[..., DomainFolders]:
     """Makes a data module whose cache is the test's own."""
+    from fedvlp.data import DomainFolders
 
     def make(root: Path, **options: object) -> DomainFolders:
         return DomainFolders(str(root), **({"cache_dir": str(tmp_path / "cache")} | options))
@@ -92,6 +78,8 @@ def data(arrays, transform) -> FederatedDataModule:
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the files that are decoded to see whether they can be."""
+    from fedvlp.data import domain_folders
+
     counts = []
     original = domain_folders.unreadable
 
@@ -106,6 +94,8 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lists the rows of the files that are decoded."""
+    from fedvlp.data import FolderImages
+
     rows = []
     read = FolderImages.__getitem__
 

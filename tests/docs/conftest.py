@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.helpers.desk import Desk
+if TYPE_CHECKING:
+    from tests.helpers.desk import Desk
 
 
 @pytest.fixture(scope="session")
 def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
     """The folder, in which runs lie that other tests have made."""
+    from tests.helpers.desk import Desk
+
     desk = Desk(tmp_path_factory.mktemp("desk"))
     desk.lay_out()
     return desk

@@ -150,6 +150,7 @@ def test_the_guide_sets_up_as_the_readme_does():
 
 
 def test_checks_are_those_of_continuous_integration():
-    checks = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    checks = [line.strip() for line in run.splitlines()]
     guide = [line for line in shell(GUIDE) if line.startswith(("ruff", "mypy"))]
     assert guide == [line for line in checks if line.startswith(("ruff", "mypy"))]

@@ -73,7 +73,8 @@ def test_continuous_integration_does_as_the_readme_and_the_check_of_a_clone():
     jobs = steps("ci.yml")
     assert lines(jobs["tests"])[:2] == [install, test]
     assert lines(jobs["lowest"])[-1] == test
-    check = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    check = [line.strip() for line in run.splitlines()]
     assert [line for line in lines(jobs["lint"]) if line != install] == [
         line for line in check if line.startswith(("ruff", "mypy"))
     ]

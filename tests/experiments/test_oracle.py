@@ -9,9 +9,8 @@ import pytest
 from experiments.options import parse
 from experiments.oracle.run import METHODS, STEPS, runs_of, study_parser
 from experiments.oracle.table import table
-from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import with_config_paths
 from tests.helpers.report_runs import write_run
+from tests.helpers.study_runs import parsed
 
 STYLES = ("ink", "photo")
 
@@ -25,7 +24,7 @@ def choice(tmp_path, seeds="0,1"):
 def test_every_round_is_evaluated_and_every_method_has_the_same_steps(tmp_path, config):
     ((run, *_), *_) = runs_of(config, choice(tmp_path))
     given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
-    config_of_run = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
+    config_of_run = parsed(given)
     assert config_of_run.trainer.evaluate_every == 1
     assert config_of_run.trainer.local.steps * (2 if config == "plan" else 1) == STEPS
     assert config_of_run.model.init_args.optimizer.class_path == "torch.optim.AdamW"

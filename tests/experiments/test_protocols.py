@@ -8,10 +8,8 @@ from experiments.options import parse
 from experiments.protocols import table
 from experiments.protocols.rows import METHODS, PROTOCOLS
 from experiments.protocols.run import rows_of, study_parser
-from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.data.protocols import PROTOCOLS as ALL_PROTOCOLS
-from fedvlp.utils.config_files import with_config_paths
-from tests.helpers.study_runs import finish
+from tests.helpers.study_runs import finish, parsed
 
 
 @pytest.fixture
@@ -24,8 +22,7 @@ def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
     choice = parse(study_parser(""), ["--data", "icon_domains", "--held_out", "pixel", "--seeds", "0"])
     for protocol in PROTOCOLS:
         ((run,),) = protocol.runs("promptfl", choice)
-        given = ["--config=methods/promptfl", *run.setting.arguments, *run.overrides]
-        config = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None).config
+        config = parsed(["--config=methods/promptfl", *run.setting.arguments, *run.overrides])
         named.add(config.data.init_args.protocol or "leave_domains_out")
     assert named == set(ALL_PROTOCOLS)
 

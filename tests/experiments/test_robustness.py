@@ -7,9 +7,7 @@ import pytest
 
 from experiments.robustness.run import ATTACKS, RULES, Cell, chosen, runs_of, short_names, study_parser
 from experiments.robustness.table import main, table
-from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import with_config_paths
-from tests.helpers.study_runs import finish
+from tests.helpers.study_runs import finish, parsed
 
 SMALL = ["--methods=promptfl", "--hostile=0,3", "--attacks=sign_flip,backdoor"]
 
@@ -21,11 +19,10 @@ def test_every_run_can_be_parsed(rule, attack, tmp_path):
     cell = Cell("promptfl", 3, attack, rule)
     ((run,),) = cell.runs(choice)
     assert set(cell.overrides) < set(run.arguments)
-    given = with_config_paths(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
-    cli = ParsingCLI(run=False, args=given, save_config_callback=None)
-    assert cli.config.trainer.clients.attack.init_args.clients == 3
-    assert (cli.config.trainer.server.aggregation is None) == (rule == "mean")
-    assert cli.config.data.init_args.partition.init_args.num_clients == 10
+    config = parsed(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
+    assert config.trainer.clients.attack.init_args.clients == 3
+    assert (config.trainer.server.aggregation is None) == (rule == "mean")
+    assert config.data.init_args.partition.init_args.num_clients == 10
 
 
 def test_without_hostile_clients_all_attacks_are_one_run(tmp_path):

@@ -16,11 +16,9 @@ from experiments.fair_comparison.run import tried
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.commands.cli import main
-from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.tools.sweep.jobs import Job, Status
-from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
-from tests.helpers.study_runs import finish
+from tests.helpers.study_runs import finish, parsed
 
 STUDIES = [load_study(name) for name in study_names()]
 BY_NAME = pytest.mark.parametrize("study", STUDIES, ids=study_names())
@@ -143,13 +141,13 @@ def arguments_of_all() -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("given", arguments_of_all())
 def test_every_row_is_accepted_by_the_command_line(given):
-    ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None)
+    parsed(given)
 
 
 def test_a_row_that_the_command_line_refuses():
     for wrong in ("--model.key_init=none", "--model.expert=1"):
         with pytest.raises((SystemExit, UserError)):
-            ParsingCLI(run=False, args=with_config_paths(["--config=methods/trip", wrong]), save_config_callback=None)
+            parsed(["--config=methods/trip", wrong])
 
 
 def test_what_a_study_says_after_its_common_arguments():
@@ -206,11 +204,11 @@ def test_the_fair_comparison_has_every_method():
 def test_the_fair_comparison_gives_every_method_the_same_steps(method, setting):
     run = method.run(setting, "ink", 0, RATES[0] if method.trains else None)
     given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
-    cli = ParsingCLI(run=False, args=with_config_paths(given), save_config_callback=None)
-    assert cli.config.data.init_args.batch_size == 32
+    config = parsed(given)
+    assert config.data.init_args.batch_size == 32
     phases = 2 if method.config == "plan" else 1
     together = len(setting.domains()) - 1 if "centralised" in method.title else 1
-    assert cli.config.trainer.local.steps * phases == STEPS * together
+    assert config.trainer.local.steps * phases == STEPS * together
 
 
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])

@@ -71,19 +71,20 @@ def test_truth_by_hand():
     assert is_true(np.concatenate([red_striped, striped]), scenes).tolist() == [[False, True], [True, True]]
 
 
-def test_bundled_weights_load_strictly_and_are_the_same_at_each_load():
-    state = loading.bundled_state_dict()
-    model = CLIP(**loading.bundled_config())
+@pytest.mark.parametrize("name", loading.BUNDLED)
+def test_bundled_weights_load_strictly_and_are_the_same_at_each_load(name):
+    state = loading.bundled_state_dict(name)
+    model = CLIP(**loading.bundled_config(name))
     model.load_state_dict(state, strict=True)
     assert all(value.dtype == torch.float32 for value in state.values())
-    assert model.encode_image(torch.zeros(2, 3, 64, 64)).shape == (2, model.visual.output_dim)
-    assert sum(file.stat().st_size for file in loading.TINY_FOLDER.iterdir()) < 8e6
-    again = loading.bundled_state_dict()
-    assert all(torch.equal(state[name], again[name]) for name in state)
+    assert model.encode_image(torch.zeros(2, 3, 64, 64)).shape == model.encode_text(torch.ones(2, 77).long()).shape
+    assert sum(file.stat().st_size for file in loading.BUNDLED[name].iterdir()) < 8e6
+    again = loading.bundled_state_dict(name)
+    assert all(torch.equal(state[key], again[key]) for key in state)
 
 
 def test_trained_rows_are_put_where_they_belong():
-    stored = load_file(loading.TINY_FOLDER / "weights.safetensors")
+    stored = load_file(loading.BUNDLED["fedvlp-tiny"] / "weights.safetensors")
     weight = loading.expand(stored, 49408)["token_embedding.weight"]
     rows = stored["token_embedding.index"].long()
     assert torch.equal(weight[rows], stored["token_embedding.rows"].float())

@@ -121,6 +121,7 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
 )
 def test_options_of_local_training_and_of_rounds(options, tmp_path, image_root):
     config = method_config("plan", **options)
+    config["model"]["init_args"]["templates"] = 1  # of the teacher, at each site
     simulated, deployed = both(tmp_path, image_root, config, augmentation="crop_flip", shots=3)
     assert_equal_runs(simulated, deployed)
 

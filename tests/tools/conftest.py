@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedvlp.data import DomainFolders
-from tests.helpers.runs import make_run
-from tests.tools.pretrained.conftest import finish
-
 
 @pytest.fixture
 def folders(image_root, clip):
     """Returns a function to a data module of two clients, bound to the tiny CLIP's transform."""
+    from fedvlp.data import DomainFolders
 
     def made(**options):
         data = DomainFolders(str(image_root), held_out="photo", cache_dir=None, **options)
@@ -28,6 +25,9 @@ def folders(image_root, clip):
 @pytest.fixture(scope="session")
 def finished_trip(image_root, tmp_path_factory):
     """The folder of a run of one round, with its config."""
+    from tests.helpers.runs import make_run
+    from tests.tools.pretrained.conftest import finish
+
     made = make_run(image_root, tmp_path_factory.mktemp("finished"), "trip", "--trainer.rounds=1")
     folder = finish(made)
     (folder / "config.yaml").write_text(made.parser.dump(made.config, skip_unset=False), encoding="utf-8")

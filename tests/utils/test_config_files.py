@@ -8,12 +8,12 @@ import open_clip
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import config_names, find_config, in_order, names_a_method, with_config_paths
+from fedvlp.utils.config_files import bundled_configs, find_config, in_order, names_a_method, with_config_paths
 from fedvlp.utils.errors import UserError
 
 
 def test_configs_are_found_by_name():
-    assert "quickstart" in config_names()
+    assert "quickstart" in bundled_configs()
     assert find_config("trip") == find_config("methods/trip") == find_config("methods/trip.yaml")
     assert Path(find_config("trip")).is_file()
     with pytest.raises(UserError, match="Did you mean 'quickstart'"):
@@ -46,7 +46,7 @@ def test_the_order_of_options_does_not_matter():
     ]
 
 
-@pytest.mark.parametrize("name", [name for name in config_names() if name.startswith("rules/")])
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("rules/")])
 def test_a_method_and_a_rule_are_two_configs(name):
     given = ["--config=methods/promptfl", f"--config={name}", "--config=data/styled_shapes"]
     plain, ruled = [
@@ -64,7 +64,7 @@ def test_a_method_and_a_rule_are_two_configs(name):
 
 
 @pytest.mark.parametrize("method", ["promptfl", "zero_shot"])
-@pytest.mark.parametrize("name", [name for name in config_names() if name.startswith("clip/")])
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("clip/")])
 def test_a_method_and_a_clip_are_two_configs(name, method):
     given = [f"--config=methods/{method}", f"--config={name}", "--config=data/styled_shapes"]
     plain, other = [

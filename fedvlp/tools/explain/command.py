@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.clip.loading import BUNDLED_NAME
+from fedvlp.clip.loading import BUNDLED
 from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
@@ -193,9 +193,9 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
     """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV."""
     if not text_prompts(run.module):
         raise UserError(f"{run.name} learns no vectors that stand among words.")
-    if run.clip.spec.name == BUNDLED_NAME and run.clip.spec.pretrained == "auto" and not is_asked_for:
+    if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_asked_for:
         raise UserError(
-            f"{BUNDLED_NAME} has learned few words, and those nearest to a vector mean nothing. "
+            f"{run.clip.spec.name} has learned few words, and those nearest to a vector mean nothing. "
             "Ask for them with --what words."
         )
     prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))

@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.catalog.description import DESCRIPTIONS
-from fedvlp.clip.loading import FOLDER_PREFIX, HUB_PREFIX
+from fedvlp.clip.loading import BUNDLED, FOLDER_PREFIX, HUB_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_columns, column_titles
 from fedvlp.runs.run_folder import run_of
@@ -25,7 +25,7 @@ from fedvlp.utils.text_table import markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
 """Options that are paths, also where they are relative."""
-TINY_CLIP = "The tiny CLIP comes with fedvlp and is under the Apache licence 2.0."
+BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0."
 OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
@@ -168,8 +168,8 @@ def clip_licence(clip: Mapping[str, Any]) -> str:
     """A sentence on the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`."""
     name = str(clip.get("name", ""))
     pretrained = str(clip.get("pretrained", ""))
-    if name == "fedvlp-tiny" and pretrained == "auto":
-        return TINY_CLIP
+    if name in BUNDLED and pretrained == "auto":
+        return BUNDLED_CLIP
     # A name on the hub, or a folder, says nothing of who published the weights.
     if name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
         return OTHER_CLIP

@@ -50,7 +50,7 @@ def run(train, tmp_path):
 @pytest.fixture
 def learned_words(monkeypatch):
     """Takes the tiny CLIP's words for learned ones, as those of other CLIPs are."""
-    monkeypatch.setattr("fedvlp.tools.explain.command.BUNDLED_NAME", "")
+    monkeypatch.setattr("fedvlp.tools.explain.command.BUNDLED", {})
 
 
 def names(folder):

