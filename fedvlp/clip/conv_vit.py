@@ -7,13 +7,12 @@ from typing import Any
 
 from timm.layers.hybrid_embed import HybridEmbed
 from timm.layers.norm import LayerNorm2d
-from timm.models import register_model
+from timm.models import is_model, register_model
 from timm.models.vision_transformer import VisionTransformer
 from timm.models.vision_transformer_hybrid import ConvStem
 from torch import nn
 
 
-@register_model
 def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransformer:
     """Returns a ViT for 64 x 64 pixels whose 8 x 8 tokens come from convolutions, with random weights.
 
@@ -37,3 +36,8 @@ def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransform
         class_token=False,
         embed_layer=partial(HybridEmbed, backbone=stem, proj=False),
     )
+
+
+# timm would warn of a name that it has, as of a module that a notebook loads again.
+if not is_model(conv_vit_64.__name__):
+    register_model(conv_vit_64)
