@@ -1,6 +1,6 @@
 """Makes the images of IconDomains anew: ``python -m experiments.icon_domains.build``.
 
-Needs npm and ``pip install resvg-py==0.5.0``; takes about a minute.
+Needs npm and ``pip install resvg-py==0.5.0``; takes seconds.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0.
 OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
-DRAWN = "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0."
+BUNDLED_DATA = {
+    "IconDomains": "The icons of IconDomains have the licences of their sets; none of them is here.",
+    "StyledShapes": "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0.",
+}
 
 
 def push_to_hub(
@@ -216,8 +219,8 @@ def _facts(record: Record) -> str:
 
 def _data_licence(record: Record) -> str:
     name = _data_name(record)
-    if name == "StyledShapes":
-        return DRAWN
+    if name in BUNDLED_DATA:
+        return BUNDLED_DATA[name]
     for description in DESCRIPTIONS:
         if description.name == name:
             licence = f" (licence, as far as known: {description.licence})" if description.licence else ""
