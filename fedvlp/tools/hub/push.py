@@ -154,7 +154,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         facts=_facts(record),
         license=license,
         clip_licence=clip_licence(classifier.method.describe()["clip"]),
-        data_licence=markdown_text(_data_licence(record)),
+        data_licence=markdown_text(data_licence(_data_name(record))),
     )
 
 
@@ -217,8 +217,8 @@ def _facts(record: Record) -> str:
     return markdown_table(["", ""], ["---", "---"], body)
 
 
-def _data_licence(record: Record) -> str:
-    name = _data_name(record)
+def data_licence(name: str) -> str:
+    """Returns whose the images are, as far as it is known, in a clause or a sentence for the card."""
     if name in BUNDLED_DATA:
         return BUNDLED_DATA[name]
     for description in DESCRIPTIONS:

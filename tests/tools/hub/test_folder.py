@@ -13,7 +13,7 @@ import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
-from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of, write_folder
+from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, data_licence, paper_of, write_folder
 
 
 def logits_of(classifier):
@@ -99,6 +99,14 @@ def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
 )
 def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
     assert clip_licence({"name": name, "pretrained": pretrained}) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("IconDomains", "the licences of their sets"), ("StyledShapes", "Apache"), ("mine", "whoever trained it")],
+)
+def test_whose_images_a_model_saw_is_said(name, expected):
+    assert expected in data_licence(name)
 
 
 def test_every_method_names_its_paper():
