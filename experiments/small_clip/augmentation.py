@@ -11,6 +11,7 @@ from torch.nn import functional
 
 _WIDEST = 33  # squares of pixel art, and one more
 _COARSEST = 14
+_PIXEL_ART = 0.2  # part of the pictures
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Augmentation:
 
     def pixelate(self, images: Float[Tensor, "B 3 64 64"]) -> None:
         """Makes some images pixel art in place, most of them with hard edges."""
-        chosen = torch.randperm(len(images), generator=self.generator)[: int(0.12 * self.strength * len(images))]
+        chosen = torch.randperm(len(images), generator=self.generator)[: int(_PIXEL_ART * self.strength * len(images))]
         if not len(chosen):
             return
         squares = int(torch.randint(_COARSEST, _WIDEST, (1,), generator=self.generator))
