@@ -35,6 +35,7 @@ from fedvlp.clip.loading import BUNDLED, bundled_config, expand
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES
 
 NAME = "fedvlp-small"
+_LONGEST_PROMPT = 40  # tokens
 _LOG = logging.getLogger(__name__)
 
 
@@ -118,7 +119,17 @@ class Batches:
             template = PAIR_TEMPLATES[self.choose(len(PAIR_TEMPLATES))]
             texts.append(template.format(self.corpus.names[left], self.corpus.names[right]))
         positive[:pairs] |= positive.flip(0)[:pairs]
-        return self.corpus.tokens(texts), torch.cat([positive, torch.eye(images, pairs, dtype=torch.bool)], dim=1)
+        tokens = self.behind_words(self.corpus.tokens(texts))
+        return tokens, torch.cat([positive, torch.eye(images, pairs, dtype=torch.bool)], dim=1)
+
+    def behind_words(self, tokens: Int[Tensor, "texts length"]) -> Int[Tensor, "texts longer"]:
+        """Returns captions of a fifth of the batches behind random words, as names stand behind a learned prompt."""
+        if self.choose(5):
+            return tokens
+        shape = (len(tokens), 1 + self.choose(_LONGEST_PROMPT))
+        start_and_end = 2
+        words = torch.randint(len(self.corpus.words) - start_and_end, shape, generator=self.generator)
+        return torch.cat([tokens[:, :1], words, tokens[:, 1:]], dim=1)
 
     def template(self) -> str:
         """Returns no template, the most common one or any, so that names count more."""
