@@ -71,7 +71,7 @@ class StudyRun:
 
     Attributes:
         config: name of the method's config.
-        held_out: the held-out domain; none if every domain has clients.
+        held_out: the held-out domain, or several, a+b; none if every domain has clients.
         seed: seed of prompts and batches; data and keys are the same for all.
         setting: data, CLIP and where the run is.
         overrides: arguments of ``fedvlp`` that make it a variant of the config.
@@ -89,6 +89,11 @@ class StudyRun:
         return [f"--config=methods/{self.config}", *self.setting.arguments, *self.overrides]
 
     @property
+    def held_out_domains(self) -> list[str]:
+        """The names of the held-out domains."""
+        return self.held_out.split("+") if self.held_out else []
+
+    @property
     def name(self) -> str:
         """The run's folder below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
         changes = "".join("-" + re.sub(r"^[^=]*\.", "", argument) for argument in self.overrides[:3])
@@ -99,7 +104,8 @@ class StudyRun:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of ``fedvlp`` that make it."""
         choices = (*self._choices, "--trainer.runtime.num_threads=1", "--trainer.enable_progress_bar=false")
-        return fit_arguments(choices, self.held_out, self.seed, self.setting.output, self.name)
+        held_out = f"[{','.join(self.held_out_domains)}]" if self.held_out else None
+        return fit_arguments(choices, held_out, self.seed, self.setting.output, self.name)
 
     @property
     def job(self) -> Job:

@@ -49,8 +49,8 @@ class Compared:
     ) -> StudyRun:
         """Returns one training with AdamW of this learning rate, measured after half of the rounds and at its end."""
         half = f"--trainer.evaluate_every={(rounds + 1) // 2}"
-        clients = len(setting.domains()) - 1 if self.centralised else 1
-        steps = f"--trainer.local.steps={clients * self.steps}"
+        sources = len(setting.domains()) - (len(held_out.split("+")) if held_out else 0)
+        steps = f"--trainer.local.steps={(sources if self.centralised else 1) * self.steps}"
         return StudyRun(self.config, held_out, seed, setting, (*SAME, half, steps, *self.overrides, *adamw(rate)))
 
 

@@ -34,8 +34,8 @@ def cells(method: Compared, runs: SeededRuns, choice: Choice) -> list[str]:
     role = tested_role(runs)
     by_domain = []
     for of_domain in zip(*runs, strict=True):
-        if of_domain[0].held_out is not None:
-            by_domain.append(spread([run.accuracy(role) for run in of_domain]))
+        for name in of_domain[0].held_out_domains:
+            by_domain.append(spread([run.accuracy(f"held_out/{name}") for run in of_domain]))
     means = [spread(seed_means(runs, kind)) for kind in (role, "validation")]
     every = list(chain.from_iterable(runs))
     seconds = statistics.median(run.record.seconds for run in every)
@@ -79,7 +79,7 @@ def table(choice: Choice) -> str:
             done.append((method, runs))
         else:
             left_out.append(method.title)
-    columns = [name for name in choice.held_out if name is not None]
+    columns = [name for group in choice.held_out if group for name in group.split("+")]
     head = ["method", "teacher", "learning rate", *columns, "mean", "source validation"]
     head += ["gain of the second half", "parameters sent", "seeds", "seconds a run"]
     parts = ["Not run yet.", markdown(head, [cells(method, runs, choice) for method, runs in done], texts=3)]

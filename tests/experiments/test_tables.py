@@ -9,7 +9,7 @@ import pytest
 
 from experiments.fair_comparison import table as fair_table
 from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS
-from experiments.fair_comparison.run import chosen_rate, runs_of, tried
+from experiments.fair_comparison.run import all_tried, chosen_rate, runs_of, tried
 from experiments.options import parse, shared_parser
 from experiments.quickstart import run as quickstart
 from experiments.quickstart.setting import setting as quickstart_setting
@@ -94,6 +94,17 @@ def test_fair_comparison_chooses_each_domains_rate_on_its_own_source_validation(
     assert "| PLAN | 60 templates | 0.001, 0.003 | 62.0 ± 2.0 | 62.0 ± 2.0 | 62.0 ± 2.0 |" in text
     assert "| +5.5, rising | 7 | 2 | 2 |" in text
     assert "Not run yet: zero-shot CLIP, " in text
+
+
+def test_domains_that_are_held_out_together_have_a_column_each(tmp_path):
+    given = ["--output", str(tmp_path), "--held_out", "ink+photo,line+solid", "--seeds", "0"]
+    choice = parse(shared_parser("", ROUNDS), given)
+    for run, accuracy in zip(all_tried(METHODS[0], choice), (60.0, 70.0), strict=True):
+        finish(run, accuracy)
+    assert "--data.held_out=[ink,photo]" in all_tried(METHODS[0], choice)[0].arguments
+    text = fair_table.table(choice)
+    assert "| ink | photo | line | solid | mean |" in text
+    assert "| 60.0 | 60.0 | 70.0 | 70.0 | 65.0 |" in text
 
 
 def test_fair_comparison_takes_the_smallest_of_equal_rates(tmp_path):

@@ -25,12 +25,12 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 ROUNDS = 2
 ARGUMENTS = (
-    "--data=tests.golden.few_shapes.FewShapes",
-    "--data.held_out=photo",
+    "--data=tests.golden.few_icons.FewIcons",
+    "--data.held_out=pixel",
     "--data.batch_size=8",
     "--data.shots=1",
     "--data.validation_fraction=0.25",
-    "--model.clip.name=fedvlp-tiny",
+    "--model.clip.name=fedvlp-small",
     f"--trainer.rounds={ROUNDS}",
     "--trainer.local.epochs=1",
     "--trainer.local.steps=2",

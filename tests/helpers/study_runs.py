@@ -31,6 +31,7 @@ def finish(run: StudyRun, held_out: float, protocol: str = "held-out domain: ink
     folder = run.setting.output / run.name / "2020-01-01"
     folder.mkdir(parents=True)
     scores = {"held_out": held_out, "test": held_out, "validation": held_out / 2}
+    scores |= {f"held_out/{name}": held_out for name in run.held_out_domains}
     accuracy = {"zero-shot CLIP": {"held_out": 1.0}, "last round (3)": scores}
     summary = {
         "model": {"class_path": "fedvlp.Method", "init_args": {}, "clip_fingerprint": "0"},
