@@ -18,7 +18,8 @@ class Choice:
     Attributes:
         options: all parsed options, those of the study too.
         setting: data, CLIP, folder and further arguments.
-        held_out: the domains held out in turn, or groups of them, a+b; a single none stands for a run in which every domain has clients.
+        held_out: the domains held out in turn, or groups of them, a+b; a single none stands for a run in which every
+            domain has clients.
         seeds: seeds of training.
         workers: runs at a time.
     """
@@ -46,7 +47,10 @@ def shared_parser(description: str | None, rounds: int | None = None) -> argpars
         "--data", default="styled_shapes", help="icon_domains, styled_shapes, or a folder DOMAIN/CLASS/image"
     )
     parser.add_argument("--clip", default="fedvlp-tiny", help="name of the frozen CLIP, such as ViT-B-16")
-    parser.add_argument("--held_out", help="domains held out in turn, a,b,c; groups of them, a+b,c+d; all; or none, where all have clients")
+    parser.add_argument(
+        "--held_out",
+        help="domains held out in turn, a,b,c; groups of them, a+b,c+d; all; or none, where all have clients",
+    )
     parser.add_argument("--seeds", default="0,1,2", help="seeds of training, a,b,c")
     parser.add_argument("--rounds", type=int, default=rounds, help="rounds of every run, instead of each config's")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time, each on one core")

@@ -35,6 +35,12 @@ from fedvlp.clip.loading import BUNDLED, bundled_config, expand
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES
 
 NAME = "fedvlp-small"
+PROCESSES = 2
+"""Each with batches of its own."""
+VOCABULARY = 8000
+"""Words."""
+CHECK_EVERY = 400
+"""Steps; then weights are saved."""
 _LONGEST_PROMPT = 40  # tokens
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +61,35 @@ class Words(nn.Module):
     def forward(self, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts length width"]:
         """Returns the embeddings of tokens."""
         return functional.embedding(tokens, self.rows())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How fedvlp-small is trained.
+
+    Args:
+        steps: Number of steps.
+        batch_size: Images in a batch of a process.
+        more_names: Names in a batch that have no image there.
+        rate: Highest learning rate of AdamW; Muon's is 10 times that.
+        power: Of a name's number of authors, by which its icons are drawn.
+        colour: How many times as often icons in colour are drawn.
+        plain: Part of the steps with icons as they were drawn.
+        pairs: Part of the images with two icons.
+        places: Places of an image that are looked at.
+        whole: Part of the steps after which images are seen whole.
+    """
+
+    steps: int = 10_000
+    batch_size: int = 96
+    more_names: int = 256
+    rate: float = 2e-3
+    power: float = 2.0
+    colour: float = 6.0
+    plain: float = 0.06
+    pairs: float = 0.06
+    places: int = 32
+    whole: float = 0.85
 
 
 @dataclass(frozen=True)
@@ -81,33 +116,33 @@ class Batches:
 
     Args:
         corpus: Icons and names.
-        options: Of the command line.
+        recipe: How many of what.
         seed: Of all draws.
     """
 
-    def __init__(self, corpus: Corpus, options: argparse.Namespace, seed: int) -> None:
+    def __init__(self, corpus: Corpus, recipe: Recipe, seed: int) -> None:
         self.corpus = corpus
-        self.options = options
+        self.recipe = recipe
         self.generator = torch.Generator().manual_seed(seed)
-        self.weights = corpus.weights(options.power, options.colour)
+        self.weights = corpus.weights(recipe.power, recipe.colour)
         self.frequent = corpus.frequent()
 
     def draw(self, progress: float) -> Batch:
         """Returns a batch for a time of training from 0 to 1: harder pictures, and at last whole ones."""
-        options = self.options
-        strength = 0.0 if progress < options.plain else min(1.0, 0.5 + (progress - options.plain) / 0.2)
-        pairs = int(options.pairs * options.batch_size) if strength == 1 else 0
-        count = options.batch_size + options.more_names
+        recipe = self.recipe
+        strength = 0.0 if progress < recipe.plain else min(1.0, 0.5 + (progress - recipe.plain) / 0.2)
+        pairs = int(recipe.pairs * recipe.batch_size) if strength == 1 else 0
+        count = recipe.batch_size + recipe.more_names
         rows = torch.multinomial(self.weights, count, replacement=True, generator=self.generator)
         names = self.corpus.name[rows]
-        rows = rows[: options.batch_size]
+        rows = rows[: recipe.batch_size]
         pictures = torch.from_numpy(self.corpus.pictures[self.corpus.rows[rows].numpy()])
         is_black = torch.from_numpy(self.corpus.is_black[rows.numpy()])
         images = Augmentation(self.generator, strength)(pictures, is_black, pairs)
         labels = self.frequent[names[: len(rows)]]
         labels[:pairs] = -1
         tokens, positive = self.captions(names, len(rows), pairs)
-        kept = None if progress >= options.whole else self.inked(images, options.places)
+        kept = None if progress >= recipe.whole else self.inked(images, recipe.places)
         return Batch(normalised(images), kept, tokens, positive, labels)
 
     def captions(self, names: Int[Tensor, "names"], images: int, pairs: int) -> tuple[Tensor, Tensor]:
@@ -162,10 +197,9 @@ class Pretraining(nn.Module):
     Args:
         vectors: Of the words.
         frequent: How many names are frequent.
-        head_weight: Of the head's loss.
     """
 
-    def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int, head_weight: float) -> None:
+    def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int) -> None:
         super().__init__()
         config = bundled_config(NAME)
         config["text_cfg"]["vocab_size"] = len(vectors)
@@ -173,7 +207,6 @@ class Pretraining(nn.Module):
         self.clip.token_embedding = Words(vectors, config["text_cfg"]["width"])
         self.clip.to(memory_format=torch.channels_last)  # in which convolutions are fast
         self.head = nn.Linear(config["embed_dim"], frequent)
-        self.head_weight = head_weight
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """Returns the loss: images to captions and back, all true ones alike, and images to frequent names."""
@@ -188,7 +221,7 @@ class Pretraining(nn.Module):
         by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0).clamp(min=1)
         contrastive = (by_image.mean() + by_text.sum() / batch.positive.any(dim=0).sum()) / 2
         named = functional.cross_entropy(scores.float(), batch.labels, ignore_index=-1)
-        loss: Tensor = contrastive + self.head_weight * named
+        loss: Tensor = contrastive + named
         return loss
 
     def encode_image(self, images: Float[Tensor, "B 3 64 64"], kept: Tensor | None) -> Float[Tensor, "B d"]:
@@ -220,14 +253,15 @@ def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / 60, (1 - step / steps) / 0.7)
 
 
-def train(fabric: Fabric, model: Pretraining, batches: Batches, options: argparse.Namespace) -> Iterator[float]:
+def train(fabric: Fabric, model: Pretraining, batches: Batches) -> Iterator[float]:
     """Trains the model in place, and yields the loss of each step."""
-    optimizers = make_optimizers(model, options.rate)
-    schedules = [LambdaLR(optimizer, partial(schedule, steps=options.steps)) for optimizer in optimizers]
+    steps = batches.recipe.steps
+    optimizers = make_optimizers(model, batches.recipe.rate)
+    schedules = [LambdaLR(optimizer, partial(schedule, steps=steps)) for optimizer in optimizers]
     wrapped, *wrapped_optimizers = fabric.setup(model, *optimizers)
-    for step in range(options.steps):
+    for step in range(steps):
         with sdpa_kernel(SDPBackend.MATH):  # fused attention's backward pass is slow on CPUs
-            loss = wrapped(batches.draw(step / options.steps))
+            loss = wrapped(batches.draw(step / steps))
             fabric.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in wrapped_optimizers:
@@ -257,20 +291,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons and vectors")
     add("--output", type=Path, default=BUNDLED[NAME] / "weights.safetensors", help="file to write")
-    add("--steps", type=int, default=10000, help="number of steps")
-    add("--processes", type=int, default=2, help="number of processes, each with batches of its own")
-    add("--batch_size", type=int, default=96, help="images in a batch of a process")
-    add("--more_names", type=int, default=256, help="names in a batch that have no image there")
-    add("--rate", type=float, default=2e-3, help="highest learning rate of AdamW; Muon's is 10 times that")
-    add("--vocabulary", type=int, default=8000, help="number of words")
-    add("--power", type=float, default=2.0, help="power of a name's authors by which its icons are drawn")
-    add("--colour", type=float, default=6.0, help="how many times as often icons in colour are drawn")
-    add("--plain", type=float, default=0.06, help="part of the steps with icons as they were drawn")
-    add("--pairs", type=float, default=0.06, help="part of the images with two icons")
-    add("--places", type=int, default=32, help="places of an image that are looked at")
-    add("--whole", type=float, default=0.85, help="part of the steps after which images are seen whole")
-    add("--head_weight", type=float, default=1.0, help="weight of the loss of frequent names")
-    add("--check_every", type=int, default=400, help="steps between checks, at which weights are saved")
+    add("--steps", type=int, default=Recipe.steps, help="number of steps")
     add("--seed", type=int, default=0, help="seed of weights and batches")
     return parser.parse_args(arguments)
 
@@ -278,28 +299,29 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Reads the command line, trains and saves."""
     options = parse_options()
-    fabric = Fabric(accelerator="cpu", devices=options.processes)
+    recipe = Recipe(options.steps)
+    fabric = Fabric(accelerator="cpu", devices=PROCESSES)
     fabric.launch()
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # on CPUs, too
     logging.basicConfig(level=logging.INFO if fabric.is_global_zero else logging.WARNING, format="%(message)s")
     with fabric.rank_zero_first():
-        corpus = make_corpus(options.packages, options.vocabulary)
+        corpus = make_corpus(options.packages, VOCABULARY)
     seed_everything(options.seed, verbose=False)
-    model = Pretraining(corpus.vectors, int(corpus.frequent().max()) + 1, options.head_weight)
+    model = Pretraining(corpus.vectors, int(corpus.frequent().max()) + 1)
     counts = (len(corpus.rows), len(corpus.names), sum(value.numel() for value in model.clip.parameters()))
     _LOG.info("%d icons, %d names, %d parameters", *counts)
-    _LOG.info("%s", vars(options))
+    _LOG.info("seed %d, %s", options.seed, recipe)
     validation = Validation.read(options.packages, corpus.tokens)
-    batches = Batches(corpus, options, seed=options.seed * options.processes + fabric.global_rank)
+    batches = Batches(corpus, recipe, seed=options.seed * PROCESSES + fabric.global_rank)
     losses: list[float] = []
     start = time.perf_counter()
-    for step, loss in enumerate(train(fabric, model, batches, options), start=1):
+    for step, loss in enumerate(train(fabric, model, batches), start=1):
         losses.append(loss)
-        if step % options.check_every and step != options.steps:
+        if step % CHECK_EVERY and step != recipe.steps:
             continue
         seconds = time.perf_counter() - start
-        images = step * options.batch_size * options.processes
-        mean = np.mean(losses[-options.check_every :])
+        images = step * recipe.batch_size * PROCESSES
+        mean = np.mean(losses[-CHECK_EVERY:])
         if fabric.is_global_zero:
             _LOG.info("%d images, %.0f s: loss %.3f, %s", images, seconds, mean, validation.measure(model.clip))
             save(model.clip, corpus.words, options.output)

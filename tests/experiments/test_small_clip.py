@@ -14,7 +14,7 @@ from experiments.small_clip import corpus
 from experiments.small_clip.augmentation import Augmentation
 from experiments.small_clip.corpus import banned_names, corpus_of, icons_of, token_vectors
 from experiments.small_clip.probe import few_shot, retrieval, row
-from experiments.small_clip.train import Batches, Pretraining, parse_options, save, schedule, train
+from experiments.small_clip.train import Batches, Pretraining, Recipe, save, schedule, train
 from experiments.small_clip.validation import Validation
 from fedvlp.clip.loading import bundled_config, expand
 
@@ -35,8 +35,8 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def options():
-    return parse_options(["--batch_size", "6", "--more_names", "2", "--pairs", "0.34", "--steps", "30", "--plain", "1"])
+def recipe():
+    return Recipe(steps=30, batch_size=6, more_names=2, pairs=0.34, plain=1.0)
 
 
 def test_icons_of_banned_names_and_of_many_sizes_are_left_out(monkeypatch):
@@ -100,8 +100,8 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     assert (left * rows).sum() / left.sum() + 5 < (right * rows).sum() / right.sum()
 
 
-def test_captions_of_a_batch_are_true_of_their_images(small, options):
-    batches = Batches(small, options, seed=1)
+def test_captions_of_a_batch_are_true_of_their_images(small, recipe):
+    batches = Batches(small, recipe, seed=1)
     names = torch.tensor([2, 0, 2, 1, 0])
     tokens, positive = batches.captions(names, images=4, pairs=1)
     assert positive.tolist() == [
@@ -117,10 +117,10 @@ def test_captions_of_a_batch_are_true_of_their_images(small, options):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch 2.9 brings Muon")
-def test_training_learns_and_what_is_saved_is_what_was_trained(small, options, tmp_path):
+def test_training_learns_and_what_is_saved_is_what_was_trained(small, recipe, tmp_path):
     torch.manual_seed(0)
-    model = Pretraining(small.vectors, frequent=1, head_weight=0.5)
-    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, options, seed=0), options))
+    model = Pretraining(small.vectors, frequent=1)
+    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
     assert len(losses) == 30
     assert np.mean(losses[-10:]) < np.mean(losses[:10])
     save(model.clip, small.words, tmp_path / "weights.safetensors")
@@ -129,6 +129,18 @@ def test_training_learns_and_what_is_saved_is_what_was_trained(small, options, t
     loaded.load_state_dict(expand(load_file(tmp_path / "weights.safetensors"), config["text_cfg"]["vocab_size"]))
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(loaded.encode_image(images), model.encode_image(images, None), atol=0.02, rtol=0.02)
+
+
+def test_captions_stand_behind_random_words_at_times(small, recipe):
+    batches = Batches(small, recipe, seed=0)
+    captions = small.tokens(["red bell", "fish"])
+    longer = [batches.behind_words(captions) for _ in range(100)]
+    assert 10 < sum(tokens.shape[1] > captions.shape[1] for tokens in longer) < 35
+    longest = max(longer, key=lambda tokens: tokens.shape[1])
+    end = captions.shape[1] - 1
+    assert torch.equal(longest[:, -end:], captions[:, 1:])
+    assert not torch.equal(longest[0, 1:-end], longest[1, 1:-end])
+    assert longest[:, 1:-end].max() < len(small.words) - 2, "neither a start nor an end"
 
 
 def test_the_learning_rate_rises_and_falls():
