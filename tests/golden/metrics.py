@@ -25,8 +25,9 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 ROUNDS = 2
 ARGUMENTS = (
-    "--data=tests.golden.few_icons.FewIcons",
-    "--data.held_out=pixel",
+    "--data=IconDomains",
+    "--data.num_classes=12",
+    "--data.held_out=[pixel,emoji,colour]",
     "--data.batch_size=8",
     "--data.shots=1",
     "--data.validation_fraction=0.25",

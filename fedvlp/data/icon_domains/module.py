@@ -6,12 +6,15 @@ import csv
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fedvlp.data.files.images import ArrayImages, Images
 from fedvlp.data.module import FederatedDataModule
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import PositiveInt
 
 FOLDER = Path(__file__).parent
 
@@ -21,24 +24,37 @@ class IconDomains(FederatedDataModule):
 
     Every domain is drawn by sets of icons of its own, three to twelve of them, and has one to six images of each class.
     ``LICENCES.md`` beside this file names the sets, their authors and licences.
+
+    Args:
+        num_classes: Only the first things in the alphabet, so many of them, for short runs; the benchmark is all 109.
+        **options: The arguments of FederatedDataModule.
     """
+
+    def __init__(self, num_classes: PositiveInt | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.num_classes = num_classes
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the icons of each domain, named ``domain/class/set:icon``, and the names of what they show."""
         rows = manifest()
         class_names = sorted({row["class"] for row in rows})
+        if self.num_classes is not None:
+            if not 2 <= self.num_classes <= len(class_names):
+                raise UserError(f"Expected num_classes from 2 to {len(class_names)}, found {self.num_classes}.")
+            class_names = class_names[: self.num_classes]
         label_of = {name: label for label, name in enumerate(class_names)}
         by_domain = defaultdict(list)
         for row in rows:
             by_domain[row["domain"]].append(row)
         images: dict[str, Images] = {}
-        for domain in sorted(by_domain):
+        for domain, of_domain in sorted(by_domain.items()):
             with Image.open(FOLDER / f"{domain}.png") as column:
                 side = column.width
                 pixels = np.asarray(column.convert("RGB")).reshape(-1, side, side, 3)
-            labels = [label_of[row["class"]] for row in by_domain[domain]]
-            names = [f"{domain}/{row['class']}/{row['set']}:{row['icon']}" for row in by_domain[domain]]
-            images[domain] = ArrayImages(pixels, labels, names)
+            kept = [place for place, row in enumerate(of_domain) if row["class"] in label_of]
+            labels = [label_of[of_domain[place]["class"]] for place in kept]
+            names = ["{domain}/{class}/{set}:{icon}".format_map(of_domain[place]) for place in kept]
+            images[domain] = ArrayImages(pixels[kept], labels, names)
         return images, class_names
 
 

@@ -5,9 +5,11 @@ from collections import Counter
 from itertools import combinations
 
 import numpy as np
+import pytest
 
 from fedvlp.data import IconDomains
 from fedvlp.data.icon_domains.module import FOLDER, manifest
+from fedvlp.utils.errors import UserError
 
 
 def test_each_style_is_a_domain_and_draws_every_class():
@@ -47,3 +49,20 @@ def test_no_set_draws_for_two_domains_and_each_has_its_licence():
 
 def test_it_is_small_enough_to_come_with_the_package():
     assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 3e6
+
+
+def test_the_first_things_alone_are_the_same_images():
+    whole = IconDomains()
+    few = IconDomains(num_classes=5)
+    assert few.class_names == whole.class_names[:5]
+    for domain, images in few.images.items():
+        places = np.flatnonzero(np.asarray(whole.images[domain].labels) < 5)
+        assert images.names == [whole.images[domain].names[place] for place in places]
+        assert np.array_equal(np.asarray(images[-1]), np.asarray(whole.images[domain][int(places[-1])]))
+        assert np.array_equal(images.labels, whole.images[domain].labels[places])
+
+
+@pytest.mark.parametrize("number", [1, 110])
+def test_no_class_and_more_than_there_are_is_an_error(number):
+    with pytest.raises(UserError, match=f"num_classes from 2 to 109, found {number}"):
+        IconDomains(num_classes=number).load_domains()
