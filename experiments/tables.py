@@ -48,7 +48,7 @@ def describe(runs: SeededRuns) -> str:
     run = runs[0][0]
     held_out = ""
     if run.held_out is not None:
-        held_out = f"each of {', '.join(str(other.held_out) for other in runs[0])} held out in turn; "
+        held_out = f"held out in turn: {', '.join(str(other.held_out) for other in runs[0])}; "
     protocol = re.sub(r"held-out domain: [^;]*; ", "", run.summary["protocol"])
     seeds = ", ".join(str(of_seed[0].seed) for of_seed in runs)
     model = run.setting.clip

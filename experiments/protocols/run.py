@@ -1,4 +1,4 @@
-"""Makes the runs of all protocols: four methods, each with the same steps and the same optimizer.
+"""Makes the runs of all protocols: seven methods, each with the same steps and the same optimizer.
 
 ``python -m experiments.protocols.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
 again, so a study that was stopped goes on.

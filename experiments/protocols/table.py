@@ -48,7 +48,7 @@ def section(protocol: Measured, choice: Choice) -> str:
     first = next(iter(done.values()))
     said = first[0][0].summary["protocol"]
     if protocol.holds_out:
-        said = f"each domain held out in turn; such as: {said}"
+        said = f"held out in turn: {', '.join(map(str, choice.held_out))}; such as: {said}"
     lines = [zero_shot_cells(protocol, first), *(cells(title, protocol, runs) for title, runs in done.items())]
     table = markdown(["method", *protocol.columns, "seeds"], lines)
     missing = [title for title in METHODS if title not in done]
