@@ -27,8 +27,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 
-from experiments.small_clip.augmentation import Augmentation
-from experiments.small_clip.corpus import PAIR_TEMPLATES, Corpus, make_corpus
+from experiments.small_clip.augmentation import COLOURS, LOOKS, Augmentation
+from experiments.small_clip.corpus import LOOKS as LOOKS_OF_SETS
+from experiments.small_clip.corpus import LOOKS_TEMPLATES, PAIR_TEMPLATES, Corpus, make_corpus
 from experiments.small_clip.validation import Validation
 from experiments.tiny_clip.train import encode_text
 from fedvlp.clip.loading import BUNDLED, bundled_config, expand
@@ -41,6 +42,10 @@ VOCABULARY = 8000
 """Words."""
 CHECK_EVERY = 400
 """Steps; then weights are saved."""
+_NOT = {"pixel art": tuple(COLOURS), "colourful": tuple(LOOKS_OF_SETS)}
+_NOT |= {colour: tuple(other for other in LOOKS if other != colour) for colour in COLOURS}
+_NOT |= {look: (*(other for other in LOOKS_OF_SETS if other != look), "pixel art") for look in LOOKS_OF_SETS}
+"""What is not said of a picture that looks so, at least seldom."""
 _LONGEST_PROMPT = 40  # tokens
 _LOG = logging.getLogger(__name__)
 
@@ -78,9 +83,10 @@ class Recipe:
         pairs: Part of the images with two icons.
         places: Places of an image that are looked at.
         whole: Part of the steps after which images are seen whole.
+        looks: Images in a batch whose captions say how they look.
     """
 
-    steps: int = 10_000
+    steps: int = 8_800
     batch_size: int = 96
     more_names: int = 256
     rate: float = 2e-3
@@ -90,6 +96,7 @@ class Recipe:
     pairs: float = 0.06
     places: int = 32
     whole: float = 0.85
+    looks: int = 16
 
 
 @dataclass(frozen=True)
@@ -138,15 +145,20 @@ class Batches:
         rows = rows[: recipe.batch_size]
         pictures = torch.from_numpy(self.corpus.pictures[self.corpus.rows[rows].numpy()])
         is_black = torch.from_numpy(self.corpus.is_black[rows.numpy()])
-        images = Augmentation(self.generator, strength)(pictures, is_black, pairs)
+        images, changed = Augmentation(self.generator, strength)(pictures, is_black, pairs)
+        looks = [LOOKS[new] if new >= 0 else self.corpus.looks[row] for new, row in zip(changed, rows, strict=True)]
         labels = self.frequent[names[: len(rows)]]
         labels[:pairs] = -1
-        tokens, positive = self.captions(names, len(rows), pairs)
+        tokens, positive = self.captions(names, looks, pairs)
         kept = None if progress >= recipe.whole else self.inked(images, recipe.places)
         return Batch(normalised(images), kept, tokens, positive, labels)
 
-    def captions(self, names: Int[Tensor, "names"], images: int, pairs: int) -> tuple[Tensor, Tensor]:
-        """Returns captions of all names and of pairs, and which are true of the first names, which images have."""
+    def captions(self, names: Int[Tensor, "names"], looks: Sequence[str], pairs: int) -> tuple[Tensor, Tensor]:
+        """Returns captions, and which of them are true of the first names, those of images.
+
+        They are of all names, of pairs, and, of images of which it is known, how they look and how they do not.
+        """
+        images = len(looks)
         unique = torch.unique(names)
         texts = [self.template().format(self.corpus.names[name]) for name in unique.tolist()]
         positive = names[:images, None] == unique
@@ -154,8 +166,16 @@ class Batches:
             template = PAIR_TEMPLATES[self.choose(len(PAIR_TEMPLATES))]
             texts.append(template.format(self.corpus.names[left], self.corpus.names[right]))
         positive[:pairs] |= positive.flip(0)[:pairs]
+        own = torch.eye(images, dtype=torch.bool)
+        told = [index for index in range(pairs, images - pairs) if looks[index]][: self.recipe.looks]
+        for index in told:
+            template = LOOKS_TEMPLATES[self.choose(len(LOOKS_TEMPLATES))]
+            others = _NOT[looks[index]]
+            for look in (looks[index], others[self.choose(len(others))]):
+                texts.append(template.format(look=look, name=self.corpus.names[names[index]]))
+        of_looks = torch.stack([own[:, told], torch.zeros(images, len(told), dtype=torch.bool)], dim=2).flatten(1)
         tokens = self.behind_words(self.corpus.tokens(texts))
-        return tokens, torch.cat([positive, torch.eye(images, pairs, dtype=torch.bool)], dim=1)
+        return tokens, torch.cat([positive, own[:, :pairs], of_looks], dim=1)
 
     def behind_words(self, tokens: Int[Tensor, "texts length"]) -> Int[Tensor, "texts longer"]:
         """Returns captions of a fifth of the batches behind random words, as names stand behind a learned prompt."""
