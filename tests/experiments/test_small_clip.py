@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from experiments.icon_domains.icons import Icon, IconSet, things
 from experiments.small_clip import corpus
-from experiments.small_clip.augmentation import Augmentation
+from experiments.small_clip.augmentation import LOOKS, Augmentation, named
 from experiments.small_clip.corpus import banned_names, corpus_of, icons_of, token_vectors
 from experiments.small_clip.probe import few_shot, retrieval, row
 from experiments.small_clip.train import Batches, Pretraining, Recipe, save, schedule, train
@@ -73,6 +73,7 @@ def _few():
         np.ones(3, bool),
         ["a", "b"],
         torch.tensor([0, 1, 1]),
+        [""] * 3,
         torch.tensor([1, 1]),
         torch.arange(2),
         torch.zeros(2, 100),
@@ -91,7 +92,8 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     pictures[1, 32:, :, 3] = 255
     layers = torch.from_numpy(pictures)
     black = torch.tensor([True, True])
-    plain = Augmentation(torch.Generator().manual_seed(3), 0.0)(layers, black, 0)
+    plain, looks = Augmentation(torch.Generator().manual_seed(3), 0.0)(layers, black, 0)
+    assert looks.tolist() == [-1, -1]
     assert torch.equal(plain[:, :, ::63, 5], torch.tensor([[0.0, 1.0], [1.0, 0.0]])[:, None].expand(2, 3, 2))
     changed = Augmentation(torch.Generator().manual_seed(3), 1.0)
     side_by_side = changed.move(layers.permute(0, 3, 1, 2).float(), 1)[0, 3]
@@ -100,17 +102,38 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     assert (left * rows).sum() / left.sum() + 5 < (right * rows).sum() / right.sum()
 
 
+def test_changed_pictures_are_called_by_their_colour_or_pixel_art():
+    colours = torch.tensor([[0.9, 0.1, 0.1], [0.1, 0.2, 0.9], [0.0, 0.0, 0.0]])
+    assert [LOOKS[place] for place in named(colours[:2])] == ["red", "blue"]
+    assert named(colours[2:]).tolist() == [-1]
+    pictures = torch.zeros(200, 64, 64, 5, dtype=torch.uint8)
+    pictures[:, 8:56, 8:56, 3:] = 255
+    images, looks = Augmentation(torch.Generator().manual_seed(0), 1.0)(pictures, torch.ones(200, dtype=torch.bool), 0)
+    middle = images[looks == LOOKS.index("red"), :, 32, 32].mean(dim=0)
+    assert middle[0] > middle[1:].max() + 0.4
+    assert (looks == LOOKS.index("pixel art")).sum() == 40
+
+
+def test_icons_look_as_their_names_say():
+    names = ("bell-outline", "bell-fill", "filled-bell", "bell-bold-duotone", "bell", "line-chart")
+    icons = [Icon(SET, name, "") for name in names]
+    found = [corpus.look(icon, is_black=True) for icon in icons]
+    assert found == ["outlined", "filled", "filled", "two-tone", "", ""]
+    assert corpus.look(icons[0], is_black=False) == "colourful"
+
+
 def test_captions_of_a_batch_are_true_of_their_images(small, recipe):
     batches = Batches(small, recipe, seed=1)
     names = torch.tensor([2, 0, 2, 1, 0])
-    tokens, positive = batches.captions(names, images=4, pairs=1)
+    tokens, positive = batches.captions(names, ["red"] * 4, pairs=1)
+    tokens, positive, of_looks = tokens[:4], positive[:, :4], positive[:, 4:]
     assert positive.tolist() == [
         [False, True, True, True],
         [True, False, False, False],
         [False, False, True, False],
         [False, True, False, False],
     ]
-    assert len(tokens) == 4
+    assert of_looks.tolist() == [[False] * 4, [True, False, False, False], [False, False, True, False], [False] * 4]
     ink = torch.ones(1, 3, 64, 64)
     ink[:, :, 20:24, 42:44] = 0
     assert batches.inked(ink, places=1).tolist() == [[2 * 8 + 5]]
