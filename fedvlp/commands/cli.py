@@ -79,6 +79,7 @@ COMMANDS = (
     Command("compare", "tools.compare.command:run_compare", "Put runs into tables, beside the papers' numbers."),
     Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and refuse other numbers."),
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
+    Command("tune", "tools.tune.command:run_tune", "Choose options of methods on source validation, and run them."),
     Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
     Command("convert", "tools.hub.command:run_convert", "Make a trained model of the prompts of a Dassl checkpoint."),
     Command("push", "tools.hub.command:run_push", "Put what a run learned on the Hugging Face hub."),

@@ -81,6 +81,7 @@ class Record:
         seconds: time of all rounds.
         versions: of fedvlp, Python and the packages that numbers depend on.
         metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
+        tuning: how ``fedvlp tune`` chose its options; empty if nobody did.
     """
 
     folder: Path
@@ -100,6 +101,7 @@ class Record:
     seconds: float
     versions: Mapping[str, str]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    tuning: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
@@ -149,6 +151,7 @@ class Record:
             seconds=float(summary.get("seconds", 0.0)),
             versions={name: str(version) for name, version in summary["versions"].items()},
             metrics=metrics,
+            tuning=_tuning(summary.get("tuning", {})),
         )
 
     @property
@@ -199,6 +202,11 @@ class Record:
     @property
     def settings(self) -> str:
         """A digest, equal for runs that differ only in seed, images and held-out domains: those of one table's row."""
+        # What was searched differs between held-out domains, whose runs are one row all the same.
+        if self.tuning:
+            return digest([self.method, self.tuning["of"], self.tuning["search"], self.tuning["trials"], self.rounds])[
+                :12
+            ]
         # The seed and the images are left out, since runs of other seeds and domains fill the same row.
         how = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
         return digest([*how, self.is_centralised])[:12]
@@ -385,6 +393,14 @@ def _about(record: Record) -> dict[str, Any]:
         "bytes": counts.get("upload_bytes", 0) + counts.get("download_bytes", 0),
         "seconds": record.seconds,
     }
+
+
+def _tuning(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a summary has of a search, with its types checked."""
+    if not content:
+        return {}
+    texts = {"of": str(content["of"]), "search": [str(text) for text in content["search"]]}
+    return {**content, **texts, "trials": int(content["trials"])}
 
 
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:

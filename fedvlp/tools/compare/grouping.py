@@ -196,8 +196,10 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
     labels: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for settings, record in examples.items():
-        alike = [settings_of(other) for key, other in examples.items() if kinds[key] == kinds[settings]]
-        remarks = ", ".join([CENTRALISED] * record.is_centralised + _own_options(record, alike))
+        others = [other for key, other in examples.items() if kinds[key] == kinds[settings] and not other.tuning]
+        alike = [settings_of(other) for other in others]
+        own = [f"best of {record.tuning['trials']}"] if record.tuning else _own_options(record, alike)
+        remarks = ", ".join([CENTRALISED] * record.is_centralised + own)
         label = f"{kinds[settings][0]} ({remarks})" if remarks else kinds[settings][0]
         # Two rows may differ in what a label can't show, and need two names all the same.
         counts[label] += 1

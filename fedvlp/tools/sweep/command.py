@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ from jsonargparse.typing import PositiveInt
 
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.tools.compare.command import run_compare
-from fedvlp.tools.sweep.jobs import SlurmArray, SweepProgress, run_jobs
-from fedvlp.tools.sweep.plan import make_sweep, read_sweep
+from fedvlp.tools.sweep.jobs import Job, SlurmArray, SweepProgress, run_jobs
+from fedvlp.tools.sweep.plan import Sweep, make_sweep, read_sweep
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import locked
 
@@ -26,60 +27,122 @@ SLURM_OPTIONS = (
 """Options of ``sbatch``, with underscores."""
 
 
+STOPPED = 130
+"""Exit code of what Ctrl-C stopped."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line, and the file that it names, ask for.
+
+    Attributes:
+        options: the parsed command line.
+        plan: methods, held-out domains and seeds.
+        output: folder of the runs.
+        launcher: as the file has it; ``local`` if it has none.
+        note: what is printed first.
+    """
+
+    options: argparse.Namespace
+    plan: Sweep
+    output: Path
+    launcher: Any
+    note: str
+
+    @classmethod
+    def read(cls, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Request:
+        """Parses a command line; runs are below ``runs`` if it does not say where."""
+        own, of_fit = split_arguments(arguments)
+        options = parser.parse_args(own)
+        content = read_sweep(options.file) if options.file else {}
+        chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
+        content |= {name: value for name, value in chosen.items() if value is not None}
+        name = options.file.stem if options.file else parser.prog.split()[-1]
+        output = options.output or Path("runs", name)
+        return cls(
+            options, make_sweep(content, of_fit), output, content.get("launcher", "local"), content.get("note", "")
+        )
+
+    def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
+        """Makes the runs of a folder that are missing, here or by Slurm, and returns how far they are.
+
+        Raises:
+            UserError: if another sweep works in the folder.
+            KeyboardInterrupt: if it was stopped.
+        """
+        array = _slurm_array(self.launcher, self.options, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with locked(folder / SWEEP_FILE, wait=False):
+                progress = SweepProgress(folder, jobs)
+                if array is not None and progress.missing:
+                    _submit(progress, array, self.options.workers)
+                else:
+                    _make_here(progress, folder, self.options.workers, devices)
+                return progress
+        except BlockingIOError:
+            raise UserError(
+                f"Another sweep is working in {folder}. Wait for its end, or choose another --output."
+            ) from None
+
+
 def run_sweep(arguments: Sequence[str]) -> int:
     """Makes the runs that are missing and returns the exit code: 1 if any run failed, 130 if the sweep was stopped."""
-    of_sweep, of_fit = split_arguments(arguments)
-    options = _parser().parse_args(of_sweep)
-    content = read_sweep(options.file) if options.file else {}
-    chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
-    content |= {name: value for name, value in chosen.items() if value is not None}
-    plan = make_sweep(content, of_fit)
-    output = options.output or Path("runs", options.file.stem if options.file else "sweep")
-    array = _slurm_array(content.get("launcher", "local"), options, output)
+    parser = axes_parser(
+        "fedvlp sweep",
+        "Make a run for each method, held-out domain and seed. Called again, it resumes with what is "
+        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
+        "fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
+        "--output runs/first --data.root photos --trainer.rounds 10",
+    )
+    request = Request.read(parser, arguments)
     # Whatever can be wrong is found before the first run: later it would cost hours.
     from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices  # parsing needs PyTorch
 
+    plan = request.plan
     configs = parse_methods(plan)
     domains: dict[str, list[str]] = {}
-    jobs = plan.jobs({label: domains_in_turn(plan, config, domains) for label, config in configs.items()}, output)
+    in_turn = {label: domains_in_turn(plan, config, domains) for label, config in configs.items()}
+    jobs = plan.jobs(in_turn, request.output)
     devices = visible_devices(configs.values())
-    if content.get("note"):
-        sys.stdout.write(f"{content['note'].strip()}\n")
-    if options.dry_run:
-        for job in jobs:
-            sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
+    if request.note:
+        sys.stdout.write(f"{request.note.strip()}\n")
+    if request.options.dry_run:
+        print_jobs(jobs)
         return 0
-    output.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(output / SWEEP_FILE, wait=False):
-            progress = SweepProgress(output, jobs)
-            if array is not None and progress.missing:
-                return _submit(progress, array, options.workers)
-            workers = options.workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
-            return _make_here(progress, output, workers, devices)
-    except BlockingIOError:
-        raise UserError(
-            f"Another sweep is working in {output}. Wait for its end, or choose another --output."
-        ) from None
-
-
-def _make_here(progress: SweepProgress, output: Path, workers: int, devices: Sequence[str]) -> int:
-    """Makes the missing runs on this machine, prints the table of all, and returns the exit code."""
-    missing = progress.missing
-    sys.stdout.write(f"{len(progress.jobs)} runs in {output}, {len(missing)} of them missing; {workers} at a time\n")
-    try:
-        run_jobs(missing, workers, progress.report, devices)
+        progress = request.make(jobs, request.output, devices)
     except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command resumes with what is missing\n")
-        return 130
-    progress.write()
+        return STOPPED
+    if progress.is_submitted:
+        return 0
     if len(progress.missing) < len(progress.jobs):
-        run_compare([str(output), "--row=last"])
+        run_compare([str(request.output), "--row=last"])
     return progress.print_failures()
 
 
-def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> int:
-    """Submits the missing runs, unless some of the sweep's are in the queue already; returns the exit code."""
+def print_jobs(jobs: Sequence[Job]) -> None:
+    """Prints runs and their commands, in place of making them."""
+    for job in jobs:
+        sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
+
+
+def _make_here(progress: SweepProgress, folder: Path, workers: int | None, devices: Sequence[str]) -> None:
+    """Makes the missing runs on this machine."""
+    at_a_time = workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
+    missing = progress.missing
+    sys.stdout.write(f"{len(progress.jobs)} runs in {folder}, {len(missing)} of them missing; {at_a_time} at a time\n")
+    try:
+        run_jobs(missing, at_a_time, progress.report, devices)
+    except KeyboardInterrupt:
+        sys.stderr.write("fedvlp: stopped; the same command resumes with what is missing\n")
+        raise
+    progress.write()
+
+
+def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> None:
+    """Submits the missing runs, unless some of the sweep's are in the queue already."""
+    progress.is_submitted = True
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {array.folder}, {len(missing)} of them missing; ")
     # A run must not be made twice at the same time, and the queue does not tell which runs its tasks are.
@@ -89,7 +152,6 @@ def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> 
         sys.stdout.write(f"submitted as the array {array.submit(missing, workers)}\n")
     sys.stdout.write(f"cancel them: scancel --me --name={array.name}; call this again once none is queued\n")
     progress.write()
-    return 0
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -112,22 +174,16 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return of_command, [*of_fit, *arguments[end + 1 :]]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fedvlp sweep",
-        description="Make a run for each method, held-out domain and seed. Called again, it resumes with what is "
-        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
-        epilog="fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
-        "--output runs/first --data.root photos --trainer.rounds 10",
-        allow_abbrev=False,
-    )
+def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Returns a parser of methods, held-out domains, seeds, and where and how their runs are made."""
+    parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     add = parser.add_argument
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, help="configs of methods, a,b,c")
     add("--held_out", type=_words, help="domains held out in turn, a,b,c; none; or all (if not given)")
     add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
-    add("--output", type=Path, help="folder of the runs; runs/sweep or runs/<file> if not given")
+    add("--output", type=Path, help="folder of the runs; below runs, named after the command or file, if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
     add("--dry_run", action="store_true", help="only print the runs")
     add("--launcher", choices=("local", "slurm"), help="where runs are made; local if not given")

@@ -87,11 +87,13 @@ class SweepProgress:
 
     Attributes:
         entries: what the file says of each run, by its name; also of runs of earlier calls with other arguments.
+        is_submitted: whether missing runs are Slurm's to make.
     """
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
         self.path = folder / SWEEP_FILE
         self.jobs = jobs
+        self.is_submitted = False
         try:
             self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):

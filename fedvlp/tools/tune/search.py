@@ -1,0 +1,133 @@
+"""Which values of options are tried: a grid, or draws that are the same for the same seed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jsonargparse import Namespace
+
+from fedvlp.utils.errors import UserError
+
+AUTO = "auto"
+LEARNING_RATE = "model.optimizer.lr"
+_AUTO_FACTOR = 10.0  # by which a rate is at most changed
+_DISTRIBUTION = re.compile(r"(loguniform|uniform|integer)\(([^,()]+),([^,()]+)\)")
+
+Trial = tuple[str, ...]
+"""Arguments of ``fedvlp fit`` that make a trial of a method; none for the method's config as it is."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The values that an option may take.
+
+    Attributes:
+        option: its name without dashes, such as ``model.optimizer.lr``.
+        distribution: ``loguniform``, ``uniform`` or ``integer`` (uniform, with both ends); empty for ``values``.
+        low, high: ends of the distribution.
+        values: each of them as likely, and all that a grid tries.
+    """
+
+    option: str
+    distribution: str = ""
+    low: float = 0.0
+    high: float = 0.0
+    values: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Space:
+        """Reads a space such as ``model.optimizer.lr=loguniform(1e-4,1e-2)`` or ``model.prompt_length=4,16``.
+
+        Raises:
+            UserError: if it is none.
+        """
+        option, _, given = text.partition("=")
+        expected = "OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or values A,B,C"
+        error = UserError(f"Expected --search auto or {expected}, with LOW below HIGH; found {text!r}.")
+        if "." not in option or option.startswith("-") or not given:
+            raise error
+        found = _DISTRIBUTION.fullmatch(given.replace(" ", ""))
+        if found is None:
+            if "(" in given:
+                raise error
+            return cls(option, values=tuple(given.split(",")))
+        try:
+            low, high = float(found[2]), float(found[3])
+        except ValueError:
+            raise error from None
+        is_wrong = found[1] == "integer" and not (low.is_integer() and high.is_integer())
+        if is_wrong or not low < high or (found[1] == "loguniform" and low <= 0):
+            raise error
+        return cls(option, found[1], low, high)
+
+    def draw(self, generator: random.Random) -> str:
+        """Returns a value, of four digits where it is drawn from an interval."""
+        if self.distribution == "loguniform":
+            return f"{math.exp(generator.uniform(math.log(self.low), math.log(self.high))):.4g}"
+        if self.distribution == "uniform":
+            return f"{generator.uniform(self.low, self.high):.4g}"
+        if self.distribution == "integer":
+            return str(generator.randint(int(self.low), int(self.high)))
+        return generator.choice(self.values)
+
+
+def spaces_of(config: Namespace, search: Sequence[str]) -> list[Space]:
+    """Returns the spaces of those options that a method has.
+
+    ``auto`` is its learning rate, from a tenth to ten times that of its config.
+
+    Args:
+        config: the method's parsed configuration.
+        search: texts of spaces, or ``auto``.
+    """
+    spaces = []
+    for text in search:
+        space = _automatic(config) if text == AUTO else Space.parse(text)
+        if space is not None and _has(config, space.option):
+            spaces.append(space)
+    return spaces
+
+
+def _has(config: Namespace, option: str) -> bool:
+    """Whether a method has an option; those of data and trainer are there for all."""
+    part, name = option.split(".")[:2]
+    return part != "model" or name in config.model.get("init_args", {})
+
+
+def _automatic(config: Namespace) -> Space | None:
+    rate = config.get("model.init_args.optimizer.init_args.lr")
+    if rate is None:
+        return None
+    return Space(LEARNING_RATE, "loguniform", rate / _AUTO_FACTOR, rate * _AUTO_FACTOR)
+
+
+def trials_of(spaces: Sequence[Space], number: int | None, seed: int) -> list[Trial]:
+    """Returns the trials of a method: the grid of all values, or the config as it is and draws, so many in all.
+
+    The first trials of a larger number are those of a smaller one.
+
+    Raises:
+        UserError: if a grid is wanted of a distribution.
+    """
+    if not spaces:
+        return [()]
+    if number is None:
+        if drawn := [space.option for space in spaces if space.distribution]:
+            raise UserError(f"Say by --trials how many values of {drawn[0]} are drawn; a grid needs values A,B,C.")
+        values = itertools.product(*(space.values for space in spaces))
+        return [_arguments(spaces, each) for each in values]
+    drawn_trials: list[Trial] = [()]
+    for trial in range(1, number):
+        # A generator for each, so that another option beside it changes no draw.
+        values_of_trial = [space.draw(random.Random(f"{seed} {trial} {space.option}")) for space in spaces]
+        drawn_trials.append(_arguments(spaces, values_of_trial))
+    return list(dict.fromkeys(drawn_trials))
+
+
+def _arguments(spaces: Sequence[Space], values: Sequence[str]) -> Trial:
+    return tuple(f"--{space.option}={value}" for space, value in zip(spaces, values, strict=True))

@@ -1,0 +1,113 @@
+"""``fedvlp tune`` as users call it, and that held-out images choose nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from fedvlp.commands.cli import main
+from fedvlp.results import load_record
+from fedvlp.tools.compare.tables import tables
+from fedvlp.tools.sweep.jobs import Status
+from fedvlp.tools.tune.choice import Choice
+from tests.helpers.images import draw
+
+
+def here(jobs, workers, report, devices):
+    """Makes runs as a sweep does, but sequentially and in this process."""
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        code = main(job.arguments)
+        report(job, Status("done", 1.0) if job.is_done else Status("failed", error=f"exit code {code}"))
+
+
+@pytest.fixture
+def command(image_root, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", here)
+    axes = ["--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
+    more = [
+        f"--data.root={image_root}",
+        f"--data.cache_dir={tmp_path / 'cache'}",
+        "--data.batch_size=4",
+        "--model.clip.name=fedvlp-tiny",
+        "--trainer.rounds=1",
+        "--trainer.accelerator=cpu",
+    ]
+    return ["tune", "--config=data/folders", *axes, *more]
+
+
+def test_the_choice_is_run_with_all_seeds_and_said_in_summaries(command, tmp_path, capsys):
+    output = tmp_path / "tuned"
+    assert main([*command, f"--output={output}"]) == 0
+    printed = capsys.readouterr().out
+    assert "promptfl (best of 2)" in printed
+    assert "oracle, not allowed" in printed
+    tuned = json.loads((output / "tune.json").read_text())
+    assert [choice["method"] for choice in tuned["choices"]] == ["zero_shot", "promptfl"]
+    trials = tuned["choices"][1]["trials"]
+    assert [trial["arguments"] for trial in trials] == [["--model.optimizer.lr=0.001"], ["--model.optimizer.lr=0.1"]]
+    best = max(trials, key=lambda trial: trial["validation"])
+    records = [load_record(path.parent) for path in (output / "chosen").rglob("summary.json")]
+    learned = [record for record in records if record.method == "PromptFL"]
+    assert sorted(record.seed for record in learned) == [0, 1]
+    assert len({record.settings for record in learned}) == 1
+    assert {record.tuning["trials"] for record in learned} == {2}
+    assert [record.tuning["chosen"] for record in learned] == [best["arguments"]] * 2
+    (first,) = (record for record in learned if record.seed == 0)
+    assert first.last["validation"] == pytest.approx(best["validation"])
+    (table,) = tables(records)
+    assert "promptfl (best of 2)" in table.runs
+
+
+def test_one_that_was_stopped_resumes_to_the_same_table(command, tmp_path, capsys, monkeypatch):
+    assert main([*command, f"--output={tmp_path / 'whole'}"]) == 0
+    whole = capsys.readouterr().out.partition("method")[2]
+    made = []
+
+    def stop_after_two(jobs, workers, report, devices):
+        here(jobs[: 2 - len(made)], workers, report, devices)
+        made.extend(jobs[:2])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fedvlp.tools.sweep.command.run_jobs", stop_after_two)
+        assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 130
+    capsys.readouterr()
+    assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 0
+    assert capsys.readouterr().out.partition("method")[2] == whole
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("prompts.safetensors")}
+    assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("prompts.safetensors")} == before
+
+
+def test_other_held_out_images_choose_the_same(command, image_root, tmp_path):
+    assert main([*command, f"--output={tmp_path / 'one'}"]) == 0
+    for number, path in enumerate(sorted((image_root / "ink").rglob("*.png"))):
+        draw(2, 1, number + 50).save(path)
+    shutil.rmtree(tmp_path / "cache")
+    assert main([*command, f"--output={tmp_path / 'other'}"]) == 0
+    choices = [json.loads((tmp_path / name / "tune.json").read_text())["choices"] for name in ("one", "other")]
+    for one, other in zip(*choices, strict=True):
+        assert one["chosen"] == other["chosen"]
+        assert [trial["validation"] for trial in one["trials"]] == [trial["validation"] for trial in other["trials"]]
+    assert choices[0][0]["trials"][0]["compared"] != choices[1][0]["trials"][0]["compared"]
+
+
+def test_the_first_of_the_best_trials_is_chosen_and_its_gain_is_over_the_median():
+    trials = [("--model.prompt_length=1",), ("--model.prompt_length=2",), ("--model.prompt_length=4",)]
+    choice = Choice("promptfl", "ink", trials, validation=[60.0, 70.0, 70.0], compared=[50.0, 40.0, 55.0])
+    assert choice.chosen == 1
+    assert choice.gain(choice.validation) == 0
+    assert choice.gain(choice.compared) == -10
+    summary = choice.summary("abc", ["model.prompt_length=1,2,4"])
+    assert summary["validation"] == {"chosen": 70.0, "lowest": 60.0, "median": 70.0}
+
+
+def test_a_wrong_option_is_found_before_the_first_run(command, tmp_path, capsys):
+    wrong = [word for word in command if not word.startswith("--search")]
+    output = tmp_path / "tuned"
+    assert main([*wrong, "--search=model.prompt_length=4,many", f"--output={output}"]) == 1
+    assert "prompt_length" in capsys.readouterr().err
+    assert not output.exists()
