@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
+from fedvlp.results.figures import Picture
 from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
@@ -43,9 +44,17 @@ FOLDER = Path(__file__).parent
 
 
 def report_page(
-    records: Sequence[Record], problems: Sequence[str], heading: str, day: date, notes: Sequence[str] = ()
+    records: Sequence[Record],
+    problems: Sequence[str],
+    heading: str,
+    day: date,
+    notes: Sequence[str] = (),
+    searches: Sequence[Picture] = (),
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading."""
+    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading.
+
+    ``searches`` are figures of how options were chosen.
+    """
     compared = tables(records)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
@@ -61,6 +70,7 @@ def report_page(
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
+        searches=searches,
         data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),

@@ -13,12 +13,11 @@ from fedvlp.tools.compare.command import run_compare
 from fedvlp.tools.sweep.command import STOPPED, Request, axes_parser, print_jobs
 from fedvlp.tools.sweep.jobs import Job, SweepProgress
 from fedvlp.tools.sweep.plan import Sweep, SweepMethod
-from fedvlp.tools.tune.choice import Choice, choices_text, keep_chosen, mark, write_choices
+from fedvlp.tools.tune.choice import TUNE_FILE, Choice, choices_text, keep_chosen, mark, write_choices
 from fedvlp.tools.tune.search import Trial, spaces_of, trials_of
 from fedvlp.utils.digests import digest
 from fedvlp.utils.ranges import PositiveInt, Seed
 
-TUNE_FILE = "tune.json"
 Place = tuple[str, str | None]
 """A method's label and a held-out domain."""
 
