@@ -1,6 +1,6 @@
 """Puts tables and pictures of the README's first command and of the tutorial's sweep into the documentation.
 
-Usage, in the repository's folder: ``python docs/refresh.py runs/TRIP-StyledShapes-sketch/<time> runs/first``
+Usage, in the repository's folder: ``python docs/refresh.py runs/PromptFL-IconDomains-pixel/<time> runs/first``
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import pytest
 from fedvlp.commands import cli
 from fedvlp.commands.lightning_cli import FederationParser
 from fedvlp.sites import commands as deploy
-from tests.helpers.desk import OFFLINE, Desk
+from tests.helpers.desk import Desk, offline
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 
 TRAINING = ("fit", "validate", "test", "diagnose")
-CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes")
+CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes", "data/icon_domains")
 PARSED_ALONE = {
     "BackdoorPatch": "tests/tools/attacks trains with it",
     "audit runs": "it takes minutes; tests/commands runs it on less",
@@ -27,7 +27,7 @@ PARSED_ALONE = {
     "deploy init": "test_sites.py writes the app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain prompts.safetensors": "a run's folder is explained",
-    "explain runs/TRIP-StyledShapes": "a run on one's own images is explained",
+    "explain runs/PromptFL-IconDomains": "a run on one's own images is explained",
     "predict runs": "test_pages.py runs it",
     "--ckpt_path last": "test_pages.py runs it",
     "explain RUN": "other runs are explained, and this shows options",
@@ -73,10 +73,10 @@ def value_of(words: list[str], *options: str) -> str | None:
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether a command can be run on the desk: its images are there, and it names no other CLIP than the tiny one."""
+    """Whether a command can be run on the desk: its images are there, and so is its CLIP."""
     if any(part in " ".join(words) for part in (*PARSED_ALONE, *NETWORK)):
         return False
-    if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny"):
+    if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny", "fedvlp-small"):
         return False
     root = value_of(words, "--data.root", "--root")
     if root is not None and root.startswith("/"):  # for a reader who has moved the images
@@ -119,7 +119,7 @@ def run(words: list[str], desk: Desk) -> int:
     if given[0] in TRAINING:
         if made := desk.made_by(given):
             return int(not any(desk.fetch(made).rglob("summary.json")))
-        given = [*given, *OFFLINE, *brief(given)]
+        given = [*given, *offline(given), *brief(given)]
     if given[0] == "sweep":
         end = given.index("--") if "--" in given else len(given)
         given = [*given[:end], "--dry_run", *given[end:]]

@@ -16,14 +16,15 @@ from fedvlp.testing.method import METHOD_CHECKS
 from fedvlp.testing.runs import WholeRun, whole_run
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import METHODS, few_templates
 from tests.helpers.runs import make_run
 
 
 @pytest.fixture(scope="module", params=METHODS)
 def whole(request, image_root, tmp_path_factory) -> WholeRun:
     """The run of a config. Tests are ordered by it, so that it is made once."""
-    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), request.param))
+    method = [request.param, *few_templates(request.param)]
+    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), *method))
 
 
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)

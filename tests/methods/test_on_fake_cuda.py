@@ -50,6 +50,8 @@ def made(name: str) -> FederatedModule:
     options = {option: value for option, value in GIVEN.items() if option in constructor_arguments(kind)}
     options |= model.get("init_args", {})
     options.pop("optimizer", None)
+    if "templates" in options:
+        options["templates"] = 2
     return kind(clip=load_clip("fedvlp-tiny"), **options)
 
 

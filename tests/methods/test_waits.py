@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedvlp.testing.runs import fit
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import METHODS, few_templates
 
 ASKING = {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "_unique2", "unique_dim"}
 ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
@@ -95,7 +95,7 @@ class Copies(TorchFunctionMode):
 @pytest.mark.parametrize("name", sorted({*METHODS} - {"zero_shot", "zero_shot_ensemble"}))
 def test_waits_of_a_step(name, build):
     options = [f"--trainer.local.{each}" for each in ("steps=2", "epochs=1", "gradient_clip_val=1")]
-    run = build(name, *options, "--trainer.runtime.default_callbacks=false")
+    run = build(name, *few_templates(name), *options, "--trainer.runtime.default_callbacks=false")
     values = Values()
     begin = run.model.training_step
     end = run.model.on_train_batch_end
