@@ -18,7 +18,7 @@ from typing import Any
 from fedvlp.data import DomainFolders, IconDomains, StyledShapes
 from fedvlp.results import Record, load_record
 from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
-from fedvlp.tools.sweep.plan import fit_arguments, run_name
+from fedvlp.tools.sweep.plan import TOGETHER, fit_arguments, run_name
 
 BUNDLED = {"icon_domains": IconDomains, "styled_shapes": StyledShapes}
 """Data sets that come with the package, by the names of their configs."""
@@ -91,7 +91,7 @@ class StudyRun:
     @property
     def held_out_domains(self) -> list[str]:
         """The names of the held-out domains."""
-        return self.held_out.split("+") if self.held_out else []
+        return self.held_out.split(TOGETHER) if self.held_out else []
 
     @property
     def name(self) -> str:
@@ -104,8 +104,7 @@ class StudyRun:
     def arguments(self) -> tuple[str, ...]:
         """The arguments of ``fedvlp`` that make it."""
         choices = (*self._choices, "--trainer.runtime.num_threads=1", "--trainer.enable_progress_bar=false")
-        held_out = f"[{','.join(self.held_out_domains)}]" if self.held_out else None
-        return fit_arguments(choices, held_out, self.seed, self.setting.output, self.name)
+        return fit_arguments(choices, self.held_out, self.seed, self.setting.output, self.name)
 
     @property
     def job(self) -> Job:

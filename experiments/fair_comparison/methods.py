@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from experiments.runs import Setting, StudyRun, adamw
+from experiments.options import Choice
+from fedvlp.tools.sweep.plan import TOGETHER
 
 ROUNDS = 10
 STEPS = 10
@@ -18,6 +19,8 @@ SAME = (
     "--trainer.clients.cohort_size=null",
     "--trainer.local.epochs=1",
     "--trainer.local.schedule=null",
+    "--trainer.runtime.num_threads=1",
+    "--trainer.enable_progress_bar=false",
 )
 """What replaces the choices of the methods' own configs."""
 
@@ -44,14 +47,17 @@ class Compared:
     trains: bool = True
     centralised: bool = False
 
-    def run(
-        self, setting: Setting, held_out: str | None, seed: int, rate: float | None, rounds: int = ROUNDS
-    ) -> StudyRun:
-        """Returns one training with AdamW of this learning rate, measured after half of the rounds and at its end."""
-        half = f"--trainer.evaluate_every={(rounds + 1) // 2}"
-        sources = len(setting.domains()) - (len(held_out.split("+")) if held_out else 0)
-        steps = f"--trainer.local.steps={(sources if self.centralised else 1) * self.steps}"
-        return StudyRun(self.config, held_out, seed, setting, (*SAME, half, steps, *self.overrides, *adamw(rate)))
+    def arguments(self, choice: Choice) -> list[str]:
+        """Returns the arguments of all its runs but the rate: measured after half of the rounds and at the end."""
+        held_out = choice.held_out[0]
+        sources = len(choice.setting.domains()) - (len(held_out.split(TOGETHER)) if held_out else 0)
+        return [
+            *SAME,
+            f"--trainer.evaluate_every={(choice.options.rounds + 1) // 2}",
+            f"--trainer.local.steps={(sources if self.centralised else 1) * self.steps}",
+            *(["--model.optimizer=AdamW"] if self.trains else []),
+            *self.overrides,
+        ]
 
 
 METHODS = (

@@ -1,63 +1,65 @@
-"""Makes the runs of the fair comparison: each domain held out in turn, each method with each learning rate.
+"""Makes the runs of the fair comparison, by ``fedvlp tune``: each method with each learning rate.
 
-``python -m experiments.fair_comparison.run`` is StyledShapes with the bundled tiny CLIP; with ``--data FOLDER`` it is
-one's own images. With the first seed every rate is tried; with the others only the chosen one. Runs that are there are
-not made again.
+``python -m experiments.fair_comparison.run`` is StyledShapes with the bundled tiny CLIP, each style held out in turn;
+with ``--data FOLDER`` it is one's own images. With the first seed every rate is tried; with the others only the chosen
+one. Runs that are there are not made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS, Compared
 from experiments.options import Choice, parse, shared_parser
-from experiments.runs import StudyRun, make_runs
+from fedvlp.tools.tune.command import run_tune
+from fedvlp.utils.digests import digest
 
 
-def tried(method: Compared, choice: Choice, held_out: str | None) -> dict[float | None, StudyRun]:
-    """Returns the runs of the first seed by learning rate; a method that trains nothing has one, without a rate."""
-    rates = RATES if method.trains else (None,)
-    rounds = choice.options.rounds
-    return {rate: method.run(choice.setting, held_out, choice.seeds[0], rate, rounds) for rate in rates}
+def folder_of(method: Compared, choice: Choice) -> Path:
+    """Returns the folder of a method's search, by its title, the data, the CLIP and further arguments."""
+    setting = choice.setting
+    name = re.sub(r"[^\w.-]+", "_", method.title)
+    return setting.output / "fair_comparison" / f"{setting.name}-{digest(list(setting.more))[:8]}" / name
 
 
-def chosen_rate(runs: Mapping[float | None, StudyRun]) -> float | None:
-    """Returns the rate that is best on source validation in the last round, the smallest of several.
-
-    Each held-out domain has its own choice: the validation images of the other domains are all that it rests on.
-    """
-    return max(runs, key=lambda rate: runs[rate].accuracy("validation"))
-
-
-def runs_of(method: Compared, choice: Choice) -> list[list[StudyRun]]:
-    """Returns a method's runs with the chosen rates: for each seed, one for each held-out domain.
-
-    All runs of :func:`tried` must have ended.
-    """
-    rates = {held_out: chosen_rate(tried(method, choice, held_out)) for held_out in choice.held_out}
-    rounds = choice.options.rounds
-    runs = []
-    for seed in choice.seeds if method.trains else choice.seeds[:1]:
-        runs.append([method.run(choice.setting, name, seed, rate, rounds) for name, rate in rates.items()])
-    return runs
+def content(method: Compared, choice: Choice) -> dict[str, Any]:
+    """Returns the file of a method's search."""
+    held_out = ["none" if name is None else name for name in choice.held_out]
+    config, *arguments = choice.setting.arguments
+    return {
+        "config": config.removeprefix("--config="),
+        "models": [{"label": method.title, "config": method.config}],
+        "held_out": held_out[0] if held_out == ["none"] else held_out,
+        "seeds": list(choice.seeds if method.trains else choice.seeds[:1]),
+        "arguments": [*arguments, *method.arguments(choice)],
+    }
 
 
-def all_tried(method: Compared, choice: Choice) -> list[StudyRun]:
-    """Returns the runs of the first seed with each rate and each held-out domain."""
-    return list(chain.from_iterable(tried(method, choice, held_out).values() for held_out in choice.held_out))
+def search(method: Compared, choice: Choice) -> int:
+    """Makes a method's runs that are missing, and returns the exit code of ``fedvlp tune``."""
+    output = folder_of(method, choice)
+    output.mkdir(parents=True, exist_ok=True)
+    file = output / "search.yaml"
+    file.write_text(yaml.safe_dump(content(method, choice), sort_keys=False), encoding="utf-8")
+    rates = ",".join(f"{rate:g}" for rate in RATES)
+    own = [f"--file={file}", f"--output={output}", f"--workers={choice.workers}"]
+    return run_tune([*own, f"--search=model.optimizer.lr={rates}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs, one method after the other."""
+    """Makes the runs, one method after the other, and exits with 1 if some of them failed."""
     parser = shared_parser(__doc__, ROUNDS)
     parser.add_argument("--methods", default="", help="names of configs, a,b,c; all if not given")
     choice = parse(parser, arguments)
     wanted = choice.options.methods.split(",") if choice.options.methods else [each.config for each in METHODS]
-    for method in METHODS:
-        if method.config in wanted:
-            make_runs(all_tried(method, choice), choice.workers)
-            make_runs(chain.from_iterable(runs_of(method, choice)), choice.workers)
+    codes = [search(method, choice) for method in METHODS if method.config in wanted]
+    if any(codes):
+        raise SystemExit(max(codes))
 
 
 if __name__ == "__main__":

@@ -9,86 +9,104 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 
 from experiments.fair_comparison.methods import METHODS, ROUNDS, Compared
-from experiments.fair_comparison.run import all_tried, chosen_rate, runs_of, tried
+from experiments.fair_comparison.run import folder_of
 from experiments.options import Choice, parse, shared_parser
-from experiments.runs import SeededRuns, StudyRun
-from experiments.tables import complete, describe, markdown, seed_means, spread, tested_role, write_block
+from experiments.tables import markdown, spread, write_block
+from fedvlp.results import find_records
+from fedvlp.results.record import Record
+from fedvlp.tools.sweep.plan import TOGETHER
+from fedvlp.tools.tune.choice import TUNE_FILE, read_choices
+from fedvlp.tools.tune.choice import Choice as RateChoice
 
 README = Path(__file__).with_name("README.md")
 FLAT = 1.0
 """Points of source validation accuracy that the second half of the rounds may add to a curve that is called flat."""
 
 
-def gain(run: StudyRun) -> float:
+def gain(run: Record) -> float:
     """Returns the points of source validation accuracy that the second half of the rounds added; 0 of one round."""
-    measured = [row["validation"] for row in run.record.history if "validation" in row]
+    measured = [row["validation"] for row in run.history if "validation" in row]
     return measured[-1] - measured[-2] if len(measured) > 1 else 0.0
 
 
-def cells(method: Compared, runs: SeededRuns, choice: Choice) -> list[str]:
+def runs_of(method: Compared, choice: Choice) -> tuple[list[RateChoice], list[list[Record]]]:
+    """Returns the choices of a method's search, and its runs: for each seed that is complete, one for each choice."""
+    folder = folder_of(method, choice)
+    if not (folder / TUNE_FILE).is_file():
+        return [], []
+    choices = read_choices(folder / TUNE_FILE)
+    found: dict[tuple[int, str], Record] = {}
+    for record in find_records([folder / "chosen"])[0]:
+        for chosen in choices:
+            held_out = tuple(chosen.held_out.split(TOGETHER)) if chosen.held_out else ()
+            if record.held_out == held_out and record.tuning.get("chosen") == list(chosen.trials[chosen.chosen]):
+                found[record.seed, chosen.held_out or ""] = record
+    names = [chosen.held_out or "" for chosen in choices]
+    seeds = choice.seeds if method.trains else choice.seeds[:1]
+    complete = [seed for seed in seeds if all((seed, name) in found for name in names)]
+    return choices, [[found[seed, name] for name in names] for seed in complete]
+
+
+def cells(method: Compared, choices: Sequence[RateChoice], runs: Sequence[Sequence[Record]]) -> list[str]:
     """Returns a row: accuracies on each held-out domain, their mean, and what else is said of the last round."""
-    role = tested_role(runs)
+    role = "held_out" if runs[0][0].held_out else "test"
     by_domain = []
-    for of_domain in zip(*runs, strict=True):
-        for name in of_domain[0].held_out_domains:
-            by_domain.append(spread([run.accuracy(f"held_out/{name}") for run in of_domain]))
-    means = [spread(seed_means(runs, kind)) for kind in (role, "validation")]
-    every = list(chain.from_iterable(runs))
-    seconds = statistics.median(run.record.seconds for run in every)
-    sent = every[0].record.communication.get("upload_parameters", 0)
+    for of_choice in zip(*runs, strict=True):
+        by_domain += [spread([run.last[f"{role}/{name}"] for run in of_choice]) for name in of_choice[0].held_out]
+    means = []
+    for kind in (role, "validation"):
+        means.append(spread([statistics.mean(run.last[kind] for run in of_seed) for of_seed in runs]))
+    every = [run for of_seed in runs for run in of_seed]
+    gained = statistics.mean(map(gain, every))
     return [
         method.title,
         method.teacher or "none",
-        rates(method, choice),
+        rates(choices),
         *by_domain,
         *means,
-        added(every) if method.trains else "",
-        f"{sent:,}",
+        f"{gained:+.1f}{', rising' if gained > FLAT else ''}" if method.trains else "",
+        f"{every[0].communication.get('upload_parameters', 0):,}",
         f"{len(runs)}",
-        f"{seconds:.0f}",
+        f"{statistics.median(run.seconds for run in every):.0f}",
     ]
 
 
-def added(runs: Sequence[StudyRun]) -> str:
-    """Returns the mean gain of the rounds' second half, and whether the curve is not flat yet."""
-    mean = statistics.mean(gain(run) for run in runs)
-    return f"{mean:+.1f}" + (", rising" if mean > FLAT else "")
-
-
-def rates(method: Compared, choice: Choice) -> str:
+def rates(choices: Sequence[RateChoice]) -> str:
     """Returns the chosen learning rates, in the order of held-out domains; one where all are the same."""
-    if not method.trains:
-        return "none"
-    chosen = [f"{chosen_rate(tried(method, choice, held_out)):g}" for held_out in choice.held_out]
+    chosen = [" ".join(choice.trials[choice.chosen]).partition("=")[2] or "none" for choice in choices]
     return chosen[0] if len(set(chosen)) == 1 else ", ".join(chosen)
 
 
 def table(choice: Choice) -> str:
     """Returns the table under a line that says how it was made; what is not complete is left out."""
-    done: list[tuple[Compared, SeededRuns]] = []
-    left_out: list[str] = []
+    lines = []
+    left_out = []
+    runs: list[list[Record]] = []
     for method in METHODS:
-        runs: SeededRuns = []
-        if all(run.is_done for run in all_tried(method, choice)):
-            runs = complete(runs_of(method, choice))
-        if runs:
-            done.append((method, runs))
+        choices, of_method = runs_of(method, choice)
+        if of_method:
+            lines.append(cells(method, choices, of_method))
+            runs = max(runs, of_method, key=len)
         else:
             left_out.append(method.title)
-    columns = [name for group in choice.held_out if group for name in group.split("+")]
+    columns = [name for group in choice.held_out if group for name in group.split(TOGETHER)]
     head = ["method", "teacher", "learning rate", *columns, "mean", "source validation"]
     head += ["gain of the second half", "parameters sent", "seeds", "seconds a run"]
-    parts = ["Not run yet.", markdown(head, [cells(method, runs, choice) for method, runs in done], texts=3)]
-    if done:
-        longest = max((runs for method, runs in done if method.trains), key=len, default=done[0][1])
-        parts[0] = f"Accuracy in %. {describe(longest)}."
+    parts = [f"Accuracy in %. {describe(runs, choice)}." if runs else "Not run yet.", markdown(head, lines, texts=3)]
     if left_out:
         parts.append(f"Not run yet: {', '.join(left_out)}.")
     return "\n\n".join(parts)
+
+
+def describe(runs: Sequence[Sequence[Record]], choice: Choice) -> str:
+    """Returns data, CLIP, held-out domains, rounds and seeds in one line."""
+    first = runs[0][0]
+    seeds = ", ".join(str(of_seed[0].seed) for of_seed in runs)
+    held_out = f"held out in turn: {', '.join(map(str, choice.held_out))}; " if first.held_out else ""
+    return f"{choice.setting.name}; {held_out}{first.rounds} rounds, last round; seeds {seeds}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -11,12 +11,14 @@ import pytest
 from experiments.ablations.run import runs_of
 from experiments.ablations.study import HERE, load_study, paper_numbers, study_names
 from experiments.ablations.table import NOT_RUN, printed, table
-from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS, STEPS
-from experiments.fair_comparison.run import tried
+from experiments.fair_comparison.methods import METHODS, ROUNDS, STEPS
+from experiments.fair_comparison.run import content
+from experiments.fair_comparison.run import main as fair_comparison
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
 from fedvlp.commands.cli import main
 from fedvlp.tools.sweep.jobs import Job, Status
+from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from fedvlp.utils.errors import UserError
 from tests.helpers.study_runs import finish, parsed
 
@@ -201,20 +203,33 @@ def test_the_fair_comparison_has_every_method():
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.title)
-def test_the_fair_comparison_gives_every_method_the_same_steps(method, setting):
-    run = method.run(setting, "ink", 0, RATES[0] if method.trains else None)
-    given = [f"--config=methods/{run.config}", *run.setting.arguments, *run.overrides]
-    config = parsed(given)
+def test_the_fair_comparison_gives_every_method_the_same_steps(method):
+    choice = parse(shared_parser("", ROUNDS), ["--held_out", "photo+sketch", "--seeds", "0,1"])
+    searched = content(method, choice)
+    config = parsed([f"--config=methods/{method.config}", f"--config={searched['config']}", *searched["arguments"]])
     assert config.data.init_args.batch_size == 32
     phases = 2 if method.config == "plan" else 1
-    together = len(setting.domains()) - 1 if "centralised" in method.title else 1
+    together = 2 if "centralised" in method.title else 1
     assert config.trainer.local.steps * phases == STEPS * together
+    assert searched["held_out"] == ["photo+sketch"]
+    assert searched["seeds"] == ([0, 1] if method.trains else [0])
 
 
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])
 def test_the_fair_comparison_measures_after_half_of_the_rounds(rounds, every):
     choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
-    run = next(iter(tried(METHODS[3], choice, "ink").values()))
-    given = [argument for argument in run.arguments if argument.startswith("--trainer.evaluate_every=")]
+    arguments = content(METHODS[3], choice)["arguments"]
+    given = [argument for argument in arguments if argument.startswith("--trainer.evaluate_every=")]
     assert given[-1] == f"--trainer.evaluate_every={every}"
-    assert f"--trainer.rounds={rounds}" in run.arguments
+    assert f"--trainer.rounds={rounds}" in arguments
+
+
+def test_the_fair_comparison_is_a_search_of_learning_rates(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: asked.append(words) or 0)
+    fair_comparison(["--methods", "kgcoop", "--held_out", "ink", "--output", str(tmp_path), "--workers", "3"])
+    ((file, output, workers, search),) = asked
+    assert (workers, search) == ("--workers=3", "--search=model.optimizer.lr=0.0003,0.001,0.003,0.01")
+    assert output.startswith(f"--output={tmp_path / 'fair_comparison'}")
+    plan = make_sweep(read_sweep(Path(file.removeprefix("--file="))))
+    assert [method.label for method in plan.methods] == ["KgCoOp"]

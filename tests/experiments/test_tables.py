@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import chain
 
 import pytest
 
 from experiments.fair_comparison import table as fair_table
-from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS
-from experiments.fair_comparison.run import all_tried, chosen_rate, runs_of, tried
-from experiments.options import parse, shared_parser
+from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS, Compared
+from experiments.fair_comparison.run import folder_of
+from experiments.options import Choice, parse, shared_parser
 from experiments.quickstart import run as quickstart
 from experiments.quickstart.setting import setting as quickstart_setting
 from experiments.rates import add_rates, choose_rates, read_rates
 from experiments.runs import Setting, StudyRun, adamw, every_run
 from experiments.tables import describe, seed_means, spread, write_block
+from fedvlp.tools.tune.choice import TUNE_FILE, write_choices
+from fedvlp.tools.tune.choice import Choice as RateChoice
+from tests.helpers.report_runs import write_run
 from tests.helpers.study_runs import finish
+
+DOMAINS = ("ink", "photo", "line", "solid")
 
 
 def test_cells_are_means_over_domains_with_the_spread_of_seeds(tmp_path):
@@ -72,44 +78,41 @@ def test_a_readme_keeps_all_but_the_table(tmp_path):
         write_block(readme, "three", "")
 
 
-def finish_with_curve(run: StudyRun, held_out: float, curve: Sequence[float]) -> None:
-    """Ends a run that was measured after some of its rounds."""
-    finish(run, held_out)
-    (folder,) = (run.setting.output / run.name).iterdir()
-    rows = [f"{number},{value}" for number, value in enumerate(curve, 1)]
-    (folder / "metrics.csv").write_text("\n".join(["round,validation", *rows]) + "\n", encoding="utf-8")
+def finish_search(method: Compared, choice: Choice, best: dict[str, int], accuracies: Sequence[float]) -> None:
+    """Ends a method's search: by held-out domains the trial that is best, and its accuracy for each seed."""
+    folder = folder_of(method, choice)
+    trials = [(f"--model.optimizer.lr={rate:g}",) for rate in RATES] if method.trains else [()]
+    choices = []
+    for held_out, trial in best.items():
+        validation = [float(number == trial) for number in range(len(trials))]
+        choices.append(RateChoice(method.title, held_out, trials, validation, validation))
+    (folder / "chosen").mkdir(parents=True)
+    write_choices(folder / TUNE_FILE, choices, [], 0)
+    for chosen in choices:
+        for seed, accuracy in enumerate(accuracies):
+            names = chosen.held_out.split("+")
+            run = write_run(folder / "chosen", [20.0, accuracy], "+".join(names), seed, domains=DOMAINS)
+            summary = json.loads((run / "summary.json").read_text("utf-8"))
+            last = next(row for title, row in summary["accuracy"].items() if title.startswith("last"))
+            last |= {f"held_out/{name}": accuracy for name in names}
+            tuning = chosen.summary("0", [])
+            (run / "summary.json").write_text(json.dumps({**summary, "held_out": names, "tuning": tuning}), "utf-8")
 
 
-def test_fair_comparison_chooses_each_domains_rate_on_its_own_source_validation(tmp_path):
+def test_the_fair_comparison_shows_each_domains_choice(tmp_path):
     choice = parse(shared_parser("", ROUNDS), ["--output", str(tmp_path), "--held_out", "ink,photo", "--seeds", "0,1"])
     method = next(each for each in METHODS if each.config == "plan")
-    best = {"ink": RATES[1], "photo": RATES[2]}
-    for held_out, rate in best.items():
-        for candidate, run in tried(method, choice, held_out).items():
-            finish_with_curve(run, 60.0 if candidate == rate else 50.0, [20.0, 30.0])
-        assert chosen_rate(tried(method, choice, held_out)) == rate
-    for run in runs_of(method, choice)[1]:
-        finish_with_curve(run, 64.0, [29.0, 30.0])
+    finish_search(method, choice, {"ink": 1, "photo": 2}, [60.0, 64.0])
     text = fair_table.table(choice)
     assert "| PLAN | 60 templates | 0.001, 0.003 | 62.0 ± 2.0 | 62.0 ± 2.0 | 62.0 ± 2.0 |" in text
-    assert "| +5.5, rising | 7 | 2 | 2 |" in text
+    assert "| +42.0, rising | 100 | 2 |" in text
     assert "Not run yet: zero-shot CLIP, " in text
 
 
 def test_domains_that_are_held_out_together_have_a_column_each(tmp_path):
     given = ["--output", str(tmp_path), "--held_out", "ink+photo,line+solid", "--seeds", "0"]
     choice = parse(shared_parser("", ROUNDS), given)
-    for run, accuracy in zip(all_tried(METHODS[0], choice), (60.0, 70.0), strict=True):
-        finish(run, accuracy)
-    assert "--data.held_out=[ink,photo]" in all_tried(METHODS[0], choice)[0].arguments
+    finish_search(METHODS[0], choice, {"ink+photo": 0, "line+solid": 0}, [60.0])
     text = fair_table.table(choice)
     assert "| ink | photo | line | solid | mean |" in text
-    assert "| 60.0 | 60.0 | 70.0 | 70.0 | 65.0 |" in text
-
-
-def test_fair_comparison_takes_the_smallest_of_equal_rates(tmp_path):
-    choice = parse(shared_parser("", ROUNDS), ["--output", str(tmp_path), "--held_out", "ink", "--seeds", "0"])
-    runs = tried(METHODS[-1], choice, "ink")
-    for run in runs.values():
-        finish(run, 50.0)
-    assert chosen_rate(runs) == RATES[0]
+    assert "| none | none | 60.0 | 60.0 | 60.0 | 60.0 | 60.0 |" in text

@@ -14,7 +14,7 @@ from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_da
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
 from fedvlp.data.protocols import PROTOCOLS
-from fedvlp.tools.sweep.plan import Sweep
+from fedvlp.tools.sweep.plan import TOGETHER, Sweep
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
@@ -89,7 +89,7 @@ def domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, l
     # Of a single domain none would be left to train.
     if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
         return []
-    chosen: list[str] = []
-    for name in domains if plan.held_out == "all" else plan.held_out:
-        chosen += choose_held_out([name], domains)
-    return chosen
+    if together := [name for name in domains if TOGETHER in name]:
+        raise UserError(f"A sweep takes {TOGETHER} for domains held out together. Rename the domain {together[0]!r}.")
+    in_turn = domains if plan.held_out == "all" else plan.held_out
+    return [TOGETHER.join(choose_held_out(names.split(TOGETHER), domains)) for names in in_turn]

@@ -15,6 +15,8 @@ from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, 
 from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
+TOGETHER = "+"
+"""Between domains that are held out together."""
 SET_BY_SWEEP = (
     *("--data.held_out", "--data.init_args.held_out", "--seed_everything", "--model", "--model.class_path"),
     *("--trainer.default_root_dir", "--trainer.name", "--ckpt_path", "--print_config"),
@@ -44,8 +46,8 @@ class Sweep:
     Attributes:
         configs: names or paths of the configs that all runs share.
         methods: the methods.
-        held_out: domains held out in turn; ``all`` that the protocol holds out; or ``none``, where every domain has
-            clients.
+        held_out: domains held out in turn, ``a+b`` for two together; ``all`` that the protocol holds out; or ``none``,
+            where every domain has clients.
         seeds: seeds of training.
         arguments: further arguments of ``fedvlp fit`` for every run.
     """
@@ -156,12 +158,14 @@ def _strings(value: Any) -> tuple[str, ...]:
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
     """The arguments of ``fedvlp`` that make a run, or resume it; its folder is ``output / name``.
 
-    ``choices`` are the arguments that choose all else. No held-out domain means that every domain has clients.
+    ``choices`` are the arguments that choose all else. Without a held-out domain every domain has clients; ``a+b`` are
+    two.
     """
+    names = f"[{','.join(held_out.split(TOGETHER))}]" if held_out and TOGETHER in held_out else held_out
     return (
         "fit",
         *choices,
-        f"--data.held_out={held_out or 'null'}",
+        f"--data.held_out={names or 'null'}",
         f"--seed_everything={seed}",
         f"--trainer.default_root_dir={output}",
         f"--trainer.name={name}",

@@ -100,3 +100,9 @@ def test_unreadable_sweep_files(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_sweep(path)
+
+
+def test_domains_may_be_held_out_together():
+    (job,) = Sweep((), (SweepMethod("a", "trip"),), ("ink+photo",), (0,)).jobs({"a": ["ink+photo"]}, Path("runs"))
+    assert "--data.held_out=[ink,photo]" in job.arguments
+    assert job.name.endswith("/ink+photo-0")

@@ -3,12 +3,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from jsonargparse import Namespace
+from jsonargparse import dict_to_namespace
 
 from fedvlp.tools.tune.search import Space, spaces_of, trials_of
 from fedvlp.utils.errors import UserError
 
-LEARNS = Namespace({"model": {"init_args": {"prompt_length": 16, "optimizer": {"init_args": {"lr": 0.002}}}}})
+LEARNS = dict_to_namespace({"model": {"init_args": {"prompt_length": 16, "optimizer": {"init_args": {"lr": 0.002}}}}})
 RATES = "model.optimizer.lr=0.001,0.01"
 
 
@@ -56,7 +56,7 @@ def test_auto_is_the_learning_rate_around_the_configs():
 
 
 def test_a_method_that_lacks_an_option_is_tried_once():
-    zero_shot = Namespace({"model": {"init_args": {"templates": 1}}})
+    zero_shot = dict_to_namespace({"model": {"init_args": {"templates": 1}}})
     assert trials_of(spaces_of(zero_shot, ["auto", RATES]), 8, 0) == [()]
     assert [space.option for space in spaces_of(zero_shot, ["trainer.rounds=1,2"])] == ["trainer.rounds"]
 
