@@ -202,6 +202,7 @@ def test_the_fair_comparison_has_every_method():
     assert len({method.title for method in METHODS}) == len(METHODS)
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.title)
 def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     choice = parse(shared_parser("", ROUNDS), ["--held_out", "photo+sketch", "--seeds", "0,1"])
@@ -215,6 +216,7 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     assert searched["seeds"] == ([0, 1] if method.trains else [0])
 
 
+@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])
 def test_the_fair_comparison_measures_after_half_of_the_rounds(rounds, every):
     choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
@@ -224,6 +226,7 @@ def test_the_fair_comparison_measures_after_half_of_the_rounds(rounds, every):
     assert f"--trainer.rounds={rounds}" in arguments
 
 
+@pytest.mark.usefixtures("home")
 def test_the_fair_comparison_is_a_search_of_learning_rates(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: asked.append(words) or 0)
