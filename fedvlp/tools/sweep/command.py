@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +39,14 @@ class Request:
         options: the parsed command line.
         plan: methods, held-out domains and seeds.
         output: folder of the runs.
-        launcher: as the file has it; ``local`` if it has none.
+        array: what runs are for Slurm; None if they are made here.
         note: what is printed first.
     """
 
     options: argparse.Namespace
     plan: Sweep
     output: Path
-    launcher: Any
+    array: SlurmArray | None
     note: str
 
     @classmethod
@@ -59,9 +59,8 @@ class Request:
         content |= {name: value for name, value in chosen.items() if value is not None}
         name = options.file.stem if options.file else parser.prog.split()[-1]
         output = options.output or Path("runs", name)
-        return cls(
-            options, make_sweep(content, of_fit), output, content.get("launcher", "local"), content.get("note", "")
-        )
+        array = _slurm_array(content.get("launcher", "local"), options, output)
+        return cls(options, make_sweep(content, of_fit), output, array, content.get("note", ""))
 
     def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
         """Makes the runs of a folder that are missing, here or by Slurm, and returns how far they are.
@@ -70,7 +69,7 @@ class Request:
             UserError: if another sweep works in the folder.
             KeyboardInterrupt: if it was stopped.
         """
-        array = _slurm_array(self.launcher, self.options, folder)
+        array = replace(self.array, folder=folder) if self.array else None
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with locked(folder / SWEEP_FILE, wait=False):
