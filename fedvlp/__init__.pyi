@@ -88,6 +88,7 @@ from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG
 from fedvlp.methods import ProGrad as ProGrad
 from fedvlp.methods import PromptFL as PromptFL
+from fedvlp.methods import PromptFolio as PromptFolio
 from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain
 from fedvlp.methods import StableFDG as StableFDG

@@ -79,6 +79,7 @@ METHODS = (
     Compared("FedAPT", "fed_apt"),
     Compared("FedPGP", "fed_pgp", teacher="1 template"),
     Compared("FedOTP", "fed_otp"),
+    Compared("PromptFolio", "prompt_folio"),
     Compared("pFedMoAP", "pfed_moap"),
     Compared("DiPrompT", "diprompt"),
     Compared("TRIP-Lite", "trip_lite", teacher="60 templates"),

@@ -26,6 +26,7 @@ from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
 from fedvlp.methods.prograd import ProGrad
+from fedvlp.methods.prompt_folio import PromptFolio
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.methods.single_domain import SingleDomain
@@ -64,6 +65,7 @@ __all__ = [
     "PFedPG",
     "ProGrad",
     "PromptFL",
+    "PromptFolio",
     "PromptLearner",
     "SingleDomain",
     "StableFDG",

@@ -27,6 +27,7 @@ from fedvlp.methods import (
     KgCoOp,
     PFedMoAP,
     PromptFL,
+    PromptFolio,
     SingleDomain,
     ZeroShotCLIP,
 )
@@ -56,6 +57,7 @@ TOWER = 86_192_640
         (lambda clip: FedPR(CLASSES, clip), 73_728),
         (lambda clip: FedPromptSRC(CLASSES, clip), 46_080),
         (lambda clip: FedTPG(CLASSES, clip), 4_206_080),
+        (lambda clip: PromptFolio(CLASSES, clip), 4_096),
         (lambda clip: SingleDomain(CLASSES, clip), 0),
         (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
         (lambda clip: FineTuning(CLASSES, clip), TOWER),
