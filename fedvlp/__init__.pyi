@@ -64,6 +64,7 @@ from fedvlp.methods import CCST as CCST
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
 from fedvlp.methods import PLAN as PLAN
+from fedvlp.methods import PLOT as PLOT
 from fedvlp.methods import SWAD as SWAD
 from fedvlp.methods import TRIP as TRIP
 from fedvlp.methods import CoCoOp as CoCoOp

@@ -25,6 +25,7 @@ from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
+from fedvlp.methods.plot import PLOT
 from fedvlp.methods.prograd import ProGrad
 from fedvlp.methods.prompt_folio import PromptFolio
 from fedvlp.methods.promptfl import PromptFL
@@ -41,6 +42,7 @@ __all__ = [
     "ELCFS",
     "HCVP",
     "PLAN",
+    "PLOT",
     "SWAD",
     "TRIP",
     "CoCoOp",
