@@ -87,6 +87,7 @@ from fedvlp.methods import FineTuning as FineTuning
 from fedvlp.methods import KgCoOp as KgCoOp
 from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG
+from fedvlp.methods import ProDA as ProDA
 from fedvlp.methods import ProGrad as ProGrad
 from fedvlp.methods import PromptFL as PromptFL
 from fedvlp.methods import PromptFolio as PromptFolio

@@ -74,6 +74,7 @@ METHODS = (
     Compared("PromptFL + FedGMA", "promptfl", ("--trainer.server.aggregation=FedGMA",)),
     Compared("KgCoOp", "kgcoop", teacher="1 template"),
     Compared("ProGrad", "prograd", teacher="1 template"),
+    Compared("ProDA", "proda"),
     Compared("PLOT", "plot"),
     Compared("CoCoOp", "cocoop"),
     Compared("FedTPG", "fed_tpg"),

@@ -26,6 +26,7 @@ from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
 from fedvlp.methods.plot import PLOT
+from fedvlp.methods.proda import ProDA
 from fedvlp.methods.prograd import ProGrad
 from fedvlp.methods.prompt_folio import PromptFolio
 from fedvlp.methods.promptfl import PromptFL
@@ -65,6 +66,7 @@ __all__ = [
     "KgCoOp",
     "PFedMoAP",
     "PFedPG",
+    "ProDA",
     "ProGrad",
     "PromptFL",
     "PromptFolio",
