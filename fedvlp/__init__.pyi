@@ -64,6 +64,7 @@ from fedvlp.methods import CCST as CCST
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
 from fedvlp.methods import PLAN as PLAN
+from fedvlp.methods import PLOT as PLOT
 from fedvlp.methods import SWAD as SWAD
 from fedvlp.methods import TRIP as TRIP
 from fedvlp.methods import CoCoOp as CoCoOp
@@ -86,8 +87,10 @@ from fedvlp.methods import FineTuning as FineTuning
 from fedvlp.methods import KgCoOp as KgCoOp
 from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG
+from fedvlp.methods import ProDA as ProDA
 from fedvlp.methods import ProGrad as ProGrad
 from fedvlp.methods import PromptFL as PromptFL
+from fedvlp.methods import PromptFolio as PromptFolio
 from fedvlp.methods import PromptLearner as PromptLearner
 from fedvlp.methods import SingleDomain as SingleDomain
 from fedvlp.methods import StableFDG as StableFDG

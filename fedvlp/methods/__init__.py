@@ -25,7 +25,10 @@ from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
+from fedvlp.methods.plot import PLOT
+from fedvlp.methods.proda import ProDA
 from fedvlp.methods.prograd import ProGrad
+from fedvlp.methods.prompt_folio import PromptFolio
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.methods.single_domain import SingleDomain
@@ -40,6 +43,7 @@ __all__ = [
     "ELCFS",
     "HCVP",
     "PLAN",
+    "PLOT",
     "SWAD",
     "TRIP",
     "CoCoOp",
@@ -62,8 +66,10 @@ __all__ = [
     "KgCoOp",
     "PFedMoAP",
     "PFedPG",
+    "ProDA",
     "ProGrad",
     "PromptFL",
+    "PromptFolio",
     "PromptLearner",
     "SingleDomain",
     "StableFDG",

@@ -4,8 +4,8 @@ Paper: Li et al., "Global and Local Prompts Cooperation via Optimal Transport fo
 
 Symbols: p_g, p_l, L x D -> ``global_prompt``, ``local_prompt``; G_m, joint feature of patch m of M -> ``patches``;
 H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass``; lambda -> ``epsilon``.
-    C_nm = 1 - cos(G_m, H_nc)                                        :meth:`FedOTP.forward`
-    T = argmin <C, T> + lambda <T, log T>,                           :func:`transport_plan`
+    C_nm = 1 - cos(G_m, H_nc)                                        :func:`.transport_logits`
+    T = argmin <C, T> + lambda <T, log T>,                           :func:`.transport_plan`
         over T >= 0 with sum_n T_nm <= 1 / M and sum_m T_nm = gamma / N
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`.PromptLearner.training_step`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
@@ -24,11 +24,9 @@ Departures:
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -37,6 +35,7 @@ from torch.optim import SGD
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
+from fedvlp.methods.transport import patch_features, transport_logits
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
 
 
@@ -77,41 +76,12 @@ class FedOTP(PromptLearner):
         self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
         self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
-    @torch.no_grad()
-    def patches(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
-        """Returns G, the joint features of all patches, without class token and registers, of length 1."""
-        tokens = self.clip.encode_image_tokens(images)[1]
-        return F.normalize(self.clip.image.project(tokens[:, self.clip.image.num_prefix :]).float(), dim=-1)
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient."""
-        patches = self.patches(self.precomputed(inputs)["images"])
+        """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         # On a domain that no client has there is no local prompt to share the patches with.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]
-        with torch.autocast(patches.device.type, enabled=False):
-            cosines = torch.einsum("bmd,ncd->bcnm", patches, F.normalize(texts.float(), dim=-1))
-            # The plan counts as a constant: only the cosines get a gradient.
-            plan = transport_plan(1 - cosines.detach(), self.mass, self.epsilon, self.iterations)
-            return self.clip.logit_scale * (plan * cosines).sum((-2, -1))
-
-
-def transport_plan(
-    cost: Float[Tensor, "*batch N M"], mass: float, epsilon: float, iterations: int
-) -> Float[Tensor, "*batch N M"]:
-    """Returns how much of each patch goes to each prompt: T of least <C, T> + epsilon <T, log T>.
-
-    Of M patches each has a mass of 1 / M and gives at most that, and of N prompts each takes mass / N. T is then
-    diag(v) exp(-C / epsilon) diag(u) with u <= 1, found by meeting both conditions in turn (Dykstra's algorithm).
-    """
-    patches = cost.shape[-1]
-    prompts = cost.shape[-2]
-    log_kernel = -cost / epsilon
-
-    # u has a value for each patch, v one for each prompt.
-    log_u = cost.new_zeros(cost[..., 0, :].shape)
-    log_v = cost.new_zeros(cost[..., 0].shape)
-    for _ in range(iterations):  # in logarithms, since exp(-C / epsilon) may be zero for all patches
-        log_u = (-math.log(patches) - (log_kernel + log_v[..., :, None]).logsumexp(-2)).clamp(max=0)
-        log_v = math.log(mass / prompts) - (log_kernel + log_u[..., None, :]).logsumexp(-1)
-    return (log_v[..., :, None] + log_kernel + log_u[..., None, :]).exp()
+        return transport_logits(
+            patches, texts, self.clip.logit_scale, mass=self.mass, epsilon=self.epsilon, iterations=self.iterations
+        )

@@ -11,6 +11,7 @@ from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,
     PLAN,
+    PLOT,
     TRIP,
     CoCoOp,
     DiPrompT,
@@ -26,7 +27,9 @@ from fedvlp.methods import (
     FineTuning,
     KgCoOp,
     PFedMoAP,
+    ProDA,
     PromptFL,
+    PromptFolio,
     SingleDomain,
     ZeroShotCLIP,
 )
@@ -56,6 +59,9 @@ TOWER = 86_192_640
         (lambda clip: FedPR(CLASSES, clip), 73_728),
         (lambda clip: FedPromptSRC(CLASSES, clip), 46_080),
         (lambda clip: FedTPG(CLASSES, clip), 4_206_080),
+        (lambda clip: ProDA(CLASSES, clip), 262_144),
+        (lambda clip: PLOT(CLASSES, clip), 32_768),
+        (lambda clip: PromptFolio(CLASSES, clip), 4_096),
         (lambda clip: SingleDomain(CLASSES, clip), 0),
         (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
         (lambda clip: FineTuning(CLASSES, clip), TOWER),

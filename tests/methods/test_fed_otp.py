@@ -6,12 +6,11 @@ import numpy as np
 import ot
 import pytest
 import torch
-import torch.nn.functional as F
 
-from fedvlp.clip.image_towers import VisionTransformerTower
 from fedvlp.methods import FedOTP
-from fedvlp.methods.fed_otp import transport_plan
+from fedvlp.methods.transport import transport_plan
 from tests.helpers.slow import assert_same
+from tests.helpers.slow_transport import slow_transport_logits
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
@@ -68,21 +67,7 @@ def test_costs_far_apart_leave_a_plan():
 
 
 def reference_logits(module, images, prompts):
-    """(1 - <C, T>) / tau, patch by patch, with the plan of POT."""
-    tower = module.clip.image
-    assert isinstance(tower, VisionTransformerTower)
-    rows = []
-    for image in images:
-        tokens = module.clip.model.visual.transformer(tower.embed(image[None]))[0]
-        patches = [tower.project(token).detach() for token in tokens[1:]]
-        row = []
-        for label in range(len(CLASSES)):
-            texts = [module.text(prompt)[label] for prompt in prompts]
-            cosines = torch.stack([torch.stack([F.cosine_similarity(g, h, dim=0) for g in patches]) for h in texts])
-            plan = plan_of_pot((1 - cosines).detach().double(), module.mass, module.epsilon)
-            row.append((1 - ((1 - cosines) * torch.from_numpy(plan)).sum()) * module.clip.logit_scale)
-        rows.append(torch.stack(row))
-    return torch.stack(rows)
+    return slow_transport_logits(module, images, prompts, lambda cost: plan_of_pot(cost, module.mass, module.epsilon))
 
 
 def test_loss_and_gradients(clip, images):

@@ -10,6 +10,7 @@ import torch
 from fedvlp.methods import (
     CCST,
     HCVP,
+    PLOT,
     SWAD,
     TRIP,
     DoPrompt,
@@ -35,6 +36,7 @@ PROMPTED = {
     "TRIP": partial(TRIP, num_experts=2, prompt_length=2),
     "experts": partial(TRIP, num_experts=2, prompt_length=2, matched_to="experts"),
     "FedOTP": FedOTP,
+    "PLOT": PLOT,
     "FedDPT": partial(FedDPT, domains=DOMAINS, prompt_length=2),
     "FedMVP": partial(FedMVP, heads=2, templates=2),
     "HCVP": HCVP,

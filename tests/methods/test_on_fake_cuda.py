@@ -35,6 +35,7 @@ NEED_VALUES = {
     "hcvp": {"train": "vectors that no other is alike to do not count"},
     "plan": {"train": "slots of clients that never sent anything are left out"},
     "plan_released": {"train": "slots of clients that never sent anything are left out"},
+    "proda": {"train": "the prompts that are drawn have their classes in different places"},
     "stable_fdg": {"train": "styles are drawn only once there are any"},
     "trip": CLUSTERS,
     "trip_keys": CLUSTERS,

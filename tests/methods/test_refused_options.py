@@ -13,6 +13,7 @@ from fedvlp.methods import (
     CCST,
     ELCFS,
     PLAN,
+    PLOT,
     SWAD,
     TRIP,
     CoCoOp,
@@ -25,6 +26,7 @@ from fedvlp.methods import (
     FedTPG,
     FineTuning,
     PFedMoAP,
+    ProDA,
     StableFDG,
 )
 from fedvlp.utils.errors import UserError
@@ -60,8 +62,11 @@ RESNET = CLIPSpec("RN50", "random")
         (FedTPG, {"heads": 7}, "heads that divide"),
         (FineTuning, {"towers": "both", "head": "linear"}, "reads no text features"),
         (PFedMoAP, {"heads": 3}, "heads that divide"),
+        (PLOT, {"clip": RESNET}, "ViT"),
         (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
         (PLAN, {"reduction": 4096}, "reduction in"),
+        (ProDA, {"num_prompts": 6}, "a multiple of 4, got 6"),
+        (ProDA, {"prompts_per_step": 33}, r"prompts_per_step in \[1, 32\], got 33"),
         (StableFDG, {"stage": 4}, "Lower stage"),
         (SWAD, {"start_patience": 3, "end_patience": 2}, "end_patience"),
         (TRIP, {"key_init": "gaussian"}, "orthogonal, uniform, normal or binary"),

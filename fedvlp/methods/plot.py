@@ -1,0 +1,81 @@
+"""PLOT under FedAvg: several prompts, between which each image's patches are divided by optimal transport.
+
+Paper: Chen et al., "PLOT: Prompt Learning with Optimal Transport for Vision-Language Models", ICLR 2023.
+
+Symbols: N prompts, L x D each -> ``prompts``; G_m, joint feature of patch m of M -> ``patches``; H_nc, text feature of
+class c under prompt n -> ``texts``; lambda -> ``epsilon``.
+    C_nm = 1 - cos(G_m, H_nc)                                        :func:`.transport_logits`
+    T = argmin <C, T> + lambda <T, log T>,                           :func:`.transport_plan`, by Sinkhorn's algorithm
+        over T >= 0 with sum_n T_nm = 1 / M and sum_m T_nm = 1 / N
+    p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`PLOT.forward`
+
+Departures:
+    * The paper is not about federated learning: clients learn the prompts, the server averages each of them by training
+      images. Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch
+      is a round here. No augmentation.
+    * The released code takes the local features of a ResNet, out of a rewritten attention pool. Here they are a ViT's
+      patches, as in FedOTP, each through the last norm and the projection. The authors find these less discriminative,
+      and for ViTs have a method of their own, PLOT++, which learns local features by prompts in the image tower.
+    * All iterations are done. The released code stops when the mean change over a batch is below 0.01, so that an
+      image's class depends on what else is in its batch.
+    * For ImageNet alone the released code adds the logits of the image feature and the mean text feature. Here no data
+      set is an exception.
+    * N 4, L 16, lambda 0.1 and 100 iterations are the released code's.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.core.protocols import Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.methods.transport import patch_features, transport_logits
+from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt
+
+
+class PLOT(PromptLearner):
+    """Learns several text prompts, shared by all classes and clients, each for other patches of an image.
+
+    Args:
+        num_prompts: Number of prompts N.
+        epsilon: Weight lambda of the plan's entropy.
+        iterations: Steps in which the plan is found.
+        prompt_length: Number of learned vectors L of a prompt.
+    """
+
+    needs_images = True  # patches, and not only f(x)
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        num_prompts: PositiveInt = 4,
+        epsilon: PositiveFloat = 0.1,
+        iterations: PositiveInt = 100,
+        prompt_length: PositiveInt = 16,
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        starts = [self.text.initial_prompt() for _ in range(num_prompts)]
+        self.prompts = nn.Parameter(torch.stack(starts))  # [N, L, D]
+        self.epsilon = epsilon
+        self.iterations = iterations
+        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
+        self._texts = PromptFeatureCache()
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        patches = patch_features(self.clip, self.precomputed(inputs)["images"])
+        texts = self._texts("", self.text, self.prompts)  # [N, C, d]
+        # Without a mass patches give all that they have.
+        return transport_logits(
+            patches, texts, self.clip.logit_scale, mass=None, epsilon=self.epsilon, iterations=self.iterations
+        )

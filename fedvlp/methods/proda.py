@@ -1,0 +1,151 @@
+"""ProDA under FedAvg: many prompts, whose text features are taken as draws from a Gaussian of classifiers.
+
+Paper: Lu et al., "Prompt Distribution Learning", CVPR 2022.
+
+Symbols: K prompts, L x D each -> ``prompts``; w_kc text feature of class c under prompt k, of length 1 ->
+``class_features``; z image feature, of length 1; P, B of the K prompts, those of a step; n_k text feature of prompt k
+without any class, of length 1; s = 1 / tau; lambda -> ``orthogonality_weight``.
+    mu_c = mean_k w_kc, over all K prompts;   p(c | z) = softmax_c(s <z, mu_c>)         :meth:`ProDA.forward`
+    training, with mu and the deviations v_kc = w_kc - mu_c over P alone, and y the label of z:
+    A_c = 1 / (B + 1) sum_{k in P} sum_j z_j^2 (v_kcj - v_kyj)^2                        :func:`logit_variance`
+    L_upper = -log softmax_y(s <z, mu_c> + s^2 / 2 A_c)                                 :meth:`ProDA.training_step`
+    L_so = 1 / (K (K - 1)) sum_{k != k'} |<n_k, n_k'>|                                  :meth:`ProDA.overlap`
+    L = L_upper + lambda L_so
+A_c is the variance of <z, w_c - w_y> under a Gaussian of classifiers in which the dimensions of a feature are
+independent. By Jensen's inequality L_upper is at least the expectation of the cross-entropy under it.
+
+Class names stand in front of the first quarter of the prompts, in the middle of the second, and behind the others.
+
+Departures:
+    * The paper is not about federated learning: clients learn the prompts, the server averages each of them by training
+      images. Optimizer, rounds, batch and a constant rate are PromptFL's. No augmentation, so that image features are
+      computed once.
+    * The authors' repository holds no code. What the abstract leaves open is taken from re-implementations by others,
+      which agree: the places of class names, the sum that is divided by B + 1, a mean that is not normalised again, and
+      K 32, B 4, L 16 and lambda 0.1.
+    * A step draws its prompts from all. The re-implementations go through all before they draw one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip.prompted_text import ClassPosition, PromptFeatureCache
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
+
+QUARTERS: tuple[ClassPosition, ...] = ("front", "middle", "end", "end")
+"""Where the class's name is in each quarter of the prompts."""
+
+
+class ProDA(PromptLearner):
+    """Learns a Gaussian of classifiers, shared by all clients, by the prompts that make them.
+
+    Args:
+        num_prompts: Number of prompts K, a multiple of 4.
+        prompts_per_step: Number of prompts B that are drawn for a step, at most K.
+        orthogonality_weight: Weight lambda of what prompts say alike without a class, at least 0.
+        prompt_length: Number of learned vectors L of a prompt.
+    """
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        num_prompts: PositiveInt = 32,
+        prompts_per_step: PositiveInt = 4,
+        orthogonality_weight: NonNegativeFloat = 0.1,
+        prompt_length: PositiveInt = 16,
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        if num_prompts % len(QUARTERS):
+            raise UserError(f"Expected num_prompts to be a multiple of {len(QUARTERS)}, got {num_prompts}.")
+        if prompts_per_step > num_prompts:
+            raise UserError(f"Expected prompts_per_step in [1, {num_prompts}], got {prompts_per_step}.")
+        self.prompts_per_step = prompts_per_step
+        self.orthogonality_weight = orthogonality_weight
+        self.places = [QUARTERS[len(QUARTERS) * number // num_prompts] for number in range(num_prompts)]
+        self.texts = nn.ModuleDict()
+        for place in dict.fromkeys(QUARTERS):
+            self.texts[place] = PromptedTextEncoder(
+                self.clip, class_names, prompt_length=prompt_length, class_position=place
+            )
+        self.nameless = PromptedTextEncoder(self.clip, [""], prompt_length=prompt_length)
+        starts = [self.nameless.initial_prompt() for _ in range(num_prompts)]
+        self.prompts = nn.Parameter(torch.stack(starts))  # [K, L, D]
+        self._mean_features = PromptFeatureCache()
+
+    def class_features(self, prompts: Float[Tensor, "K L D"], numbers: Sequence[int]) -> Float[Tensor, "B C d"]:
+        """Returns w_kc of the prompts of these numbers, in the order of the places of class names."""
+        features = []
+        for place, text in self.texts.items():
+            # Taken one by one, since a GPU waits for a list as index.
+            alike = [prompts[number] for number in numbers if self.places[number] == place]
+            if alike:
+                features.append(text(torch.stack(alike)))
+        return F.normalize(torch.cat(features).float(), dim=-1)
+
+    def mean_features(self, prompts: Float[Tensor, "K L D"]) -> Float[Tensor, "C d"]:
+        """Returns mu over all prompts."""
+        return self.class_features(prompts, range(len(self.places))).mean(0)
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits s <z, mu_c>."""
+        images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
+        mean = self._mean_features("", self.mean_features, self.prompts)
+        with torch.autocast(images.device.type, enabled=False):
+            return self.clip.logit_scale * images @ mean.T
+
+    def overlap(self) -> Float[Tensor, ""]:
+        """Returns L_so, the mean of |cos| over all pairs of prompts without a class."""
+        texts = F.normalize(self.nameless(self.prompts)[:, 0].float(), dim=-1)  # [K, d]
+        with torch.autocast(texts.device.type, enabled=False):
+            # Each pair once, and no prompt with itself.
+            pairs = len(texts) * (len(texts) - 1) / 2
+            return (texts @ texts.T).abs().triu(1).sum() / pairs
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the upper bound of the expected cross-entropy, under prompts drawn anew, plus lambda L_so."""
+        inputs, labels = batch
+        images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
+        drawn = torch.randperm(len(self.places))[: self.prompts_per_step].tolist()
+        texts = self.class_features(self.prompts, drawn)
+        scale = self.clip.logit_scale
+        with torch.autocast(images.device.type, enabled=False):
+            variance = logit_variance(images, texts, labels)
+            upper_bound = F.cross_entropy(scale * images @ texts.mean(0).T + scale**2 / 2 * variance, labels)
+        overlap = self.overlap()
+        loss = upper_bound + self.orthogonality_weight * overlap
+        self.log_dict({"upper_bound": upper_bound, "overlap": overlap, "loss": loss})
+        return loss
+
+
+def logit_variance(
+    images: Float[Tensor, "B d"], texts: Float[Tensor, "K C d"], labels: Int[Tensor, "B"]
+) -> Float[Tensor, "B C"]:
+    """Returns A_c, the variance of <z, w_c - w_y> for each image z and its label y.
+
+    >>> texts = torch.tensor([[[1.0], [5.0]], [[3.0], [5.0]]])  # two prompts, two classes, one dimension
+    >>> logit_variance(torch.tensor([[2.0]]), texts, torch.tensor([1])).tolist()
+    [[2.6666667461395264, 0.0]]
+    """
+    squares = images.square()
+    deviations = texts - texts.mean(0)
+    of_labels = deviations[:, labels]  # [K, B, d]
+    # The square of a difference in three terms, since the differences themselves would be [K, B, C, d].
+    of_class = torch.einsum("bd,kcd->bc", squares, deviations.square())
+    of_label = torch.einsum("bd,kbd->b", squares, of_labels.square())
+    shared = torch.einsum("bd,kbd,kcd->bc", squares, of_labels, deviations)
+    return (of_class + of_label[:, None] - 2 * shared) / (len(texts) + 1)

@@ -1,0 +1,135 @@
+"""ProDA's loss and gradients by the covariance that it stands for, its bound against draws, and what a step trains."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.methods import ProDA
+from fedvlp.methods.proda import logit_variance
+from tests.helpers.slow import assert_same, unit
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+PLACES = ["front", "front", "middle", "middle", "end", "end", "end", "end"]
+
+
+def make(clip, **options):
+    torch.manual_seed(5)
+    module = ProDA(CLASSES, clip, prompt_length=4, num_prompts=8, **options)
+    with torch.no_grad():
+        module.prompts.add_(0.1 * torch.randn_like(module.prompts))
+    return module
+
+
+def slow_variance(images, texts, labels):
+    """The covariance [C, C] of each dimension, and for each image and class the variance of a difference under it."""
+    mean = sum(texts) / len(texts)
+    covariances = []
+    for dimension in range(texts.shape[-1]):
+        deviations = [one[:, dimension] - mean[:, dimension] for one in texts]
+        covariances.append(sum(torch.outer(each, each) for each in deviations) / (len(texts) + 1))
+    rows = []
+    for image, label in zip(images, labels.tolist(), strict=True):
+        row = []
+        for name in range(texts.shape[1]):
+            spread = [each[name, name] + each[label, label] - 2 * each[name, label] for each in covariances]
+            row.append(image.square() @ torch.stack(spread))
+        rows.append(torch.stack(row))
+    return torch.stack(rows)
+
+
+def nameless_feature(clip, prompt):
+    """The feature of "[prompt]." through open_clip's own tower."""
+    model = clip.model
+    (row,) = model.token_embedding(clip.tokenizer(["."]))
+    row = torch.cat([row[:1], prompt, row[1 : 77 - len(prompt)]])
+    hidden = model.transformer((row + model.positional_embedding)[None], attn_mask=model.attn_mask)[0]
+    return model.ln_final(hidden)[len(prompt) + 2] @ model.text_projection
+
+
+def slow_loss(clip, images, prompts, drawn, weight):
+    """The loss, one prompt and one class after another, each in a sequence of its own."""
+    texts = []
+    for number in drawn:
+        row = []
+        for name in CLASSES:
+            encoder = PromptedTextEncoder(clip, [name], prompt_length=4, class_position=PLACES[number], layout="plain")
+            row.append(unit(encoder(prompts[number])[0]))
+        texts.append(torch.stack(row))
+    features = torch.stack([unit(feature) for feature in clip.encode_image(images)])
+    mean = sum(texts) / len(texts)
+    scale = clip.logit_scale
+    logits = scale * features @ mean.T + scale**2 / 2 * slow_variance(features, torch.stack(texts), LABELS)
+    loss = F.cross_entropy(logits, LABELS)
+    alone = [unit(nameless_feature(clip, prompt)) for prompt in prompts]
+    pairs = [(one @ other).abs() for one in alone for other in alone if one is not other]
+    return loss + weight * sum(pairs) / len(pairs)
+
+
+@pytest.mark.parametrize(("weight", "drawn"), [(0.1, 4), (20.0, 3)])
+def test_loss_and_gradient(clip, images, weight, drawn):
+    method = make(clip, prompts_per_step=drawn, orthogonality_weight=weight)
+    torch.manual_seed(0)
+    loss = method.training_step((images, LABELS), 0)
+    torch.manual_seed(0)
+    prompts = method.prompts.detach().clone().requires_grad_()
+    expected = slow_loss(clip, images, prompts, torch.randperm(8)[:drawn].tolist(), weight)
+    (gradient,) = assert_same(loss, expected, [method.prompts], [prompts])
+    assert gradient.flatten(1).any(dim=1).all()
+
+
+def made_up(spread):
+    generator = torch.Generator().manual_seed(2)
+    images = F.normalize(torch.randn(4, 6, dtype=torch.float64, generator=generator), dim=-1)
+    mean = torch.randn(3, 6, dtype=torch.float64, generator=generator)
+    texts = mean + spread * torch.randn(5, 3, 6, dtype=torch.float64, generator=generator)
+    return images, texts, LABELS
+
+
+def test_a_label_has_no_variance_beside_itself():
+    variance = logit_variance(*made_up(0.5))
+    own = F.one_hot(LABELS).bool()
+    torch.testing.assert_close(variance[own], torch.zeros(4, dtype=torch.float64))
+    assert (variance[~own] > 0.01).all()
+    assert logit_variance(*made_up(0.0)).abs().max() < 1e-12
+
+
+def test_the_bound_is_above_the_mean_over_draws():
+    """Of classifiers from the Gaussian, whose deviations are mixed anew in each dimension."""
+    images, texts, labels = made_up(0.5)
+    mean = texts.mean(0)
+    bound = F.cross_entropy(4 * images @ mean.T + 8 * logit_variance(images, texts, labels), labels)
+    noise = torch.randn(20_000, 5, 1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    draws = mean + (noise * (texts - mean)).sum(1) / 6**0.5  # [20000, C, d]
+    products = torch.einsum("bd,ncd->nbc", images, draws)
+    expected = F.cross_entropy((4 * products).flatten(0, 1), labels.repeat(20_000))
+    assert F.cross_entropy(4 * images @ mean.T, labels) < expected < bound
+    variance = (products - products[:, torch.arange(4), labels][..., None]).var(0)
+    torch.testing.assert_close(variance, logit_variance(images, texts, labels), rtol=0.05, atol=1e-3)
+
+
+def test_a_step_trains_the_prompts_that_it_draws(clip, images):
+    method = make(clip, prompts_per_step=3, orthogonality_weight=0.0)
+    trained = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        drawn = torch.randperm(8)[:3]
+        torch.manual_seed(seed)
+        method.zero_grad()
+        method.training_step((images, LABELS), 0).backward()
+        trained.append(method.prompts.grad.flatten(1).any(dim=1).nonzero().flatten().tolist())
+        assert trained[-1] == drawn.sort().values.tolist()
+    assert trained[0] != trained[1]
+
+
+@torch.no_grad()
+def test_prompts_change_places_where_their_classes_stand_alike(clip, images):
+    method = make(clip)
+    logits = method(images)
+    method.prompts.copy_(method.prompts[[1, 0, 3, 2, 7, 4, 6, 5]].clone())
+    torch.testing.assert_close(method(images), logits, atol=1e-3, rtol=1e-4)
+    method.prompts.copy_(method.prompts[[2, 3, 0, 1, 4, 5, 6, 7]].clone())
+    assert not torch.allclose(method(images), logits, atol=1e-2)

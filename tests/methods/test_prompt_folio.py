@@ -1,0 +1,79 @@
+"""PromptFolio's loss and gradients class by class, and what it is at the ends of its share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.methods import PromptFL, PromptFolio
+from tests.helpers.slow import assert_same, unit
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+
+
+def make(clip, local_share):
+    torch.manual_seed(5)
+    module = PromptFolio(CLASSES, clip, prompt_length=4, local_share=local_share)
+    with torch.no_grad():
+        for prompt in (module.global_prompt, module.local_prompt):
+            prompt.add_(0.5 * torch.randn_like(prompt))
+    return module
+
+
+def of_one_prompt(clip, prompt):
+    module = PromptFL(CLASSES, clip, prompt_length=4)
+    with torch.no_grad():
+        module.prompt.copy_(prompt)
+    return module
+
+
+def slow_loss(clip, images, shared, local, share):
+    """Cross-entropy under mixed features, one image and one class after another, each class in its own sequence."""
+    mixed = []
+    for name in CLASSES:
+        encoder = PromptedTextEncoder(clip, [name], prompt_length=4, layout="plain")
+        mixed.append((1 - share) * unit(encoder(shared)[0]) + share * unit(encoder(local)[0]))
+    loss = 0
+    for feature, label in zip(clip.encode_image(images), LABELS.tolist(), strict=True):
+        scores = torch.stack([clip.logit_scale * (unit(feature) @ weight) for weight in mixed])
+        loss = loss - scores.log_softmax(0)[label] / 4
+    return loss
+
+
+@pytest.mark.parametrize("share", [0.4, 0.75])
+def test_loss_and_gradients_are_those_of_mixed_features(clip, images, share):
+    method = make(clip, share)
+    prompts = [method.global_prompt, method.local_prompt]
+    copies = [prompt.detach().clone().requires_grad_() for prompt in prompts]
+    expected = slow_loss(clip, images, *copies, share)
+    gradients = assert_same(method.training_step((images, LABELS), 0), expected, prompts, copies)
+    assert all(gradient.any() for gradient in gradients)
+
+
+@pytest.mark.parametrize(("share", "alone", "idle"), [(0, "global", "local"), (1, "local", "global")])
+def test_at_the_ends_one_prompt_classifies_and_the_other_rests(clip, images, share, alone, idle):
+    method = make(clip, share)
+    plain = of_one_prompt(clip, getattr(method, f"{alone}_prompt"))
+    torch.testing.assert_close(method(images), plain(images))
+    method.training_step((images, LABELS), 0).backward()
+    assert getattr(method, f"{alone}_prompt").grad.any()
+    assert not getattr(method, f"{idle}_prompt").grad.any()
+
+
+def test_prompts_change_places_with_their_shares(clip, images):
+    method = make(clip, 0.3)
+    other = make(clip, 0.7)
+    with torch.no_grad():
+        other.global_prompt.copy_(method.local_prompt)
+        other.local_prompt.copy_(method.global_prompt)
+    torch.testing.assert_close(method(images), other(images))
+
+
+def test_the_shared_prompt_alone_is_promptfl(clip, images):
+    method = make(clip, 0.4)
+    plain = of_one_prompt(clip, method.global_prompt)
+    with method.shared_part_alone():
+        torch.testing.assert_close(method(images), plain(images))
+    assert not torch.allclose(method(images), plain(images), atol=1e-2)
