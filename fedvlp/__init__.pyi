@@ -63,6 +63,7 @@ from fedvlp.methods import ADAPT as ADAPT
 from fedvlp.methods import CCST as CCST
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
+from fedvlp.methods import IVLP as IVLP
 from fedvlp.methods import PLAN as PLAN
 from fedvlp.methods import SWAD as SWAD
 from fedvlp.methods import TRIP as TRIP

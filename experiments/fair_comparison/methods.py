@@ -88,6 +88,7 @@ METHODS = (
     Compared("FedCLIP", "fed_clip"),
     Compared("FedCLIP, cross-entropy", "fed_clip", ("--model.loss=cross_entropy",)),
     Compared("FedMaPLe", "fed_maple"),
+    Compared("IVLP", "ivlp"),
     Compared("FedPromptSRC", "fed_prompt_src", ("--model.gaussian_mean=null",), teacher="60 templates"),
     Compared("FedLoRA", "fed_lora"),
     Compared("FedPR", "fed_pr"),

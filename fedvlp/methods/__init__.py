@@ -21,6 +21,7 @@ from fedvlp.methods.fed_sr import FedSR
 from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
+from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
@@ -39,6 +40,7 @@ __all__ = [
     "CCST",
     "ELCFS",
     "HCVP",
+    "IVLP",
     "PLAN",
     "SWAD",
     "TRIP",

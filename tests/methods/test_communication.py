@@ -10,6 +10,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,
+    IVLP,
     PLAN,
     TRIP,
     CoCoOp,
@@ -56,6 +57,8 @@ TOWER = 86_192_640
         (lambda clip: FedPR(CLASSES, clip), 73_728),
         (lambda clip: FedPromptSRC(CLASSES, clip), 46_080),
         (lambda clip: FedTPG(CLASSES, clip), 4_206_080),
+        (lambda clip: IVLP(CLASSES, clip), 20_480),
+        (lambda clip: IVLP(CLASSES, clip, prompt_length=2, depth=9), 23_040),
         (lambda clip: SingleDomain(CLASSES, clip), 0),
         (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
         (lambda clip: FineTuning(CLASSES, clip), TOWER),
