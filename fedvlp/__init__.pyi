@@ -60,6 +60,7 @@ from fedvlp.data import TerraIncognita as TerraIncognita
 from fedvlp.data import TinyImageNet as TinyImageNet
 from fedvlp.federation import Federation as Federation
 from fedvlp.methods import ADAPT as ADAPT
+from fedvlp.methods import BPL as BPL
 from fedvlp.methods import CCST as CCST
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP

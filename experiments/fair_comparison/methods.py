@@ -75,6 +75,7 @@ METHODS = (
     Compared("KgCoOp", "kgcoop", teacher="1 template"),
     Compared("ProGrad", "prograd", teacher="1 template"),
     Compared("CoCoOp", "cocoop"),
+    Compared("BPL", "bpl"),
     Compared("FedTPG", "fed_tpg"),
     Compared("FedAPT", "fed_apt"),
     Compared("FedPGP", "fed_pgp", teacher="1 template"),

@@ -1,6 +1,7 @@
 """The methods, one file or folder each. Importing this package makes their short names known to the command line."""
 
 from fedvlp.methods.adapt import ADAPT
+from fedvlp.methods.bpl import BPL
 from fedvlp.methods.ccst import CCST
 from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
@@ -37,6 +38,7 @@ from fedvlp.methods.zero_shot import ZeroShotCLIP
 
 __all__ = [
     "ADAPT",
+    "BPL",
     "CCST",
     "ELCFS",
     "HCVP",

@@ -10,6 +10,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,
+    BPL,
     IVLP,
     PLAN,
     TRIP,
@@ -44,6 +45,8 @@ TOWER = 86_192_640
         (lambda clip: TRIP(CLASSES, clip, num_experts=2, prompt_length=1), 1_024),
         (lambda clip: PromptFL(CLASSES, clip), 8_192),
         (lambda clip: KgCoOp(CLASSES, clip), 2_048),
+        (lambda clip: BPL(CLASSES, clip), 3_072),
+        (lambda clip: BPL(CLASSES, clip, conditional=True), 659_456),
         (lambda clip: CoCoOp(CLASSES, clip), 35_360),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), 40_960),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip, upload_query=False), 32_768),
