@@ -60,9 +60,11 @@ from fedvlp.data import TerraIncognita as TerraIncognita
 from fedvlp.data import TinyImageNet as TinyImageNet
 from fedvlp.federation import Federation as Federation
 from fedvlp.methods import ADAPT as ADAPT
+from fedvlp.methods import BPL as BPL
 from fedvlp.methods import CCST as CCST
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
+from fedvlp.methods import IVLP as IVLP
 from fedvlp.methods import PLAN as PLAN
 from fedvlp.methods import PLOT as PLOT
 from fedvlp.methods import SWAD as SWAD

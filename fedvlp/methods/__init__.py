@@ -1,6 +1,7 @@
 """The methods, one file or folder each. Importing this package makes their short names known to the command line."""
 
 from fedvlp.methods.adapt import ADAPT
+from fedvlp.methods.bpl import BPL
 from fedvlp.methods.ccst import CCST
 from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
@@ -21,6 +22,7 @@ from fedvlp.methods.fed_sr import FedSR
 from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
+from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
@@ -39,9 +41,11 @@ from fedvlp.methods.zero_shot import ZeroShotCLIP
 
 __all__ = [
     "ADAPT",
+    "BPL",
     "CCST",
     "ELCFS",
     "HCVP",
+    "IVLP",
     "PLAN",
     "PLOT",
     "SWAD",

@@ -10,6 +10,8 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,
+    BPL,
+    IVLP,
     PLAN,
     PLOT,
     TRIP,
@@ -46,6 +48,8 @@ TOWER = 86_192_640
         (lambda clip: TRIP(CLASSES, clip, num_experts=2, prompt_length=1), 1_024),
         (lambda clip: PromptFL(CLASSES, clip), 8_192),
         (lambda clip: KgCoOp(CLASSES, clip), 2_048),
+        (lambda clip: BPL(CLASSES, clip), 3_072),
+        (lambda clip: BPL(CLASSES, clip, conditional=True), 659_456),
         (lambda clip: CoCoOp(CLASSES, clip), 35_360),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), 40_960),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip, upload_query=False), 32_768),
@@ -62,6 +66,8 @@ TOWER = 86_192_640
         (lambda clip: ProDA(CLASSES, clip), 262_144),
         (lambda clip: PLOT(CLASSES, clip), 32_768),
         (lambda clip: PromptFolio(CLASSES, clip), 4_096),
+        (lambda clip: IVLP(CLASSES, clip), 20_480),
+        (lambda clip: IVLP(CLASSES, clip, prompt_length=2, depth=9), 23_040),
         (lambda clip: SingleDomain(CLASSES, clip), 0),
         (lambda clip: ZeroShotCLIP(CLASSES, clip), 0),
         (lambda clip: FineTuning(CLASSES, clip), TOWER),

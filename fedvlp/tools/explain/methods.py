@@ -17,7 +17,7 @@ from fedvlp.clip import PromptedTextEncoder, cosine_logits
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import matches_prefix
-from fedvlp.methods import PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
+from fedvlp.methods import IVLP, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
 
 
 @singledispatch
@@ -130,6 +130,7 @@ def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
 
 
 @text_prompts.register(PLAN)
+@text_prompts.register(IVLP)
 @text_prompts.register(FedMaPLe)
 @text_prompts.register(FedPromptSRC)
 def _(module: Any) -> dict[str, Tensor]:
@@ -138,6 +139,7 @@ def _(module: Any) -> dict[str, Tensor]:
 
 
 @image_features.register(PLAN)
+@image_features.register(IVLP)
 @image_features.register(FedMaPLe)
 @image_features.register(FedPromptSRC)
 def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
@@ -145,7 +147,7 @@ def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
     return features
 
 
-def _deep_prompts(module: PLAN | FedMaPLe | FedPromptSRC) -> Any:
+def _deep_prompts(module: PLAN | IVLP | FedMaPLe | FedPromptSRC) -> Any:
     """The prompts of both towers that all clients share."""
     if isinstance(module, PLAN):
         return module.pool.globals

@@ -7,6 +7,7 @@ from torch import nn
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.methods import (
     ADAPT,
+    IVLP,
     PLAN,
     TRIP,
     DiPrompT,
@@ -55,6 +56,7 @@ def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_ta
     [
         (lambda clip: FedTPG(CLASSES, clip), ["prompt"]),
         (lambda clip: FedMaPLe(CLASSES, clip), ["global prompt"]),
+        (lambda clip: IVLP(CLASSES, clip), ["global prompt"]),
         (lambda clip: PLAN(CLASSES, 2, clip), ["global prompt"]),
         (lambda clip: ADAPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
         (lambda clip: FedDPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
@@ -70,7 +72,8 @@ def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, nam
 def test_image_features_are_none_where_they_are_those_of_clip(clip):
     images = torch.zeros(1, 3, clip.image_size, clip.image_size)
     assert image_features(ZeroShotCLIP(CLASSES, clip=clip), images) is None
-    assert image_features(FedMaPLe(CLASSES, clip), images).shape == (1, clip.embed_dim)
+    for kind in (FedMaPLe, IVLP):
+        assert image_features(kind(CLASSES, clip), images).shape == (1, clip.embed_dim)
 
 
 @pytest.mark.parametrize("options", [{}, {"cluster_start": "keys"}, {"eval_capacity": 1.0}, {"matched_to": "experts"}])

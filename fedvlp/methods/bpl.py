@@ -1,0 +1,133 @@
+"""BPL under FedAvg: a prompt that is moved at random by as much as is learned, and the mean of what its draws predict.
+
+Paper: Derakhshani et al., "Bayesian Prompt Learning for Image-Language Model Generalization", ICCV 2023. The equations
+are those of its released code.
+
+Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of p; mu, sigma^2 of the posterior q of r,
+[D] -> ``mean`` and the exponential of ``log_variance``; z image feature of length 1; beta -> ``kl_weight``.
+    r_s = mu + sigma e_s, e_s ~ N(0, 1)                           :meth:`BPL.log_probabilities`
+    unconditional: mu, sigma are parameters                       :meth:`BPL.posterior`
+    conditional: mu(z), log sigma^2(z) by a perceptron each       :meth:`BPL.posterior`
+    p(c | x) = 1/S sum_s softmax_c(cos(w_c(p + r_s), x) / tau)    :meth:`BPL.log_probabilities`
+    -log p(y | x) + beta / D KL(q || N(0, 1))                     :meth:`BPL.training_step`
+    KL / D = mean of 1/2 (mu^2 + sigma^2 - 1 - log sigma^2)
+
+Departures:
+    * The paper is not about federated learning: clients learn what is sent, the server averages it by training images.
+      The mean of log sigma^2 is the geometric mean of the clients' variances, and no posterior of all their images.
+    * What classifies is drawn once and for all: the same e_s for all images, clients and runs. The released code draws
+      anew for each batch, so that no accuracy is the same twice.
+    * Its conditional form is right for batches of one image: with as many images as vectors it adds the r_s of one to
+      one vector, and else it stops. Here each image has draws of its own, added to all vectors.
+    * S is 10, as in the released config. Its instructions have an S and epochs for each data set, and do not say how
+      these were chosen.
+    * Rounds and batch are PromptFL's; the released batch is one image. Momentum, weight decay and schedule are the
+      released code's, whose epoch is a round here. No augmentation, so that image features are computed once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
+
+
+class BPL(PromptLearner):
+    """Learns one text prompt, shared by all classes and clients, and how far from it prompts are drawn.
+
+    Args:
+        conditional: Whether an image's feature says how far, by two perceptrons; else it is the same for all images.
+        samples: Number S of draws, in training and in classification.
+        kl_weight: Weight beta of the divergence from N(0, 1), at least 0.
+        prompt_length: Number of learned vectors L.
+        init_words: Words that the prompt starts from; random vectors if not given.
+    """
+
+    noise: Tensor
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        conditional: bool = False,
+        samples: PositiveInt = 10,
+        kl_weight: NonNegativeFloat = 0.001,
+        prompt_length: PositiveInt = 4,
+        init_words: str | None = "a photo of a",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.kl_weight = kl_weight
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
+        width = self.clip.text_width
+        self.networks: nn.ModuleDict | None = None
+        if conditional:
+            parts = {name: _perceptron(self.clip.embed_dim, width) for name in ("mean", "log_variance")}
+            self.networks = nn.ModuleDict(parts)
+        else:
+            self.mean = nn.Parameter(torch.zeros(width))
+            self.log_variance = nn.Parameter(torch.rand(width))
+        # From a seed of its own, so that all clients and all who load the prompt classify alike.
+        noise = torch.randn(samples, width, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("noise", noise, persistent=False)  # [S, D]
+        self._cache = PromptFeatureCache()
+
+    def posterior(self, features: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "*each D"], Float[Tensor, "*each D"]]:
+        """Returns mu and log sigma^2: of each image if they are conditional, else of all."""
+        if self.networks is None:
+            return self.mean, self.log_variance
+        unit = F.normalize(features, dim=-1)
+        return self.networks["mean"](unit), self.networks["log_variance"](unit)
+
+    def log_probabilities(
+        self,
+        features: Float[Tensor, "B d"],
+        mean: Float[Tensor, "*each D"],
+        log_variance: Float[Tensor, "*each D"],
+        noise: Float[Tensor, "... S D"],
+    ) -> Float[Tensor, "B C"]:
+        """Returns log p(c | x), p being the mean over draws."""
+        residuals = mean[..., None, :] + (log_variance / 2).exp()[..., None, :] * noise  # [*each, S, D]
+        prompts = self.prompt + residuals[..., None, :]  # [*each, S, L, D]
+        # The same prompts classify all images, and are encoded once; those of one image are no other's.
+        texts = self._cache("", self.text, prompts) if self.networks is None else self.text(prompts)  # [*each, S, C, d]
+        logits = cosine_logits(features, texts.flatten(-3, -2), self.clip.logit_scale)
+        of_draws = logits.reshape(logits.shape[0], *texts.shape[-3:-1]).log_softmax(-1)  # [B, S, C]
+        return of_draws.logsumexp(1) - math.log(of_draws.shape[1])
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns log p(c | x) under draws that are always the same; as logits they have p as their softmax."""
+        features = self.precomputed(inputs)["features"]
+        return self.log_probabilities(features, *self.posterior(features), self.noise)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
+        inputs, labels = batch
+        features = self.precomputed(inputs)["features"]
+        mean, log_variance = self.posterior(features)
+        noise = torch.randn(*mean.shape[:-1], *self.noise.shape).to(mean.device, non_blocking=True)
+        cross_entropy = F.nll_loss(self.log_probabilities(features, mean, log_variance, noise), labels)
+        divergence = (mean.square() + log_variance.exp() - 1 - log_variance).mean() / 2
+        loss = cross_entropy + self.kl_weight * divergence
+        self.log_dict({"cross_entropy": cross_entropy, "divergence": divergence, "loss": loss})
+        return loss
+
+
+def _perceptron(inputs: int, outputs: int) -> nn.Sequential:
+    """Three layers, with half as many units between them as inputs."""
+    hidden = inputs // 2
+    layers = [nn.Linear(inputs, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU(), nn.Linear(hidden, outputs)]
+    return nn.Sequential(*layers)

@@ -1,0 +1,64 @@
+"""IVLP: prompts in both towers, each tower's its own, averaged over clients.
+
+Papers: Wang et al., "An Empirical Study of Federated Prompt Learning for Vision Language Model", IJCAI 2025; the
+independent vision-language prompting is the baseline of MaPLe and PromptSRC (Khattak et al., CVPR and ICCV 2023).
+
+Symbols: P^T, J x L x D -> ``prompts["text"]``; P^V, J x L x W -> ``prompts["visual"]``; J -> ``depth``.
+    prompts replaced before each of the first J blocks    :class:`.DeepPromptedCLIP`
+    p(c | x) = softmax_c(cos(w_c(P^T), f(x; P^V)) / tau)  :meth:`IVLP.forward`
+    cross-entropy                                         :meth:`.PromptLearner.training_step`
+    P <- sum_k |S_k| P_k / sum_k |S_k|                    :class:`.FedAvg`
+It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC without its ties to the frozen CLIP. With
+the prompts of one tower alone it is the study's LPT or VPT, which PromptFL and FedPR are (see the card).
+
+Departures:
+    * The released code averages all tensors of the model in half precision, those of the frozen CLIP among them. Here
+      prompts alone are sent and averaged, in single precision.
+    * Words that the text prompt starts from are followed by random vectors in a longer one; there they are left out.
+    * The study's clients together have all domains and are tested on these; which domains are held out is the
+      protocol's here. Its random crops are left to ``data.augmentation``.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.protocols import Inputs
+from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, initial_prompt
+from fedvlp.utils.ranges import Names, PositiveInt
+
+
+class IVLP(PromptLearner):
+    """Learns prompts for both towers, shared by all clients, with nothing that ties one tower's to the other's.
+
+    Args:
+        prompt_length: Number of learned vectors L in a block's prompt, the same in both towers.
+        depth: Number J of first blocks with prompts of their own, in both towers.
+        init_words: Words that the first block's text prompt starts from; random vectors if not given.
+    """
+
+    needs_images = True  # visual prompts change the image tower
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        prompt_length: PositiveInt = 16,
+        depth: PositiveInt = 1,
+        init_words: str | None = None,
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)
+        text = self.prompted.initial_text_prompts(depth)
+        visual = initial_prompt((*text.shape[:2], self.clip.image_width))
+        self.prompts = nn.ParameterDict({"text": text, "visual": visual})
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
+        return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)

@@ -1,0 +1,140 @@
+"""BPL's loss and gradients draw by draw, its ends, and that what classifies is always the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributions import Normal, kl_divergence
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.methods import BPL, PromptFL
+from tests.helpers.slow import assert_same, cosine, unit
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+KINDS = pytest.mark.parametrize("conditional", [False, True])
+
+
+def make(clip, conditional, **options):
+    torch.manual_seed(5)
+    module = BPL(CLASSES, clip, conditional=conditional, **options)
+    if not conditional:
+        with torch.no_grad():
+            module.mean.normal_(std=0.3)
+    return module
+
+
+def slow_posterior(module, feature):
+    """The mean and the logarithm of the variance, the perceptrons by hand."""
+    if module.networks is None:
+        return module.mean, module.log_variance
+    found = []
+    for name in ("mean", "log_variance"):
+        hidden = unit(feature)
+        for place in (0, 2, 4):
+            layer = module.networks[name][place]
+            hidden = layer.weight @ hidden + layer.bias
+            if place < 4:
+                hidden = torch.where(hidden > 0, hidden, hidden.exp() - 1)
+        found.append(hidden)
+    return found
+
+
+def slow_terms(module, feature, noise):
+    """One image's probabilities under each draw, each class in a sequence of its own, and its divergence."""
+    mean, log_variance = slow_posterior(module, feature)
+    deviation = log_variance.exp().sqrt()
+    probabilities = []
+    for drawn in noise:
+        moved = torch.stack([vector + mean + deviation * drawn for vector in module.prompt])
+        texts = []
+        for name in CLASSES:
+            texts.append(PromptedTextEncoder(module.clip, [name], prompt_length=4, layout="plain")(moved)[0])
+        scores = torch.stack([module.clip.logit_scale * cosine(feature, text) for text in texts])
+        probabilities.append(scores.softmax(0))
+    numbers = kl_divergence(Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean)))
+    return torch.stack(probabilities), numbers.mean()
+
+
+def draws(module, seed):
+    """What a training step draws: for each image if the posterior is of each."""
+    torch.manual_seed(seed)
+    if module.networks is None:
+        return [torch.randn(module.noise.shape)] * len(LABELS)
+    return torch.randn(len(LABELS), *module.noise.shape)
+
+
+@KINDS
+@pytest.mark.parametrize("kl_weight", [0.001, 2.0])
+def test_loss_and_gradients_are_those_of_the_equations(clip, images, conditional, kl_weight):
+    module = make(clip, conditional, samples=3, kl_weight=kl_weight)
+    expected = 0
+    features = clip.encode_image(images)
+    for feature, label, noise in zip(features, LABELS.tolist(), draws(module, 9), strict=True):
+        probabilities, divergence = slow_terms(module, feature, noise)
+        expected = expected + (kl_weight * divergence - probabilities.mean(0)[label].log()) / len(LABELS)
+    torch.manual_seed(9)
+    slow = assert_same(module.training_step((images, LABELS), 0), expected, [*module.trainable_by_name().values()])
+    assert all(gradient.any() for gradient in slow)
+
+
+@KINDS
+def test_each_image_is_classified_by_itself_and_always_alike(clip, images, conditional):
+    """Also in batches of as many images as the prompt has vectors, and by a method of another seed."""
+    module = make(clip, conditional, samples=3)
+    features = clip.encode_image(images)
+    expected = [slow_terms(module, feature, module.noise)[0].mean(0) for feature in features]
+    with torch.no_grad():
+        torch.testing.assert_close(module(images).exp(), torch.stack(expected), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(module(images[1:2]), module(images)[1:2], atol=1e-4, rtol=1e-5)
+        torch.manual_seed(77)
+        other = BPL(CLASSES, clip, conditional=conditional, samples=3)
+        other.load_state_dict(module.state_dict())
+        assert torch.equal(other(images), module(images))
+        module.prompt.normal_()
+        assert not torch.allclose(other(images), module(images), atol=1e-2)
+
+
+@KINDS
+def test_without_a_deviation_it_is_promptfl_for_any_draws(clip, images, conditional):
+    module = make(clip, conditional, samples=4)
+    with torch.no_grad():
+        if module.networks is None:
+            module.mean.zero_()
+            module.log_variance.fill_(-200)
+        else:
+            for name, value in (("mean", 0), ("log_variance", -200)):
+                module.networks[name][4].weight.zero_()
+                module.networks[name][4].bias.fill_(value)
+    plain = PromptFL(CLASSES, clip, prompt_length=4, init_words="a photo of a")
+    torch.testing.assert_close(module(images), plain(images).log_softmax(-1), atol=1e-4, rtol=1e-5)
+
+
+def test_the_divergence_is_zero_at_the_prior_alone(clip, images):
+    module = make(clip, False, samples=1)
+    logged = {}
+    module.log_dict = logged.update
+    with torch.no_grad():
+        module.mean.zero_()
+        module.log_variance.zero_()
+        module.training_step((images, LABELS), 0)
+        assert logged["divergence"] == 0
+        for parameter in (module.mean, module.log_variance):
+            parameter.fill_(0.1)
+            module.training_step((images, LABELS), 0)
+            assert logged["divergence"] > 1e-3
+            parameter.zero_()
+
+
+def test_more_draws_lower_the_loss_to_at_most_the_mean_of_theirs(clip, images):
+    """The logarithm of a mean is at least the mean of the logarithms."""
+    module = make(clip, False, samples=5)
+    module.kl_weight = 0.0
+    features = clip.encode_image(images)
+    alone = []
+    for drawn in module.noise:
+        of_one = module.log_probabilities(features, module.mean, module.log_variance, drawn[None])
+        alone.append(F.nll_loss(of_one, LABELS))
+    together = F.nll_loss(module(images), LABELS)
+    assert together < torch.stack(alone).mean()
