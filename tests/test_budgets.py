@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 37_900,
-    "files": 237,
+    "lines": 38_350,
+    "files": 244,
     "lines outside tools and sites": 27_000,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 36_700,
+    "lines of tests": 36_950,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -27,12 +27,12 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (656, 4),
     "core": (2900, 15),
     "data": (5050, 22),
-    "methods": (6000, 41),
+    "methods": (6530, 47),
     "results": (925, 5),
     "runs": (1000, 7),
     "sites": (2100, 13),
     "testing": (900, 6),
-    "tools": (8890, 60),
+    "tools": (8900, 61),
     "training": (3840, 25),
     "utils": (1000, 11),
 }
