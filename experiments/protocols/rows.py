@@ -21,11 +21,11 @@ METHODS = {
 towers; a client's own part beside the shared one; a client's own prompt beside others'; a mixture for each image; the
 image tower itself."""
 
-ROUNDS = 5
-STEPS = 10
+ROUNDS = 4
+STEPS = 5
 RATE = 0.003
 SAME = (
-    "--data.batch_size=16",
+    "--data.batch_size=8",
     "--trainer.clients.cohort_size=null",
     "--trainer.local.epochs=1",
     f"--trainer.local.steps={STEPS}",
