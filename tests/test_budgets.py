@@ -11,7 +11,7 @@ TABLE = HOUSE.table()
 WHOLE = {
     "lines": 38_350,
     "files": 244,
-    "lines outside tools and sites": 27_000,
+    "lines outside tools and sites": 27_400,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
