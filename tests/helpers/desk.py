@@ -92,6 +92,8 @@ class Desk:
     def fetch_all(self, words: list[str]) -> None:
         """Makes whatever the words of a command name."""
         for word in words:
+            if word == "runs":  # all of them, whichever there are
+                self.fetch(SWEEP)
             for name in (*FITS, *COPIES):
                 if word == name or word.startswith(f"{name}/"):
                     self.fetch(name)

@@ -81,7 +81,7 @@ def is_run(words: list[str]) -> bool:
     root = value_of(words, "--data.root", "--root")
     if root is not None and root.startswith("/"):  # for a reader who has moved the images
         return False
-    if words[0] in (*TRAINING, "sweep") and root is None and "--file" not in words:
+    if words[0] in (*TRAINING, "sweep", "tune") and root is None and "--file" not in words:
         chosen = [word for word in words if word.startswith(CONFIGS_WITH_IMAGES) or word.endswith((".yaml", ".yml"))]
         return bool(chosen)
     return root is None or Path(root).is_dir()
@@ -120,7 +120,7 @@ def run(words: list[str], desk: Desk) -> int:
         if made := desk.made_by(given):
             return int(not any(desk.fetch(made).rglob("summary.json")))
         given = [*given, *offline(given), *brief(given)]
-    if given[0] == "sweep":
+    if given[0] in ("sweep", "tune"):
         end = given.index("--") if "--" in given else len(given)
         given = [*given[:end], "--dry_run", *given[end:]]
     if given[0] == "explain":
