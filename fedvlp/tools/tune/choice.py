@@ -113,8 +113,12 @@ def read_choices(path: Path) -> list[Choice]:
 def keep_chosen(trial: Job, kept: Job) -> None:
     """Copies the chosen trial's run to the runs of the choice."""
     if not kept.is_done:
+        # Whole or not at all, whenever the copy is stopped.
+        copy = kept.folder.with_name(f"{kept.folder.name}.copy")
+        shutil.rmtree(copy, ignore_errors=True)
         shutil.rmtree(kept.folder, ignore_errors=True)
-        shutil.copytree(trial.folder, kept.folder)
+        shutil.copytree(trial.folder, copy)
+        copy.rename(kept.folder)
 
 
 def mark(job: Job, tuning: Mapping[str, Any]) -> None:
