@@ -81,6 +81,7 @@ from fedvlp.methods import FedMaPLe as FedMaPLe
 from fedvlp.methods import FedMVP as FedMVP
 from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import FedPGP as FedPGP
+from fedvlp.methods import FedPHA as FedPHA
 from fedvlp.methods import FedPR as FedPR
 from fedvlp.methods import FedPromptSRC as FedPromptSRC
 from fedvlp.methods import FedSR as FedSR

@@ -81,6 +81,7 @@ METHODS = (
     Compared("FedTPG", "fed_tpg"),
     Compared("FedAPT", "fed_apt"),
     Compared("FedPGP", "fed_pgp", teacher="1 template"),
+    Compared("FedPHA", "fed_pha"),
     Compared("FedOTP", "fed_otp"),
     Compared("PromptFolio", "prompt_folio"),
     Compared("pFedMoAP", "pfed_moap"),

@@ -16,6 +16,7 @@ from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_mvp import FedMVP
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_pgp import FedPGP
+from fedvlp.methods.fed_pha import FedPHA
 from fedvlp.methods.fed_pr import FedPR
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
 from fedvlp.methods.fed_sr import FedSR
@@ -62,6 +63,7 @@ __all__ = [
     "FedMaPLe",
     "FedOTP",
     "FedPGP",
+    "FedPHA",
     "FedPR",
     "FedPromptSRC",
     "FedSR",

@@ -31,6 +31,8 @@ ALLOWED = {
     # The same, first and deeper prompts. In stage 2, which clients' slots are filled, for each tower.
     "plan": {"equal": 2, "index": 2},
     "plan_released": {"equal": 2, "index": 2},
+    # The main directions of the global prompt, which is trained.
+    "fed_pha": {"_linalg_svd": 1},
     # Which images have others that are alike, in three losses.
     "hcvp": {"nonzero": 3},
     # Labels and styles by which images are drawn.
