@@ -169,6 +169,7 @@ class Description:
 
     Attributes:
         name: what the data set, and its data module, is called.
+        summary: what it is, in a sentence or two, as the help of its data module says.
         config: name of its config.
         source: the project that publishes it, for those who do not have it.
         class_names: the classes: sorted by name, or in the order of the labels that CoOp or the publisher gives them.
@@ -202,6 +203,7 @@ class Description:
     source: str
     class_names: tuple[str, ...]
     domain_counts: Mapping[str, int | None]
+    summary: str = ""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)

@@ -7,6 +7,7 @@ from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.do_prompt import DoPrompt
 from fedvlp.methods.elcfs import ELCFS
+from fedvlp.methods.fast_pt import FaSTPT
 from fedvlp.methods.fed_adg import FedADG
 from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
@@ -16,6 +17,7 @@ from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_mvp import FedMVP
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_pgp import FedPGP
+from fedvlp.methods.fed_pha import FedPHA
 from fedvlp.methods.fed_pr import FedPR
 from fedvlp.methods.fed_prompt_src import FedPromptSRC
 from fedvlp.methods.fed_sr import FedSR
@@ -53,6 +55,7 @@ __all__ = [
     "CoCoOp",
     "DiPrompT",
     "DoPrompt",
+    "FaSTPT",
     "FedADG",
     "FedAPT",
     "FedCLIP",
@@ -62,6 +65,7 @@ __all__ = [
     "FedMaPLe",
     "FedOTP",
     "FedPGP",
+    "FedPHA",
     "FedPR",
     "FedPromptSRC",
     "FedSR",

@@ -25,12 +25,15 @@ ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
 ALLOWED = {
     # Text features of prompts that are not trained now come from a cache if the prompt is still the same.
     "pfed_moap": {"equal": 1},
+    "fast_pt": {"equal": 1},
     # The same, and which domains' prompts are trained by a batch: the others are not encoded.
     "diprompt": {"equal": 1, "tolist": 1},
     "diprompt_labels": {"equal": 1, "tolist": 1},
     # The same, first and deeper prompts. In stage 2, which clients' slots are filled, for each tower.
     "plan": {"equal": 2, "index": 2},
     "plan_released": {"equal": 2, "index": 2},
+    # The main directions of the global prompt, which is trained.
+    "fed_pha": {"_linalg_svd": 1},
     # Which images have others that are alike, in three losses.
     "hcvp": {"nonzero": 3},
     # Labels and styles by which images are drawn.

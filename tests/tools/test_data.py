@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-import fedvlp.data
+import fedvlp
 from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS
 from fedvlp.commands.cli import main
 from fedvlp.tools import data as command
@@ -25,7 +25,7 @@ def pacs_hub(monkeypatch):
     """A hub with a small PACS, which is taken for what was published."""
     small = as_uploaded(PACS)
     monkeypatch.setattr(command, "DESCRIPTIONS", (small, *DESCRIPTIONS[1:]))
-    monkeypatch.setattr(fedvlp.data.PACS, "description", small)
+    monkeypatch.setattr(fedvlp.PACS, "description", small)
     with Hub().serving(monkeypatch) as hub:
         upload(hub, "PACS")
         yield hub

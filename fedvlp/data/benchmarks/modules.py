@@ -1,4 +1,4 @@
-"""The field's data sets as data modules, each of which differs in its description; ``fedvlp data list`` prints them."""
+"""The field's data sets as data modules, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,6 @@ class Benchmark(DomainFolders):
     """
 
     description: ClassVar[Description]
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Takes the description that has the name of the class."""
-        super().__init_subclass__(**options)
-        if cls.__name__ in DATA_SETS:
-            cls.description = DATA_SETS[cls.__name__]
 
     def __init__(
         self,
@@ -171,62 +165,14 @@ class Benchmark(DomainFolders):
         return positions
 
 
-class PACS(Benchmark):
-    """PACS: 9,991 images of 7 classes as photos, art paintings, cartoons and sketches."""
-
-
-class OfficeHome(Benchmark):
-    """OfficeHome: 15,588 images of 65 objects of offices and homes; it has no official split."""
-
-
-class VLCS(Benchmark):
-    """VLCS: 10,729 images of 5 classes, photos of four older data sets."""
-
-
-class DomainNet(Benchmark):
-    """DomainNet: 586,575 images of 345 classes in 6 domains, cleaned.
-
-    Under the official split only the test list of a held-out domain tests.
-    """
-
-
-class TerraIncognita(Benchmark):
-    """TerraIncognita: 24,330 images of 10 classes by camera traps at 4 places; it has no official split."""
-
-
-class DomainNet10(Benchmark):
-    """The 10 classes of DomainNet that FedBN chose; another benchmark than DomainNet."""
-
-
-class DomainNet126(Benchmark):
-    """Mini-DomainNet: 126 classes and 4 domains of DomainNet; another benchmark than DomainNet."""
-
-
-class FedISIC2019(Benchmark):
-    """Fed-ISIC2019: 23,247 images of 8 kinds of skin lesion by 6 centres; not every centre has every kind.
-
-    Under the official split each centre has test images of its own.
-    """
-
-
-class Camelyon17(Benchmark):
-    """Camelyon17-WILDS: 455,954 patches of lymph nodes of 5 hospitals, with tumor and without."""
-
-
-class Office31(Benchmark):
-    """Office31: 4,110 images of 31 objects of offices, by shop, camera and webcam; it has no official split."""
-
-
-class ImageCLEFDA(Benchmark):
-    """ImageCLEF-DA: 50 images of each of 12 objects from Bing, Caltech256, ImageNet and Pascal VOC; it has no split."""
-
-
 class ImageNet(Benchmark):
     """ImageNet, which trains, with ImageNetV2, -Sketch, -A and -R, whose images only test.
 
     ImageNet's validation images test. The variants are held out: all that are there, or those that ``held_out`` names.
     Accuracy on ImageNet-A and -R, which have 200 classes, is over all classes of the run.
     """
+
+    description = DATA_SETS["ImageNet"]
 
     @property
     def held_out_domains(self) -> list[str]:
@@ -249,53 +195,12 @@ class ImageNet(Benchmark):
         return replace(manifest, files={name: manifest.files[name] for name in ("ImageNet", *self.held_out)})
 
 
-class Caltech101(Benchmark):
-    """Caltech101: 8,242 images of 100 kinds of object, as CoOp counts them."""
-
-
-class OxfordPets(Benchmark):
-    """Oxford-IIIT Pets: 7,349 images of 37 breeds of cat and dog."""
-
-
-class StanfordCars(Benchmark):
-    """Stanford Cars: 16,185 images of 196 models of car."""
-
-
-class Flowers102(Benchmark):
-    """Oxford Flowers: 8,189 images of 102 kinds of flower."""
-
-
-class Food101(Benchmark):
-    """Food-101: 101,000 images of 101 dishes."""
-
-
-class FGVCAircraft(Benchmark):
-    """FGVC-Aircraft: 10,000 images of 100 variants of aircraft."""
-
-
-class SUN397(Benchmark):
-    """SUN397: 108,754 images of 397 kinds of scene, of which CoOp's split takes 39,700."""
-
-
-class DTD(Benchmark):
-    """Describable Textures: 5,640 images of 47 textures."""
-
-
-class EuroSAT(Benchmark):
-    """EuroSAT: 27,000 satellite images of 10 kinds of land, in RGB."""
-
-
-class UCF101(Benchmark):
-    """UCF101: the middle frames of 13,320 videos of 101 actions."""
-
-
-class CIFAR10(Benchmark):
-    """CIFAR-10: 60,000 images of 32 x 32 pixels of 10 classes."""
-
-
-class CIFAR100(Benchmark):
-    """CIFAR-100: 60,000 images of 32 x 32 pixels of 100 classes."""
-
-
-class TinyImageNet(Benchmark):
-    """TinyImageNet: 110,000 images of 64 x 64 pixels of 200 classes; its validation images test."""
+def __getattr__(name: str) -> type[Benchmark]:
+    """Makes the data module of a data set of the catalog, which differs from the others in its description alone."""
+    if name not in DATA_SETS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    description = DATA_SETS[name]
+    members = {"__module__": __name__, "__doc__": description.summary, "description": description}
+    kind: type[Benchmark] = type(name, (Benchmark,), members)
+    globals()[name] = kind  # from here on it is found without this function
+    return kind

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import fedvlp.data
+import fedvlp
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS
 
@@ -33,7 +33,7 @@ def load(tmp_path):
 
     def make(name, root, **options):
         options = {"allow_missing_classes": True, "cache_dir": str(tmp_path / "cache")} | options
-        return getattr(fedvlp.data, name)(root=str(root), **options)
+        return getattr(fedvlp, name)(root=str(root), **options)
 
     return make
 

@@ -17,7 +17,7 @@ import pytest
 import torchvision
 from huggingface_hub import constants
 
-import fedvlp.data
+import fedvlp
 from fedvlp.catalog.description import DATA_SETS
 from fedvlp.data.benchmarks import download as downloads
 from fedvlp.data.benchmarks.download import write_images
@@ -101,8 +101,8 @@ def test_names_come_from_the_file_and_bytes_stay_unchanged(download, tmp_path):
 
 def test_the_official_split_is_kept(download, tmp_path, monkeypatch):
     download("FedISIC2019")
-    monkeypatch.setattr(fedvlp.data.FedISIC2019, "description", as_uploaded(FED_ISIC_2019))
-    data = fedvlp.data.FedISIC2019(root=str(tmp_path / "FedISIC2019"), cache_dir=None)
+    monkeypatch.setattr(fedvlp.FedISIC2019, "description", as_uploaded(FED_ISIC_2019))
+    data = fedvlp.FedISIC2019(root=str(tmp_path / "FedISIC2019"), cache_dir=None)
     assert data.protocol == "all domains seen, official test split; one client a domain; official train/test split"
     assert Counter(part.role for part in data.split_parts) == {"train": 6, "validation": 6, "test": 6}
     assert data.describe()["source"] == f"flwrlabs/fed-isic2019 at {REVISION}"
@@ -206,9 +206,9 @@ def test_a_hub_that_fails_or_is_not_reached_is_one_message(download, hub, tmp_pa
 @pytest.fixture
 def pacs(hub, monkeypatch):
     """Returns a function that makes the data module of a small PACS, which is on the hub."""
-    monkeypatch.setattr(fedvlp.data.PACS, "description", as_uploaded(PACS))
+    monkeypatch.setattr(fedvlp.PACS, "description", as_uploaded(PACS))
     upload(hub, "PACS")
-    return lambda root, **options: fedvlp.data.PACS(root=str(root), cache_dir=None, **options)
+    return lambda root, **options: fedvlp.PACS(root=str(root), cache_dir=None, **options)
 
 
 def test_a_missing_folder_names_the_command_that_gets_it(hub, pacs, tmp_path):
@@ -238,7 +238,7 @@ def test_images_that_are_there_are_not_downloaded(hub, pacs, tmp_path):
 
 def test_a_data_set_without_a_source_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"VLCS can't be downloaded by a command; it can be had from the DomainBed"):
-        fedvlp.data.VLCS(root=str(tmp_path), download=True).prepare_data()
+        fedvlp.VLCS(root=str(tmp_path), download=True).prepare_data()
 
 
 LABELS = {"label": ["dog", "giraffe"]}

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import fedvlp.data
+import fedvlp
 from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.commands.cli import main
 from fedvlp.data.partition import Shards
@@ -78,7 +78,7 @@ def test_each_data_set_leads_from_its_config_to_a_table(
     lay_out, tmp_path, capsys, home, small_files_are_published, layout
 ):
     name, _, split = ALL_LAYOUTS[layout]
-    description = getattr(fedvlp.data, name).description
+    description = getattr(fedvlp, name).description
     further = TRAINED.get(layout, ["--data.partition.init_args.num_clients=2"])
     assert main(["fit", *of_fit(description.config, lay_out(layout), tmp_path), *further]) == 0
     runs = str(tmp_path / "runs")

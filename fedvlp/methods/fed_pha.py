@@ -1,0 +1,124 @@
+"""FedPHA: a prompt of all clients and one of each client's own, which learn to say different things.
+
+Paper: Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025. The equations
+are those of its released code (``GL_SVDMSE``, prompts of equal length).
+
+Symbols: p_G, p_k, L x D -> ``global_prompt``, ``local_prompt``; t(p), text features of length 1 -> ``own``, ``shared``
+and ``pulling``, under p_k, p_G and p_k';
+V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``null_share``; alpha -> ``margin``.
+    p_G = U S V^T, V = [V_1, V_2], V_1 of (1 - rho) L directions         :func:`projected`
+    p_k' = p_k V_2 V_2^T                                                 :func:`projected`
+    L_pull = mean over classes and numbers of (t(p_k) - t(p_k'))^2       :meth:`FedPHA.training_step`
+    L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.training_step`
+    L = L_ce under p_k + L_ce under p_G + L_pull + L_push                :meth:`FedPHA.training_step`
+    p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
+
+Departures:
+    * V has all D directions, as in FedPR: p_k' is p_k without what it has along the main directions of p_G. The
+      released decomposition has L directions alone, so that p_k' is what p_k has along the minor ones of these, and
+      nothing else: ``projection: minor``. The abstract has conflicts with the global prompt disentangled by the
+      projection, which this does; the paper's equations were not compared.
+    * V gets no gradient: that of singular vectors grows without bound where two singular values are equal.
+    * Prompts of all clients have the same length. The paper also has lengths of their own, in whose released code all
+      texts are read where the longest one ends.
+    * The released code measures each client on images like its own. A domain that no client has is classified by p_G
+      alone, as it is trained to; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
+    * No augmentation, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.ranges import ClosedFraction, Names, NonNegativeFloat, PositiveInt
+
+Projection = Literal["complement", "minor"]
+
+
+class FedPHA(PromptLearner):
+    """Learns a prompt that is shared and one for each client, which alone classifies that client's images.
+
+    Args:
+        null_share: Share rho of the global prompt's L directions that are not main ones, in [0, 1].
+        projection: Whether p_k' keeps all but the main directions, their ``complement``, or the ``minor`` directions of
+            the global prompt alone, as in the released code.
+        margin: Distance alpha from which on a class's two text features are not pushed apart; they are at most 2 apart.
+        prompt_length: Number of learned vectors L of a prompt.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
+            ``mean`` of the probabilities under all clients' prompts.
+    """
+
+    personal = ("local_prompt",)
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        null_share: ClosedFraction = 0.8,
+        projection: Projection = "complement",
+        margin: NonNegativeFloat = 1.0,
+        prompt_length: PositiveInt = 16,
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.held_out_evaluation = held_out_evaluation
+        self.null_share = null_share
+        self.projection: Projection = projection
+        self.margin = margin
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under p_k, or under p_G where the shared part is on its own."""
+        prompt = self.local_prompt if self.uses_personal else self.global_prompt
+        return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""
+        inputs, labels = batch
+        features = self.precomputed(inputs)["features"]
+        kept = projected(self.local_prompt, self.global_prompt, self.null_share, self.projection)
+        prompts = torch.stack([self.local_prompt, self.global_prompt, kept])
+        own, shared, pulling = F.normalize(self.text(prompts).float(), dim=-1)  # [C, d] each
+        losses = {
+            "cross_entropy": F.cross_entropy(cosine_logits(features, own, self.clip.logit_scale), labels),
+            "shared_cross_entropy": F.cross_entropy(cosine_logits(features, shared, self.clip.logit_scale), labels),
+            "pull": F.mse_loss(own, pulling),
+            "push": F.relu(self.margin - (own - shared).norm(dim=-1)).mean(),
+        }
+        loss = torch.stack([*losses.values()]).sum()
+        self.log_dict({**losses, "loss": loss})
+        return loss
+
+
+def projected(
+    local: Float[Tensor, "L D"], shared: Float[Tensor, "L D"], null_share: float, projection: Projection
+) -> Float[Tensor, "L D"]:
+    """Returns p_k', from p_k, p_G and rho; p_G gets no gradient.
+
+    >>> shared = torch.tensor([[0.0, 5.0, 0.0], [3.0, 0.0, 0.0]])
+    >>> local = torch.tensor([[1.0, 2.0, 4.0], [0.0, 7.0, 0.0]])
+    >>> projected(local, shared, 0.5, "complement").tolist()
+    [[1.0, 0.0, 4.0], [0.0, 0.0, 0.0]]
+    >>> projected(local, shared, 0.5, "minor").tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    # Those of large singular values come first.
+    directions: Tensor = torch.linalg.svd(shared.detach().float(), full_matrices=False).Vh
+    main = len(directions) - round(null_share * len(directions))
+    if projection == "minor":
+        return local @ directions[main:].mT @ directions[main:]
+    return local - local @ directions[:main].mT @ directions[:main]

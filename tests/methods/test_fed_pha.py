@@ -1,0 +1,100 @@
+"""FedPHA's losses and gradients class by class, its projection by outer products, and which part stands alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder
+from fedvlp.methods import FedPHA, PromptFL
+from fedvlp.methods.fed_pha import projected
+from tests.helpers.slow import assert_same, unit
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+LENGTH = 5
+PARTS = ("global_prompt", "local_prompt")
+
+
+def make(clip, **options):
+    torch.manual_seed(5)
+    module = FedPHA(CLASSES, clip, prompt_length=LENGTH, **options)
+    with torch.no_grad():
+        for name in PARTS:
+            getattr(module, name).add_(0.1 * torch.randn(LENGTH, clip.text_width))
+    return module
+
+
+def slow_projector(shared, null_share, projection):
+    """V_2 V_2^T, one direction after another: of all directions of the decomposition, or of those that p_G has."""
+    is_released = projection == "minor"
+    directions = np.linalg.svd(shared.detach().numpy(), full_matrices=not is_released)[2]
+    start = LENGTH - round(null_share * LENGTH)
+    total = np.zeros((shared.shape[1], shared.shape[1]))
+    for direction in directions[start:]:
+        total += np.outer(direction, direction)
+    return torch.tensor(total, dtype=torch.float32)
+
+
+def slow_loss(clip, images, parts, null_share, projection, margin):
+    """Both cross-entropies, what pulls and what pushes, each class in a sequence of its own."""
+    shared, own = parts
+    prompts = [own, shared, own @ slow_projector(shared, null_share, projection)]
+    encoders = [PromptedTextEncoder(clip, [name], prompt_length=LENGTH, layout="plain") for name in CLASSES]
+    texts = [[unit(encoder(prompt)[0]) for encoder in encoders] for prompt in prompts]
+    loss = 0
+    for feature, label in zip(clip.encode_image(images), LABELS.tolist(), strict=True):
+        for classes in texts[:2]:
+            scores = torch.stack([clip.logit_scale * (unit(feature) * text).sum() for text in classes])
+            loss = loss - scores.log_softmax(0)[label] / len(LABELS)
+    for of_own, of_shared, of_kept in zip(*texts, strict=True):
+        loss = loss + (of_own - of_kept).square().sum() / len(of_own) / len(CLASSES)
+        distance = (of_own - of_shared).square().sum().sqrt()
+        if distance < margin:
+            loss = loss + (margin - distance) / len(CLASSES)
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("null_share", "projection", "margin"), [(0.8, "complement", 1.0), (0.4, "minor", 1.5), (0.8, "minor", 0.01)]
+)
+def test_loss_and_gradients_are_those_of_the_equations(clip, images, null_share, projection, margin):
+    method = make(clip, null_share=null_share, projection=projection, margin=margin)
+    parts = [getattr(method, name).detach().clone().requires_grad_() for name in PARTS]
+    expected = slow_loss(clip, images, parts, null_share, projection, margin)
+    loss = method.training_step((images, LABELS), 0)
+    slow = assert_same(loss, expected, [getattr(method, name) for name in PARTS], parts)
+    assert all(gradient.any() for gradient in slow)
+
+
+@pytest.mark.parametrize("projection", ["complement", "minor"])
+def test_a_projection_depends_on_the_directions_of_the_shared_prompt_alone(projection):
+    local, shared = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0))
+    once = projected(local, shared, 0.6, projection)
+    assert not torch.allclose(once, local, atol=0.1)
+    for same in (shared.flip(0), -3 * shared):
+        torch.testing.assert_close(projected(local, same, 0.6, projection), once, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(projected(once, shared, 0.6, projection), once, atol=1e-5, rtol=1e-4)
+
+
+def test_both_projections_agree_on_what_lies_in_the_shared_directions():
+    local, shared = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0))
+    complement = projected(local, shared, 0.6, "complement")
+    minor = projected(local, shared, 0.6, "minor")
+    assert torch.linalg.matrix_rank(minor) == 3
+    torch.testing.assert_close((complement - minor) @ shared.T, torch.zeros(LENGTH, LENGTH), atol=1e-4, rtol=0)
+    torch.testing.assert_close(projected(local, shared, 1.0, "complement"), local)
+    torch.testing.assert_close(projected(local, shared, 0.0, "minor"), torch.zeros(LENGTH, 16))
+
+
+def test_each_prompt_classifies_alone(clip, images):
+    method = make(clip)
+    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
+    with torch.no_grad():
+        plain.prompt.copy_(method.local_prompt)
+        torch.testing.assert_close(method(images), plain(images))
+        plain.prompt.copy_(method.global_prompt)
+        with method.shared_part_alone():
+            torch.testing.assert_close(method(images), plain(images))
+    assert not torch.allclose(method(images), plain(images), atol=1e-2)
