@@ -17,7 +17,6 @@ from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
-from fedvlp.clip.loading import FOLDER_PREFIX, HUB_PREFIX
 from fedvlp.core.aggregation.base import ClientNoise
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
 from fedvlp.core.state import Client, RunState, ServerState, State, select
@@ -319,8 +318,8 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
         raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
     clip = parsed["model"].init_args.get("clip")
     name = clip if isinstance(clip, str) else getattr(clip, "name", "")
-    # Of hubs and folders a server could name any; other names are open_clip's own.
-    if name.startswith((HUB_PREFIX, FOLDER_PREFIX)) and name not in config.allow:
+    # Behind hf-hub: and local-dir: a server could name anything; other names are open_clip's own.
+    if ":" in name and name not in config.allow:
         reason = UserError(f"The server asks for the CLIP {name}. If you trust it, add {name} to allow in site.yaml.")
         raise SiteProblem("does not allow the server's CLIP; its log says which") from reason
     with unwrapped_errors():
