@@ -66,7 +66,7 @@ def learn(
         batch = learned[torch.randint(len(learned), (BATCH,), generator=generator)]
         logits = model.logit_scale.exp() * images[batch] @ text_features(model, prompt, tokens).T
         optimizer.zero_grad()
-        functional.cross_entropy(logits, labels[batch]).backward()
+        torch.autograd.backward(functional.cross_entropy(logits, labels[batch]))
         optimizer.step()
     measured.append(accuracies(images @ text_features(model, prompt, tokens).T, labels, is_learned))
     return measured
