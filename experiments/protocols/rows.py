@@ -21,11 +21,11 @@ METHODS = {
 towers; a client's own part beside the shared one; a client's own prompt beside others'; a mixture for each image; the
 image tower itself."""
 
-ROUNDS = 4
-STEPS = 5
+ROUNDS = 5
+STEPS = 10
 RATE = 0.003
 SAME = (
-    "--data.batch_size=8",
+    "--data.batch_size=16",
     "--trainer.clients.cohort_size=null",
     "--trainer.local.epochs=1",
     f"--trainer.local.steps={STEPS}",
@@ -34,7 +34,12 @@ SAME = (
 )
 """What replaces the choices of the methods' own configs; what the command line gives after ``--`` replaces it."""
 
-CROSS_DATASET = ("--data.protocol=cross_dataset", "--data.held_out=null", "--data.test_fraction=0.2")
+CROSS_DATASET = (
+    "--data.protocol=cross_dataset",
+    "--data.held_out=null",
+    "--data.test_fraction=0.2",
+    "--data.targets=[{class_path: StyledShapes}]",
+)
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,8 @@ class Measured:
     def runs(self, config: str, choice: Choice) -> SeededRuns:
         """Returns a method's runs: for each seed one, or one for each held-out domain."""
         held_out = choice.held_out if self.holds_out else (None,)
-        arguments = list(self.arguments)
-        if self.arguments == CROSS_DATASET:
-            other = "StyledShapes" if choice.setting.data == "icon_domains" else "IconDomains"
-            arguments.append(f"--data.targets=[{{class_path: {other}}}]")
         setting = replace(choice.setting, more=(*SAME, *choice.setting.more))
-        return every_run(config, arguments, setting, held_out, choice.seeds)
+        return every_run(config, self.arguments, setting, held_out, choice.seeds)
 
 
 BASE_TO_NEW = {"base classes": "test", "new classes": "test_new", "harmonic mean": "test_harmonic"}
@@ -72,7 +73,11 @@ PERSONAL = {
     "global model": "global",
     "its worst client": "global_worst",
 }
-FEW_CLASSES = ("--data.partition=FewClasses", "--data.partition.num_clients=3", "--data.partition.classes_per_client=3")
+FEW_CLASSES = (
+    "--data.partition=FewClasses",
+    "--data.partition.num_clients=3",
+    "--data.partition.classes_per_client=19",  # of 55 base classes
+)
 DIRICHLET = ("--data.partition=Dirichlet", "--data.partition.num_clients=6", "--data.partition.alpha=0.3")
 SKEWED = ("--data.partition=QuantitySkew", "--data.partition.num_clients=6", "--data.partition.law=exponential")
 

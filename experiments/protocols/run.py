@@ -1,7 +1,7 @@
 """Makes the runs of all protocols: seven methods, each with the same steps and the same optimizer.
 
-``python -m experiments.protocols.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
-again, so a study that was stopped goes on.
+``python -m experiments.protocols.run`` is IconDomains with fedvlp-small, emoji and pixel art held out together. Runs
+that are there are not made again, so a study that was stopped goes on.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from experiments.runs import SeededRuns, make_runs, seed_by_seed
 def study_parser(description: str | None) -> argparse.ArgumentParser:
     """Returns the parser of the study's commands."""
     parser = shared_parser(description, ROUNDS)
+    parser.set_defaults(data="icon_domains", clip="fedvlp-small", held_out="emoji+pixel")
     parser.add_argument("--methods", default=",".join(METHODS.values()), help="names of methods' configs, a,b,c")
     return parser
 

@@ -19,12 +19,11 @@ def choice(tmp_path):
 
 def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
     named = set()
-    given = ["--data", "icon_domains", "--held_out", "pixel", "--seeds", "0", "--", "--data.batch_size=16"]
-    choice = parse(study_parser(""), given)
+    choice = parse(study_parser(""), ["--seeds", "0", "--", "--data.batch_size=4"])
     for protocol in PROTOCOLS:
         ((run,),) = protocol.runs("promptfl", choice)
         config = parsed(["--config=methods/promptfl", *run.setting.arguments, *run.overrides])
-        assert config.data.init_args.batch_size == 16
+        assert config.data.init_args.batch_size == 4
         named.add(config.data.init_args.protocol or "leave_domains_out")
     assert named == set(ALL_PROTOCOLS)
 
