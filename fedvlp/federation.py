@@ -12,7 +12,7 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 
-from fedvlp.callbacks import ProgressBar, RunFolderLogger
+from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
@@ -66,8 +66,8 @@ class Federation(ConfiguredRun):
         strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
         deterministic: Let PyTorch refuse operations that may differ from one run to the next, for the rest of the
             process; needed on a GPU only.
-        logger: One or more Lightning loggers, such as ``CSVLogger``, ``TensorBoardLogger`` or ``WandbLogger``; none by
-            default. A logger that fails is left out for the rest of the run and never stops it.
+        logger: One or more Lightning loggers, such as ``TensorBoardLogger`` or ``WandbLogger``; none by default. One
+            that fails is left out for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks besides the default ones, such as ``EarlyStopping`` or ``Timer``.
         runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
 
@@ -94,7 +94,7 @@ class Federation(ConfiguredRun):
         num_nodes: PositiveInt = 1,
         strategy: str = "auto",
         deterministic: bool = False,
-        logger: RunFolderLogger | Logger | list[RunFolderLogger | Logger] | None = None,
+        logger: TensorBoardLogger | Logger | list[TensorBoardLogger | Logger] | None = None,
         callbacks: Callback | list[Callback] | None = None,
         runtime: Runtime = Runtime(),
     ) -> None:

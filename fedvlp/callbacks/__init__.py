@@ -8,7 +8,7 @@ declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is 
 from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks.files import Checkpoints, MetricsFile, Plots, PredictionsFile
-from fedvlp.callbacks.loggers import CSVLogger, MetricsLoggers, RunFolderLogger, TensorBoardLogger
+from fedvlp.callbacks.loggers import MetricsLoggers, TensorBoardLogger
 from fedvlp.callbacks.measures import Baseline, Communication, Privacy
 from fedvlp.callbacks.progress import EventLog, ProgressBar
 from fedvlp.callbacks.summary import Summary
@@ -16,7 +16,6 @@ from fedvlp.training.callback import FederationCallback
 
 __all__ = [
     "Baseline",
-    "CSVLogger",
     "Checkpoints",
     "Communication",
     "EventLog",
@@ -27,7 +26,6 @@ __all__ = [
     "PredictionsFile",
     "Privacy",
     "ProgressBar",
-    "RunFolderLogger",
     "Summary",
     "TensorBoardLogger",
     "default_callbacks",

@@ -190,7 +190,7 @@ def test_nothing_is_written_through_a_link(trained, image_root, tmp_path, capsys
         elsewhere.mkdir()
     (run / link).symlink_to(elsewhere)
     fit = ["fit", "--config=promptfl", *short_fit(image_root, tmp_path)]
-    command = {"audit": ["audit", "--what=words"], "explanations": ["explain", "--what=words"]}.get(link, fit)
+    command = {"audit": ["audit", "--what=membership"], "explanations": ["explain", "--what=words"]}.get(link, fit)
     content = {path: path.read_bytes() for path in [elsewhere, *elsewhere.rglob("*")] if path.is_file()}
     assert main([*command, f"--ckpt_path={run}", "--trainer.accelerator=cpu"]) == 1
     assert f"{run / link} is a symbolic link" in capsys.readouterr().err

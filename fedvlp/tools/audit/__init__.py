@@ -1,4 +1,4 @@
-"""What a client's upload reveals: images, members, words."""
+"""What a client's upload reveals: images, members."""
 
 from fedvlp.tools.audit.audit import KINDS, AuditResult, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions

@@ -14,23 +14,21 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import detached, select
+from fedvlp.core.state import detached
 from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
 from fedvlp.tools.explain.images import drawable
-from fedvlp.tools.explain.methods import text_prompts
-from fedvlp.tools.explain.words import prompt_words, token_embeddings, typical_distance
 from fedvlp.tools.trained_run import TrainedRun, read_pixels, training_images
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json, write_text
 from fedvlp.utils.seeding import restored_generators, seed_generators
-from fedvlp.utils.text_table import align_columns, text_table
+from fedvlp.utils.text_table import text_table
 
 FORMAT = 1
 """Of ``audit.json``; it changes when a reader would have to."""
-KINDS = ("inversion", "membership", "words")
+KINDS = ("inversion", "membership")
 COLUMNS = ["measure", "client", "of", "source", "quantity", "value"]
 MAX_ROWS = 8
 """Of images in the picture."""
@@ -91,12 +89,10 @@ def audit(
                 run.module.load_state(run.deployed)
                 if kind == "inversion":
                     facts[kind], picture = audit_inversion(run, inversion or InversionOptions(), seed)
-                elif kind == "membership":
+                else:
                     options = membership or MembershipOptions()
                     run.module.eval()
                     facts[kind] = {"options": asdict(options), **measure_membership(run, options, seed)}
-                else:
-                    facts[kind] = server_words(run)
         except UserError as error:
             if kinds is not None:
                 raise
@@ -192,35 +188,6 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
     return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
 
 
-@torch.no_grad()
-def server_words(run: TrainedRun, count: int = 3) -> Facts:
-    """Returns the words nearest to the prompts that a server has, and the names of those that stay on clients.
-
-    Raises:
-        UserError: if the method learns nothing among words.
-    """
-    module = run.module
-    personal = detached(select(module.communicable_state(), (*module.personal, *module.train_only_personal)))
-    # Personal tensors are marked by nan, and a prompt that bears the mark is none of the server's.
-    mark = {name: torch.full_like(value, torch.nan) for name, value in personal.items() if value.is_floating_point()}
-    module.load_state({**run.deployed, **mark})
-    prompts = {name: prompt.detach().cpu().clone() for name, prompt in text_prompts(module).items()}
-    # Nan must not stay in the method.
-    module.load_state(personal)
-    if not prompts:
-        raise UserError(f"{run.name} learns no vectors that stand among words.")
-    of_server = {name: prompt for name, prompt in prompts.items() if bool(prompt.isfinite().all())}
-    words = prompt_words(run.clip, of_server, count).rename(columns={"word": "text"})
-    facts: dict[str, list[list[Facts]]] = {name: [] for name in of_server}
-    for (name, _), of_vector in words.groupby(["prompt", "vector"], sort=False):
-        facts[name].append(of_vector[["text", "token", "distance"]].to_dict("records"))
-    return {
-        "typical_distance": typical_distance(token_embeddings(run.clip)),
-        "hidden": [name for name in prompts if name not in of_server],
-        "prompts": facts,
-    }
-
-
 def write_audit(folder: Path, result: AuditResult) -> list[Path]:
     """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -240,7 +207,7 @@ def write_audit(folder: Path, result: AuditResult) -> list[Path]:
 
 def _csv_rows(facts: Facts) -> Iterator[Sequence[Any]]:
     """Yields a row for each value: what was measured, whose it is, of what, from which source, and the value."""
-    inversion, membership, words = (facts[kind] for kind in KINDS)
+    inversion, membership = (facts[kind] for kind in KINDS)
     for row in inversion["images"] if inversion else ():
         for measure in (*MEASURES, "gradient_distance"):
             if row[measure] is not None:
@@ -249,15 +216,11 @@ def _csv_rows(facts: Facts) -> Iterator[Sequence[Any]]:
         for quantity, value in result.items():
             if quantity != "name":
                 yield "membership", result["name"], membership["others"], membership["model"], quantity, value
-    for name, vectors in words["prompts"].items() if words else ():
-        for number, near in enumerate(vectors, start=1):
-            for word in near:
-                yield "words", "", f"{name}, vector {number}", word["text"], "distance", word["distance"]
 
 
 def audit_table(facts: Facts) -> str:
     """Returns the short tables that are printed, one for each measure."""
-    tables = {"inversion": _inversion_table, "membership": _membership_table, "words": _word_table}
+    tables = {"inversion": _inversion_table, "membership": _membership_table}
     return "\n\n".join(tables[kind](facts[kind]) for kind in KINDS if facts[kind] is not None)
 
 
@@ -291,18 +254,3 @@ def _membership_table(facts: Mapping[str, Any]) -> str:
         f"{text_table(cells)}\nmodel: {facts['model']}; others: {facts['others']} images of the same domains; "
         "0.5 says nothing of membership"
     )
-
-
-def _word_table(facts: Mapping[str, Any]) -> str:
-    cells = [["nearest words of the server's prompts", "nearest", "distance", "within a word's reach"]]
-    for name, vectors in facts["prompts"].items():
-        # The one vector that says most; an average over vectors would hide it.
-        distances = [near[0]["distance"] for near in vectors]
-        closest = vectors[distances.index(min(distances))][0]
-        within = sum(distance <= facts["typical_distance"] for distance in distances)
-        cells.append([name, closest["text"], f"{closest['distance']:.3f}", f"{within} of {len(vectors)}"])
-    lines = align_columns(cells) if facts["prompts"] else ["The server has no text prompts."]
-    lines.append(f"half of all words have another within {facts['typical_distance']:.3f}")
-    if facts["hidden"]:
-        lines.append(f"kept by clients: {', '.join(facts['hidden'])}")
-    return "\n".join(lines)

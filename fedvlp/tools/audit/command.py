@@ -50,8 +50,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     trained = None
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")
-        # Words of prompts are all that is measured without images.
-        trained = trained_config(file, given.allow, None if given.what == "words" else "--what words")
+        trained = trained_config(file, given.allow, "--data" if given.data is None else None)
     command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
     config = command.config
 

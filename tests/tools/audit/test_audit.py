@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from fedvlp.methods import PLAN, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.tools.audit import InversionOptions, MembershipOptions, audit, audit_table, write_audit
 from fedvlp.tools.audit.attack import guess_label
-from fedvlp.tools.audit.audit import COLUMNS, server_words
+from fedvlp.tools.audit.audit import COLUMNS
 from fedvlp.tools.audit.membership import measure_membership
-from fedvlp.tools.explain.words import prompt_words
 from fedvlp.tools.trained_run import read_pixels, training_images
 from fedvlp.utils.errors import UserError
 
@@ -24,10 +23,9 @@ INVERSION = InversionOptions(gradients=1, steps=1)
 SHORT = {"inversion": INVERSION, "membership": MembershipOptions(images=6, resamples=20)}
 LIKENESS = {"mse", "psnr", "ssim", "feature_cosine"}
 SCHEMA = {
-    "": {"format", "method", "is_trained", "clip", "clip_fingerprint", "seed", "inversion", "membership", "words"},
+    "": {"format", "method", "is_trained", "clip", "clip_fingerprint", "seed", "inversion", "membership"},
     "inversion": {"options", "phase", "sent", "picture", "mean", "images"},
     "membership": {"options", "others", "model", "clients", "all"},
-    "words": {"typical_distance", "hidden", "prompts"},
 }
 IMAGE = {"image", "client", "class", "source", "guessed_class", "gradient_distance", *LIKENESS}
 RESULT = {"name", "members", "others", "member_loss", "other_loss", "auc", "low", "high"}
@@ -44,17 +42,15 @@ def test_files_have_one_schema_and_the_same_numbers(audited, tmp_path):
     assert all(row.keys() == IMAGE for row in facts["inversion"]["images"])
     assert all(scores.keys() == LIKENESS for scores in facts["inversion"]["mean"].values())
     assert all(row.keys() == RESULT for row in (*facts["membership"]["clients"], facts["membership"]["all"]))
-    assert all(near[0].keys() == {"text", "token", "distance"} for near in facts["words"]["prompts"]["prompt"])
     with paths[1].open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == list(COLUMNS)
     values = {tuple(row[name] for name in COLUMNS[:-1]): float(row["value"]) for row in rows}
-    assert len(values) + sum(row["measure"] == "words" for row in rows) >= len(rows), "no number stands there twice"
+    assert len(values) == len(rows), "no number stands there twice"
     for row in facts["inversion"]["images"]:
         assert values["inversion", row["client"], row["image"], row["source"], "ssim"] == row["ssim"]
     for row in (*facts["membership"]["clients"], facts["membership"]["all"]):
         assert values["membership", row["name"], "validation", "the server's", "auc"] == row["auc"]
-    assert sum(row["measure"] == "words" for row in rows) == 2 * 3
     assert paths[2].read_bytes().startswith(b"\x89PNG")
     means = facts["inversion"]["mean"]
     assert list(means) == ["prompts", "full model", "full model, closed form", "same class", "grey", "noise"]
@@ -143,10 +139,7 @@ def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audi
     assert result.facts["membership"]["model"] == "each client's own"
     assert result.facts["inversion"]["sent"] == {}
     assert "prompts" not in result.facts["inversion"]["mean"]
-    assert result.facts["words"]["hidden"] == ["prompt"]
-    table = audit_table(result.facts)
-    assert "clients send nothing" in table
-    assert "The server has no text prompts." in table
+    assert "clients send nothing" in audit_table(result.facts)
     run.module.eval()
     facts = measure_membership(run, MembershipOptions(resamples=5), seed=0)
     for client, images in training_images(run.data).items():
@@ -154,27 +147,15 @@ def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audi
         assert facts["clients"][client.id]["member_loss"] == pytest.approx(image_loss(run, images), rel=1e-4)
 
 
-def test_words_are_those_of_the_servers_prompts(audited):
-    method = audited(DiPrompT, prompt_length=4, without=("ensemble",), upload_query=False)
-    facts = server_words(method)
-    assert facts["hidden"] == ["query prompt"]
-    assert list(facts["prompts"]) == ["global prompt", "prompt of ink", "prompt of paint"]
-    words = prompt_words(method.clip, {"": method.deployed["global_prompt"]}, 3)
-    tokens = [[word["token"] for word in near] for near in facts["prompts"]["global prompt"]]
-    assert tokens == words["token"].to_numpy().reshape(4, 3).tolist()
-    assert method.module.query_prompt.isfinite().all()
-
-
 def test_what_a_method_does_not_have_is_left_out_or_refused(audited, tmp_path):
     method = audited(ZeroShotCLIP)
     result = audit(method, **SHORT)
-    assert [line.split(":")[0] for line in result.left_out] == ["inversion left out", "words left out"]
+    assert [line.split(":")[0] for line in result.left_out] == ["inversion left out"]
     (tmp_path / "inversion.png").write_bytes(b"of an audit before")
     assert [path.name for path in write_audit(tmp_path, result)] == ["audit.json", "audit.csv"]
     assert not (tmp_path / "inversion.png").exists()
-    for kind, message in (("inversion", "trains nothing"), ("words", "no vectors that stand among words")):
-        with pytest.raises(UserError, match=message):
-            audit(method, [kind], **SHORT)
+    with pytest.raises(UserError, match="trains nothing"):
+        audit(method, ["inversion"], **SHORT)
     for kind in ("inversion", "membership"):
         with pytest.raises(UserError, match="no images of clients"):
             audit(replace(method, data=None), [kind], **SHORT)

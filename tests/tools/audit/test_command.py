@@ -45,27 +45,14 @@ def test_a_run_is_audited_into_its_folder(trained, tmp_path, capsys):
     assert [result["name"] for result in facts["membership"]["clients"]] == ["ink", "paint"]
 
 
-def test_prompts_alone_tell_words_and_more_with_data(trained, image_root, tmp_path, capsys):
+def test_prompts_alone_are_audited_with_data(trained, image_root, tmp_path, capsys):
     path = tmp_path / "prompts.safetensors"
     shutil.copyfile(trained / "prompts.safetensors", path)
-    assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path / 'words'}", *SHORT]) == 0
-    assert "inversion left out: There are no images of clients" in capsys.readouterr().out
-    facts = json.loads((tmp_path / "words" / "audit.json").read_text(encoding="utf-8"))
-    assert facts["inversion"] is facts["membership"] is None
-    assert list(facts["words"]["prompts"]) == ["prompt"]
+    assert main(["audit", f"--ckpt_path={path}", *SHORT]) == 1
+    assert "There is nothing to audit of PromptFL. inversion left out: There are no images" in capsys.readouterr().err
     given = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
     assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path}", "--what=membership", *given, *SHORT]) == 0
     assert "AUC" in capsys.readouterr().out
-
-
-def test_words_need_no_data_of_the_run(trained, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copyfile(trained / "prompts.safetensors", folder / "prompts.safetensors")
-    (folder / "config.yaml").write_text("data: nowhere", encoding="utf-8")
-    assert main(["audit", f"--ckpt_path={folder / 'prompts.safetensors'}", "--what=words", *SHORT]) == 0
-    assert names(folder / "audit") == ["audit.csv", "audit.json"]
-    assert main(["audit", f"--ckpt_path={folder / 'prompts.safetensors'}", *SHORT]) == 1
 
 
 def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, monkeypatch, capsys):
@@ -85,7 +72,7 @@ def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, mo
     ("given", "message"),
     [
         (["--inversion.images=2", "--inversion.labels=guessed"], "The class is guessed from the gradient of 1 image"),
-        (["--what=words,wrods"], "Expected --what of inversion, membership, words"),
+        (["--what=membership,words"], "Expected --what of inversion, membership, with"),
         (["--ckpt_path=last"], "audit needs a run"),
         (["--ckpt_path=nowhere"], "No file"),
     ],
