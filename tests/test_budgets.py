@@ -9,9 +9,9 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_871,
+    "lines": 38_872,
     "files": 247,
-    "lines outside tools and sites": 27_921,
+    "lines outside tools and sites": 27_922,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
@@ -27,7 +27,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (656, 4),
     "core": (2900, 15),
     "data": (5050, 22),
-    "methods": (7051, 50),
+    "methods": (7052, 50),
     "results": (925, 5),
     "runs": (1000, 7),
     "sites": (2100, 13),
