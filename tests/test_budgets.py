@@ -9,9 +9,9 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_872,
+    "lines": 38_883,
     "files": 247,
-    "lines outside tools and sites": 27_922,
+    "lines outside tools and sites": 27_933,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
@@ -27,7 +27,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (656, 4),
     "core": (2900, 15),
     "data": (5050, 22),
-    "methods": (7052, 50),
+    "methods": (7063, 50),
     "results": (925, 5),
     "runs": (1000, 7),
     "sites": (2100, 13),

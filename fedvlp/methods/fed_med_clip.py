@@ -6,7 +6,7 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
 ``threshold``; MLP -> ``classifier``; p, q [B, C], what classifier and adapter say; H entropy; w ->
 ``classifier_share``; T -> ``temperature``; lambda -> ``similarity_weight``.
     u_i = mean_j |W_ij|, m_i = [u_i >= kappa_i]: x -> m (W x + b)                    :class:`MaskedLinear`
-    I~ = att(I) I, att = softmax(M_2 relu(norm(M_1 I)))                              ``FedCLIP.adapted``
+    I~ = att(I) I, att = softmax(M_2 relu(norm(M_1 I)))                              :meth:`FedMedCLIP.adapted`
     L_contr of I~, as FedCLIP; L_MLP = ce(MLP(I~ / |I~|), y)                         :meth:`FedMedCLIP.training_step`
     L_sim = mean_c sum_i w q^_ic log(q^_ic / p^_ic) + (1 - w) p^_ic log(p^_ic / q^_ic),
         ^ softmax over the images i of a batch, of values over T                     :func:`similarity_loss`
@@ -42,15 +42,16 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg
-from fedvlp.methods.fed_clip import FedCLIP, contrastive_loss
+from fedvlp.methods.fed_clip import contrastive_loss
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class FedMedCLIP(FedCLIP):
+class FedMedCLIP(PromptLearner):
     """Learns an adapter of the image feature, shared by all clients, and a classifier of each client's own.
 
     Args:
@@ -65,6 +66,7 @@ class FedMedCLIP(FedCLIP):
     """
 
     personal = ("classifier",)
+    text_features: Tensor  # [C, d]
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class FedMedCLIP(FedCLIP):
         held_out_evaluation: Literal["shared", "mean"] = "shared",
         optimizer: OptimizerCallable = lambda parameters: AdamW(parameters, lr=5e-4, eps=1e-6, weight_decay=0.02),
     ) -> None:
-        super().__init__(class_names, clip, optimizer=optimizer)
+        super().__init__(class_names, clip, optimizer)
         self.similarity_weight = similarity_weight
         self.temperature = temperature
         self.classifier_lr = classifier_lr
@@ -92,6 +94,9 @@ class FedMedCLIP(FedCLIP):
         for inputs in (width, hidden_width, hidden_width):
             layers += [MaskedLinear(inputs, hidden_width), BatchNorm(hidden_width), nn.ReLU()]
         self.classifier = nn.Sequential(*layers, MaskedLinear(hidden_width, len(class_names)))
+        texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
+        # Every client can compute them, so they are neither sent nor saved.
+        self.register_buffer("text_features", texts, persistent=False)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase, after which the adapter is averaged, each client counting once."""
@@ -104,6 +109,12 @@ class FedMedCLIP(FedCLIP):
             return super().configure_optimizers()
         classifier = {"params": [*self.classifier.parameters()], "lr": self.classifier_lr}
         return self.make_optimizer([{"params": [*self.adapter.parameters()]}, classifier])
+
+    def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
+        """Returns I~, the image features weighed element by element, not normalised."""
+        features = self.precomputed(inputs)["features"]
+        weighed: Tensor = self.adapter(features) * features
+        return weighed
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns log p(c | x), or the adapter's logits where the shared part is on its own."""
