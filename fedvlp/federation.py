@@ -313,7 +313,7 @@ class Federation(ConfiguredRun):
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile, self.deterministic)
+        setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and has the data read, split and prepared."""

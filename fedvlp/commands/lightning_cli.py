@@ -30,7 +30,7 @@ from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
+OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "deterministic")
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
@@ -153,7 +153,7 @@ _typehints.deepcopy = copy_arguments
 def with_plain_numbers(value: Any) -> Any:
     """Makes plain ints and floats of a config's restricted ones.
 
-    Their classes are the parser's own, which neither YAML's safe dumper nor ``torch.compile`` knows.
+    Their classes are the parser's own, which YAML's safe dumper does not know.
     """
     if isinstance(value, Namespace):
         return Namespace(**{name: with_plain_numbers(inner) for name, inner in vars(value).items()})

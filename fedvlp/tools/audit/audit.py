@@ -1,4 +1,4 @@
-"""The measures of an audit as plain values, and how they are written: ``audit.json``, ``audit.csv``, a picture."""
+"""The measures of an audit as plain values, and how they are written: ``audit.json``, a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from pandas import DataFrame
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
@@ -22,14 +21,13 @@ from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
 from fedvlp.tools.explain.images import drawable
 from fedvlp.tools.trained_run import TrainedRun, read_pixels, training_images
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_bytes, write_json, write_text
+from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.seeding import restored_generators, seed_generators
 from fedvlp.utils.text_table import text_table
 
 FORMAT = 1
 """Of ``audit.json``; it changes when a reader would have to."""
 KINDS = ("inversion", "membership")
-COLUMNS = ["measure", "client", "of", "source", "quantity", "value"]
 MAX_ROWS = 8
 """Of images in the picture."""
 Facts = dict[str, Any]
@@ -191,31 +189,15 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
 def write_audit(folder: Path, result: AuditResult) -> list[Path]:
     """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "audit.json", folder / "audit.csv"]
-    write_json(paths[0], result.facts)
-    # As objects, since some values are counts.
-    table = DataFrame(_csv_rows(result.facts), columns=COLUMNS, dtype=object)
-    write_text(paths[1], table.to_csv(index=False, lineterminator="\n"))
+    facts = folder / "audit.json"
+    write_json(facts, result.facts)
     # A picture that is older than the numbers beside it would mislead.
     picture = folder / "inversion.png"
     if result.picture is None:
         picture.unlink(missing_ok=True)
-        return paths
+        return [facts]
     write_bytes(picture, result.picture.image("png"))
-    return [*paths, picture]
-
-
-def _csv_rows(facts: Facts) -> Iterator[Sequence[Any]]:
-    """Yields a row for each value: what was measured, whose it is, of what, from which source, and the value."""
-    inversion, membership = (facts[kind] for kind in KINDS)
-    for row in inversion["images"] if inversion else ():
-        for measure in (*MEASURES, "gradient_distance"):
-            if row[measure] is not None:
-                yield "inversion", row["client"], row["image"], row["source"], measure, row[measure]
-    for result in (*membership["clients"], membership["all"]) if membership else ():
-        for quantity, value in result.items():
-            if quantity != "name":
-                yield "membership", result["name"], membership["others"], membership["model"], quantity, value
+    return [facts, picture]
 
 
 def audit_table(facts: Facts) -> str:
