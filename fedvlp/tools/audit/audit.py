@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,8 +11,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import detached
+from fedvlp.core.module import restored
 from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
@@ -82,7 +80,7 @@ def audit(
     for kind in kinds or KINDS:
         try:
             # Each measure begins alike, whichever others are asked for.
-            with restored_generators(), _restored(run.module):
+            with restored_generators(), restored(run.module):
                 seed_generators(seed)
                 run.module.load_state(run.deployed)
                 if kind == "inversion":
@@ -98,17 +96,6 @@ def audit(
     if len(left_out) == len(KINDS):
         raise UserError(f"There is nothing to audit of {run.name}. " + " ".join(left_out))
     return AuditResult(facts, picture, left_out)
-
-
-@contextmanager
-def _restored(module: FederatedModule) -> Iterator[None]:
-    """Restores the method's tensors after the block, in which those of clients are loaded."""
-    before = detached(module.communicable_state())
-    try:
-        yield
-    finally:
-        module.context = None
-        module.load_state(before)
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
