@@ -40,7 +40,7 @@ def run_export(arguments: Sequence[str]) -> int:
     command = FederationCLI.make([config_option(config), *others], prog="fedvlp export")
     command.model.load_state(load_deployed_to_all(trained, command.model))
     inputs = list(files_of_runs([trained, run_of(trained)]))
-    exported = export_method(command.model, options.format, options.output, inputs)
-    sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
-    sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
+    difference = export_method(command.model, options.format, options.output, inputs)
+    sys.stdout.write(f"{options.output}: its logits differ from ours by at most {difference:.1e}\n")
+    sys.stdout.write(f"{options.output.with_suffix('.json')}: classes and preprocessing\n")
     return 0
