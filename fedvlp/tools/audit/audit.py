@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import detached
+from fedvlp.core.module import restored
 from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
@@ -33,29 +31,14 @@ MAX_ROWS = 8
 Facts = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class AuditResult:
-    """What was measured.
-
-    Attributes:
-        facts: as ``audit.json`` has them.
-        picture: of the inversion; None without one.
-        left_out: what can't be measured of the method, with the reason.
-    """
-
-    facts: Facts
-    picture: Picture | None
-    left_out: list[str]
-
-
 def audit(
     run: TrainedRun,
     kinds: Sequence[str] | None = None,
     inversion: InversionOptions | None = None,
     membership: MembershipOptions | None = None,
     seed: int = 0,
-) -> AuditResult:
-    """Returns what a method's uploads and its deployed prompts reveal; the same for the same seed.
+) -> tuple[Facts, Picture | None, list[str]]:
+    """Measures what a method's uploads and its deployed prompts reveal; the same for the same seed.
 
     Args:
         run: the method, and the images of its clients.
@@ -63,6 +46,10 @@ def audit(
         inversion: how gradients are inverted.
         membership: how members are told from others.
         seed: of all that is drawn.
+
+    Returns:
+        What was measured, as ``audit.json`` has it; a picture of the inversion, if there is one; and what can't be
+        measured of the method, with the reason.
 
     Raises:
         UserError: if something that was asked for by name can't be measured of this method, or nothing can.
@@ -76,13 +63,12 @@ def audit(
         "seed": seed,
         **dict.fromkeys(KINDS),
     }
-    # The inversion alone has one.
     picture = None
     left_out: list[str] = []
     for kind in kinds or KINDS:
         try:
             # Each measure begins alike, whichever others are asked for.
-            with restored_generators(), _restored(run.module):
+            with restored_generators(), restored(run.module):
                 seed_generators(seed)
                 run.module.load_state(run.deployed)
                 if kind == "inversion":
@@ -97,18 +83,7 @@ def audit(
             left_out.append(f"{kind} left out: {error}")
     if len(left_out) == len(KINDS):
         raise UserError(f"There is nothing to audit of {run.name}. " + " ".join(left_out))
-    return AuditResult(facts, picture, left_out)
-
-
-@contextmanager
-def _restored(module: FederatedModule) -> Iterator[None]:
-    """Restores the method's tensors after the block, in which those of clients are loaded."""
-    before = detached(module.communicable_state())
-    try:
-        yield
-    finally:
-        module.context = None
-        module.load_state(before)
+    return facts, picture, left_out
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
@@ -186,18 +161,18 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
     return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
 
 
-def write_audit(folder: Path, result: AuditResult) -> list[Path]:
+def write_audit(folder: Path, facts: Facts, picture: Picture | None) -> list[Path]:
     """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = folder / "audit.json"
-    write_json(facts, result.facts)
+    numbers = folder / "audit.json"
+    write_json(numbers, facts)
     # A picture that is older than the numbers beside it would mislead.
-    picture = folder / "inversion.png"
-    if result.picture is None:
-        picture.unlink(missing_ok=True)
-        return [facts]
-    write_bytes(picture, result.picture.image("png"))
-    return [facts, picture]
+    image = folder / "inversion.png"
+    if picture is None:
+        image.unlink(missing_ok=True)
+        return [numbers]
+    write_bytes(image, picture.image("png"))
+    return [numbers, image]
 
 
 def audit_table(facts: Facts) -> str:

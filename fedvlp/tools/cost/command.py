@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.text_table import frame_markdown, frame_table
 
 FORMATS = ("table", "markdown", "json")
@@ -50,9 +49,7 @@ def run_cost(arguments: Sequence[str]) -> int:
     options, of_methods = parser.parse_known_args(arguments)
     from fedvlp.tools.cost.counting import costs
 
-    with unwrapped_errors():
-        rows = costs(of_methods)
-    sys.stdout.write(format_costs(rows, options.format) + "\n")
+    sys.stdout.write(format_costs(costs(of_methods), options.format) + "\n")
     return 0
 
 
