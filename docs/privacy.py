@@ -23,6 +23,7 @@ import fedvlp
 from fedvlp.clip import CLIP, load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import DOMAIN, Inputs
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, num_bytes, select
 from fedvlp.data import Pooled
@@ -153,7 +154,10 @@ def logged_names(module: FederatedModule) -> list[str]:
     """Returns the names of what a client logs in a step of the phase for which it was started."""
     size = int(module.clip.image_size)  # type: ignore[attr-defined]
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-    module.training_step((images, torch.tensor([0, 1])), 0)
+    inputs: Inputs = images
+    if module.needs_domains:
+        inputs = {"images": images, DOMAIN: torch.tensor([0, 1])}
+    module.training_step((inputs, torch.tensor([0, 1])), 0)
     return list(module.logged_means())
 
 

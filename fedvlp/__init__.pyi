@@ -72,6 +72,7 @@ from fedvlp.methods import TRIP as TRIP
 from fedvlp.methods import CoCoOp as CoCoOp
 from fedvlp.methods import DiPrompT as DiPrompT
 from fedvlp.methods import DoPrompt as DoPrompt
+from fedvlp.methods import FaSTPT as FaSTPT
 from fedvlp.methods import FedADG as FedADG
 from fedvlp.methods import FedAPT as FedAPT
 from fedvlp.methods import FedCLIP as FedCLIP

@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_476,
-    "files": 245,
-    "lines outside tools and sites": 27_526,
+    "lines": 38_682,
+    "files": 246,
+    "lines outside tools and sites": 27_732,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_054,
+    "lines of tests": 37_212,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -27,7 +27,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (656, 4),
     "core": (2900, 15),
     "data": (5050, 22),
-    "methods": (6656, 48),
+    "methods": (6862, 49),
     "results": (925, 5),
     "runs": (1000, 7),
     "sites": (2100, 13),

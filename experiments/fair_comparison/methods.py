@@ -83,6 +83,7 @@ METHODS = (
     Compared("FedPGP", "fed_pgp", teacher="1 template"),
     Compared("FedPHA", "fed_pha"),
     Compared("FedOTP", "fed_otp"),
+    Compared("FaST-PT", "fast_pt", steps=STEPS // 3),
     Compared("PromptFolio", "prompt_folio"),
     Compared("pFedMoAP", "pfed_moap"),
     Compared("DiPrompT", "diprompt"),

@@ -7,6 +7,7 @@ from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.do_prompt import DoPrompt
 from fedvlp.methods.elcfs import ELCFS
+from fedvlp.methods.fast_pt import FaSTPT
 from fedvlp.methods.fed_adg import FedADG
 from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
@@ -54,6 +55,7 @@ __all__ = [
     "CoCoOp",
     "DiPrompT",
     "DoPrompt",
+    "FaSTPT",
     "FedADG",
     "FedAPT",
     "FedCLIP",

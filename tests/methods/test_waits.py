@@ -25,6 +25,7 @@ ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
 ALLOWED = {
     # Text features of prompts that are not trained now come from a cache if the prompt is still the same.
     "pfed_moap": {"equal": 1},
+    "fast_pt": {"equal": 1},
     # The same, and which domains' prompts are trained by a batch: the others are not encoded.
     "diprompt": {"equal": 1, "tolist": 1},
     "diprompt_labels": {"equal": 1, "tolist": 1},

@@ -1,0 +1,204 @@
+"""FaST-PT: image features are moved to other clients' domains; an image's mix of domain prompts stands by a global one.
+
+Paper: Chen et al., "Multi-Modal Style Transfer-based Prompt Tuning for Efficient Federated Domain Generalization",
+AAAI 2026.
+
+Symbols: I(x) image feature of length 1 -> ``features``; T(t_k, t_y) text feature of class y in domain k ->
+``domain_texts``, T(t_c) that of a class's name -> ``class_texts``; Q_ij, from the client's domain i to j ->
+``transforms``; P^G, P_k^D, L x D -> ``global_prompt``, ``domain_prompts``; f -> ``domain_classifier``; lambda ->
+``style_weight``; S_i u I_i, images and moved ones -> ``everywhere``.
+    L_A = 1 - cos(Q_ij(I(x)) - I(x), T(t_j, t_y) - T(t_i, t_y)), Eq. 1           :meth:`FaSTPT.style_loss`
+    L_C = ce(cos(Q_ij(I(x)), T(t_c)) / tau, y), Eq. 2; Q learns lambda L_A + (1 - lambda) L_C, Eq. 3
+    L_G + L_F = ce under P^G + ce of f's domains, on S_i u I_i, Eqs. 4, 5, 8     :meth:`FaSTPT.global_loss`, for P^G, f
+    L_D = ce under [P^G, P_i^D] + log(1 + e^(sim(P_i^D, P^G) - sim(P_i^D, t_i))) :meth:`FaSTPT.domain_loss`, Eq. 6
+    P^N(x) = sum_k f(I(x))_k P_k^D; classes under [P^G, P^N(x)], Eq. 7           :meth:`FaSTPT.forward`
+    P^G, f <- mean by images; the server keeps a P^D for each domain             :class:`.FedAvg`, :class:`.Slots`
+A plain Trainer, whose images are of all domains, trains the transforms and the classifier of Eq. 7 at once.
+
+Departures:
+    * The transforms are trained in each round, before the prompts. The paper trains them once, before the first round,
+      for epochs that it does not name. They learn by Adam, as there, and the prompts by the optimizer.
+    * A domain's prompt is sent in each round, so that it can be measured; the paper's is sent after the last one.
+    * f's probabilities mix the prompts: the paper calls them "one-hot", but weighs prompts element by element. P^G is
+      in front, as in training and in the paper's figure; its text leaves the order open.
+    * sim(P, .) is the mean over classes of cosines between the texts under P alone and those of the domain or of P^G,
+      without a temperature, as printed. In Eq. 2, too, none is printed; there tau is CLIP's, as in Eq. 4.
+    * L_A is a mean, as L_C is: the printed sum would drown it. Q has a ReLU and is no residual; f reads moved features
+      at length 1, as all others.
+    * CLIP is a ViT-B/16 unless named, as for all methods here; the paper's is a ViT-L/14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits, zero_shot_text_features
+from fedvlp.clip.zero_shot import clean_class_names
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.slots import Slots
+from fedvlp.core.state import State
+from fedvlp.core.strategies import FedAvg, Local
+from fedvlp.methods.prompts import BlockLinear, PromptLearner, domains_of, known_domain
+from fedvlp.utils.ranges import ClosedFraction, Names, PositiveFloat, PositiveInt
+
+
+class FaSTPT(PromptLearner):
+    """Learns to move features between domains, a global prompt from them, a prompt for each domain and their mixture.
+
+    Args:
+        domains: The source domains, in the order of ``Client.domain``.
+        prompt_length: Number of learned vectors L of a prompt; two prompts stand before a class's name.
+        style_weight: Weight lambda, in [0, 1], of a transform's direction beside the class that it keeps.
+        transform_lr: Learning rate of the transforms' Adam, whose weight decay is 0.05.
+        classifier_lr: Learning rate of the domain classifier.
+        optimizer: Makes the optimizer of prompts and classifier.
+    """
+
+    train_only_personal = ("transforms",)
+    needs_domains = True
+    class_texts: Tensor  # [C, d]
+    domain_texts: Tensor  # [M, C, d]
+
+    def __init__(
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        prompt_length: PositiveInt = 4,
+        style_weight: ClosedFraction = 0.5,
+        transform_lr: PositiveFloat = 0.001,
+        classifier_lr: PositiveFloat = 0.01,
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.005),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.style_weight = style_weight
+        self.transform_lr = transform_lr
+        self.classifier_lr = classifier_lr
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.joint_text = PromptedTextEncoder(self.clip, class_names, prompt_length=2 * prompt_length)
+        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        self.domain_prompts = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in domains]))  # [M, L, D]
+        width = self.clip.embed_dim
+        self.domain_classifier = nn.Linear(width, len(domains))
+        narrow = BlockLinear(len(domains), width, width // 2)
+        self.transforms = nn.Sequential(narrow, nn.ReLU(), BlockLinear(len(domains), width // 2, width))
+        # Every client can compute them, so they are neither sent nor saved.
+        templates = [f"a {domain} of a {{}}" for domain in clean_class_names(domains)]
+        texts = torch.stack([zero_shot_text_features(self.clip, class_names, template) for template in templates])
+        self.register_buffer("domain_texts", texts, persistent=False)
+        self.register_buffer("class_texts", zero_shot_text_features(self.clip, class_names, "{}"), persistent=False)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase for the transforms, one for what is averaged, one for the domains' prompts."""
+        averaged = ("global_prompt", "domain_classifier")
+        own = ("domain_prompts",)
+        return (
+            Phase("style", ("transforms",), (), Local()),
+            Phase("global", averaged, averaged, FedAvg(), download=averaged),
+            Phase("domain", own, own, Slots("domain", len(self.domain_prompts)), download=("global_prompt", *own)),
+        )
+
+    def configure_optimizers(self) -> Optimizer | None:
+        """Returns Adam for the transforms, and an optimizer in which the domain classifier has its own rate."""
+        phase = None if self.context is None else self.context.phase.name
+        if phase == "style":
+            return Adam(self.transforms.parameters(), lr=self.transform_lr, weight_decay=0.05)
+        if phase == "global" and self.make_optimizer is not None:
+            classifier = {"params": [*self.domain_classifier.parameters()], "lr": self.classifier_lr}
+            return self.make_optimizer([{"params": [self.global_prompt]}, classifier])
+        return super().configure_optimizers()
+
+    def upload_state(self) -> State:
+        """Returns what the phase uploads; of the domains' prompts that of the client's domain, for its slot."""
+        if self.context is None or self.context.phase.name != "domain":
+            return super().upload_state()
+        return {"domain_prompts": self.domain_prompts[known_domain(self.context.client, "FaST-PT")]}
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under [P^G, P^N(x)] (Eq. 7)."""
+        features = self._features(inputs)
+        weights = self.domain_classifier(features).softmax(-1)  # [B, M]
+        mixed = torch.einsum("bm,mld->bld", weights, self.domain_prompts)
+        prompts = torch.cat([self.global_prompt.expand_as(mixed), mixed], dim=1)  # [B, 2L, D]
+        return cosine_logits(features, self.joint_text(prompts), self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the loss of the phase."""
+        inputs, labels = batch
+        features = self._features(inputs)
+        domains = domains_of(inputs, "FaST-PT")
+        if self.context is None:
+            return self.style_loss(features, labels, domains) + F.cross_entropy(self(inputs), labels)
+        if self.context.phase.name == "style":
+            return self.style_loss(features, labels, domains)
+        if self.context.phase.name == "global":
+            return self.global_loss(features, labels, domains)
+        return self.domain_loss(features, labels, known_domain(self.context.client, "FaST-PT"))
+
+    def style_loss(
+        self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
+    ) -> Float[Tensor, ""]:
+        """Returns the mean of lambda L_A + (1 - lambda) L_C over images and the domains that they are not of."""
+        moved = self._moved(features)  # [M, B, d]
+        directions = self.domain_texts[:, labels] - self.domain_texts[domains, labels]
+        turned = 1 - F.cosine_similarity(moved - features, directions, dim=-1)  # [M, B]
+        kept = self._cross_entropies(moved, self.class_texts, labels)
+        others = ~self._is_own(domains)
+        losses = others * (self.style_weight * turned + (1 - self.style_weight) * kept)
+        # With one source domain there is none to move to.
+        loss = losses.sum() / others.sum().clamp_min(1)
+        self.log("style_loss", loss)
+        return loss
+
+    def global_loss(
+        self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
+    ) -> Float[Tensor, ""]:
+        """Returns L_G + L_F, of images as in each domain: their own as they are, in the others moved there."""
+        everywhere = torch.where(self._is_own(domains)[..., None], features, self._moved(features))  # [M, B, d]
+        class_loss = self._cross_entropies(everywhere, self.text(self.global_prompt), labels).mean()
+        scores = self.domain_classifier(F.normalize(everywhere, dim=-1))  # [M, B, M]
+        reached = torch.arange(len(scores), device=scores.device)[:, None].expand(-1, len(labels))
+        domain_loss = F.cross_entropy(scores.mT, reached)
+        self.log_dict({"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss})
+        return class_loss + domain_loss
+
+    def domain_loss(self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domain: int) -> Float[Tensor, ""]:
+        """Returns L_D of a client's images."""
+        own = self.domain_prompts[domain]
+        joint = self.joint_text(torch.cat([self.global_prompt, own]))
+        cross_entropy = F.cross_entropy(cosine_logits(features, joint, self.clip.logit_scale), labels)
+        texts = self.text(own).float()  # [C, d]
+        wanted = F.cosine_similarity(texts, self.domain_texts[domain], dim=-1).mean()
+        unwanted = F.cosine_similarity(texts, self.text(self.global_prompt).float(), dim=-1).mean()
+        contrast = F.softplus(unwanted - wanted)  # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a))
+        self.log_dict({"own_cross_entropy": cross_entropy, "own_contrast": contrast})
+        return cross_entropy + contrast
+
+    def _features(self, inputs: Inputs) -> Float[Tensor, "B d"]:
+        """I(x), of length 1."""
+        return F.normalize(self.precomputed(inputs)["features"], dim=-1)
+
+    def _moved(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "M B d"]:
+        """Each image's feature in each domain; what is made of it in its own is not used."""
+        moved: Float[Tensor, "1 M B d"] = self.transforms(features.expand(1, len(self.domain_prompts), -1, -1))
+        return moved[0]
+
+    def _is_own(self, domains: Int[Tensor, "B"]) -> Bool[Tensor, "M B"]:
+        """Whether a domain is the image's own."""
+        return torch.arange(len(self.domain_prompts), device=domains.device)[:, None] == domains
+
+    def _cross_entropies(
+        self, features: Float[Tensor, "M B d"], texts: Float[Tensor, "C d"], labels: Int[Tensor, "B"]
+    ) -> Float[Tensor, "M B"]:
+        """Those of each image in each domain."""
+        logits = cosine_logits(features.flatten(0, 1), texts, self.clip.logit_scale)
+        return F.cross_entropy(logits, labels.repeat(len(features)), reduction="none").view(features.shape[:2])

@@ -1,0 +1,157 @@
+"""FaST-PT's losses and gradients image by image, which phase trains what, and what its mixture cannot depend on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.core.protocols import DOMAIN
+from fedvlp.methods import FaSTPT
+from tests.helpers.slow import assert_same, begin, cosine, unit
+
+CLASSES = ["red circle", "star", "big square"]
+DOMAINS = ["ink", "oil_paint", "photo"]
+LABELS = torch.tensor([2, 0, 1, 2])
+L = 2
+OWN = 1  # the client's domain
+OTHERS = [0, 2]
+
+
+@pytest.fixture
+def method(clip):
+    torch.manual_seed(5)
+    module = FaSTPT(CLASSES, DOMAINS, clip, prompt_length=L, style_weight=0.3)
+    with torch.no_grad():
+        for parameter in (module.global_prompt, module.domain_prompts, *module.domain_classifier.parameters()):
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return module
+
+
+@pytest.fixture
+def inputs(method, images):
+    return {**method.precompute(images), DOMAIN: torch.full((len(LABELS),), OWN)}
+
+
+def slow_texts(clip, *prompts):
+    """Each class alone behind some prompts, in a sequence of full length."""
+    prompt = torch.cat(prompts)
+    encoders = [PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain") for name in CLASSES]
+    return [encoder(prompt)[0] for encoder in encoders]
+
+
+def slow_cross_entropy(clip, feature, texts, label):
+    scores = torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
+    return -scores.log_softmax(0)[label]
+
+
+def slow_words(clip, template):
+    return zero_shot_text_features(clip, CLASSES, template)
+
+
+def slow_moved(method, feature, domain):
+    """Q_ij of one image."""
+    first, _, second = method.transforms
+    hidden = (feature @ first.weight[domain] + first.bias[domain]).clamp_min(0)
+    return hidden @ second.weight[domain] + second.bias[domain]
+
+
+def slow_style_loss(method, features):
+    clip = method.clip
+    names = slow_words(clip, "{}")
+    here = slow_words(clip, "a oil paint of a {}")
+    there = {0: slow_words(clip, "a ink of a {}"), 2: slow_words(clip, "a photo of a {}")}
+    total = 0
+    for feature, label in zip(features, LABELS.tolist(), strict=True):
+        for domain in OTHERS:
+            moved = slow_moved(method, unit(feature), domain)
+            turned = 1 - cosine(moved - unit(feature), there[domain][label] - here[label])
+            total = total + 0.3 * turned + 0.7 * slow_cross_entropy(clip, moved, names, label)
+    return total / len(LABELS) / len(OTHERS)
+
+
+def slow_global_loss(method, features):
+    texts = slow_texts(method.clip, method.global_prompt)
+    total = 0
+    for feature, label in zip(features, LABELS.tolist(), strict=True):
+        for domain in range(len(DOMAINS)):
+            seen = unit(feature) if domain == OWN else slow_moved(method, unit(feature), domain)
+            total = total + slow_cross_entropy(method.clip, seen, texts, label)
+            total = total - method.domain_classifier(unit(seen)).log_softmax(0)[domain]
+    return total / len(LABELS) / len(DOMAINS)
+
+
+def slow_domain_loss(method, features):
+    shared = method.global_prompt.detach()
+    own = method.domain_prompts[OWN]
+    texts = slow_texts(method.clip, shared, own)
+    total = 0
+    for feature, label in zip(features, LABELS.tolist(), strict=True):
+        total = total + slow_cross_entropy(method.clip, feature, texts, label) / len(LABELS)
+    alone = slow_texts(method.clip, own)
+    words = slow_words(method.clip, "a oil paint of a {}")
+    to_words = sum(cosine(one, other) for one, other in zip(alone, words, strict=True)) / len(CLASSES)
+    to_shared = sum(map(cosine, alone, slow_texts(method.clip, shared))) / len(CLASSES)
+    return total - torch.log(to_words.exp() / (to_words.exp() + to_shared.exp()))
+
+
+@pytest.mark.parametrize(
+    ("phase", "trained", "slow_loss"),
+    [
+        (0, ["transforms"], slow_style_loss),
+        (1, ["global_prompt", "domain_classifier"], slow_global_loss),
+        (2, ["domain_prompts"], slow_domain_loss),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_equations(method, inputs, phase, trained, slow_loss):
+    begin(method, 0, phase, domain=OWN)
+    parameters = method.trainable_by_name()
+    assert {name.partition(".")[0] for name in parameters} == set(trained)
+    loss = method.training_step((inputs, LABELS), 0)
+    slow = assert_same(loss, slow_loss(method, inputs["features"]), list(parameters.values()))
+    assert all(gradient.any() for gradient in slow)
+
+
+def test_an_image_is_classified_under_its_own_mixture(method, images):
+    features = method.clip.encode_image(images)
+    expected = []
+    for feature in features:
+        weights = method.domain_classifier(unit(feature)).softmax(0)
+        assert weights.max() - weights.min() > 0.05
+        mixed = sum(weight * prompt for weight, prompt in zip(weights, method.domain_prompts, strict=True))
+        texts = slow_texts(method.clip, method.global_prompt, mixed)
+        expected.append(torch.stack([method.clip.logit_scale * cosine(feature, text) for text in texts]))
+    torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
+
+
+def test_of_equal_prompts_every_mixture_is_the_same(method, images):
+    with torch.no_grad():
+        method.domain_prompts.copy_(method.domain_prompts[0].expand_as(method.domain_prompts))
+        before = method(images)
+        method.domain_classifier.weight.mul_(-3)
+        torch.testing.assert_close(method(images), before, atol=1e-4, rtol=1e-4)
+
+
+def test_a_feature_that_moves_as_the_words_do_loses_nothing(method, inputs):
+    """However far it moves."""
+    begin(method, 0, domain=OWN)
+    features = torch.nn.functional.normalize(inputs["features"], dim=-1)
+    ways = method.domain_texts[:, LABELS] - method.domain_texts[OWN, LABELS]
+    method.style_weight = 1.0
+    for length in (0.5, 7.0):
+        method._moved = lambda found, length=length: found + length * ways
+        loss = method.style_loss(features, LABELS, inputs[DOMAIN])
+        torch.testing.assert_close(loss, torch.tensor(0.0), atol=1e-5, rtol=0)
+
+
+def test_rates_are_those_of_what_is_trained(method):
+    begin(method, 0, 0, domain=OWN)
+    style = method.configure_optimizers()
+    assert (type(style), style.defaults["lr"], style.defaults["weight_decay"]) == (torch.optim.Adam, 0.001, 0.05)
+    begin(method, 0, 1, domain=OWN)
+    assert [group["lr"] for group in method.configure_optimizers().param_groups] == [0.005, 0.01]
+
+
+def test_a_client_sends_the_prompt_of_its_domain(method):
+    begin(method, 0, 2, domain=OWN)
+    assert torch.equal(method.upload_state()["domain_prompts"], method.domain_prompts[OWN])
