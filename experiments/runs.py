@@ -165,9 +165,9 @@ def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
         raise RuntimeError(f"{len(failed)} of {len(missing)} runs failed: {', '.join(failed)}. See above.")
 
 
-def adamw(rate: float | None) -> tuple[str, ...]:
-    """Returns the arguments that put AdamW of this learning rate, if there is one, in place of a config's optimizer."""
-    return () if rate is None else ("--model.optimizer=AdamW", f"--model.optimizer.lr={rate:g}")
+def adamw(rate: float) -> tuple[str, ...]:
+    """Returns the arguments that put AdamW of this learning rate in place of a config's optimizer."""
+    return ("--model.optimizer=AdamW", f"--model.optimizer.lr={rate:g}")
 
 
 def every_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from experiments.options import Choice
 from experiments.runs import SeededRuns, adamw, every_run
@@ -32,7 +32,7 @@ SAME = (
     "--trainer.local.schedule=null",
     *adamw(RATE),
 )
-"""What replaces the choices of the methods' own configs."""
+"""What replaces the choices of the methods' own configs; what the command line gives after ``--`` replaces it."""
 
 CROSS_DATASET = ("--data.protocol=cross_dataset", "--data.held_out=null", "--data.test_fraction=0.2")
 
@@ -56,11 +56,12 @@ class Measured:
     def runs(self, config: str, choice: Choice) -> SeededRuns:
         """Returns a method's runs: for each seed one, or one for each held-out domain."""
         held_out = choice.held_out if self.holds_out else (None,)
-        arguments = [*self.arguments, *SAME]
+        arguments = list(self.arguments)
         if self.arguments == CROSS_DATASET:
             other = "StyledShapes" if choice.setting.data == "icon_domains" else "IconDomains"
             arguments.append(f"--data.targets=[{{class_path: {other}}}]")
-        return every_run(config, arguments, choice.setting, held_out, choice.seeds)
+        setting = replace(choice.setting, more=(*SAME, *choice.setting.more))
+        return every_run(config, arguments, setting, held_out, choice.seeds)
 
 
 BASE_TO_NEW = {"base classes": "test", "new classes": "test_new", "harmonic mean": "test_harmonic"}

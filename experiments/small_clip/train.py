@@ -21,20 +21,31 @@ from jaxtyping import Bool, Float, Int
 from lightning.fabric import Fabric, seed_everything
 from open_clip import CLIP
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 
-from experiments.small_clip.augmentation import Augmentation
-from experiments.small_clip.corpus import PAIR_TEMPLATES, Corpus, make_corpus
+from experiments.small_clip.augmentation import COLOURS, LOOKS, Augmentation
+from experiments.small_clip.corpus import LOOKS as LOOKS_OF_SETS
+from experiments.small_clip.corpus import LOOKS_TEMPLATES, PAIR_TEMPLATES, Corpus, make_corpus
 from experiments.small_clip.validation import Validation
 from experiments.tiny_clip.train import encode_text
 from fedvlp.clip.loading import BUNDLED, bundled_config, expand
 from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES
 
 NAME = "fedvlp-small"
+PROCESSES = 2
+"""Each with batches of its own."""
+VOCABULARY = 8000
+"""Words."""
+CHECK_EVERY = 400
+"""Steps; then weights are saved."""
+_NOT = {"pixel art": tuple(COLOURS), "colourful": tuple(LOOKS_OF_SETS)}
+_NOT |= {colour: tuple(other for other in LOOKS if other != colour) for colour in COLOURS}
+_NOT |= {look: (*(other for other in LOOKS_OF_SETS if other != look), "pixel art") for look in LOOKS_OF_SETS}
+"""What is not said of a picture that looks so, at least seldom."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -57,6 +68,37 @@ class Words(nn.Module):
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How fedvlp-small is trained.
+
+    Args:
+        steps: Number of steps.
+        batch_size: Images in a batch of a process.
+        more_names: Names in a batch that have no image there.
+        rate: Highest learning rate of AdamW; Muon's is 10 times that.
+        power: Of a name's number of authors, by which its icons are drawn.
+        colour: How many times as often icons in colour are drawn.
+        plain: Part of the steps with icons as they were drawn.
+        pairs: Part of the images with two icons.
+        places: Places of an image that are looked at.
+        whole: Part of the steps after which images are seen whole.
+        looks: Images in a batch whose captions say how they look.
+    """
+
+    steps: int = 8_800
+    batch_size: int = 96
+    more_names: int = 256
+    rate: float = 2e-3
+    power: float = 2.0
+    colour: float = 6.0
+    plain: float = 0.06
+    pairs: float = 0.06
+    places: int = 32
+    whole: float = 0.85
+    looks: int = 24
+
+
+@dataclass(frozen=True)
 class Batch:
     """What a step learns from.
 
@@ -66,6 +108,7 @@ class Batch:
         tokens: Captions.
         positive: Which captions are true of an image.
         labels: The frequent name of an image, -1 for none.
+        offset: Places of the text that are left free behind its start.
     """
 
     images: Float[Tensor, "B 3 64 64"]
@@ -73,6 +116,7 @@ class Batch:
     tokens: Int[Tensor, "texts length"]
     positive: Bool[Tensor, "B texts"]
     labels: Int[Tensor, "B"]
+    offset: int
 
 
 class Batches:
@@ -80,37 +124,42 @@ class Batches:
 
     Args:
         corpus: Icons and names.
-        options: Of the command line.
+        recipe: How many of what.
         seed: Of all draws.
     """
 
-    def __init__(self, corpus: Corpus, options: argparse.Namespace, seed: int) -> None:
+    def __init__(self, corpus: Corpus, recipe: Recipe, seed: int) -> None:
         self.corpus = corpus
-        self.options = options
+        self.recipe = recipe
         self.generator = torch.Generator().manual_seed(seed)
-        self.weights = corpus.weights(options.power, options.colour)
+        self.weights = corpus.weights(recipe.power, recipe.colour)
         self.frequent = corpus.frequent()
 
     def draw(self, progress: float) -> Batch:
         """Returns a batch for a time of training from 0 to 1: harder pictures, and at last whole ones."""
-        options = self.options
-        strength = 0.0 if progress < options.plain else min(1.0, 0.5 + (progress - options.plain) / 0.2)
-        pairs = int(options.pairs * options.batch_size) if strength == 1 else 0
-        count = options.batch_size + options.more_names
+        recipe = self.recipe
+        strength = 0.0 if progress < recipe.plain else min(1.0, 0.5 + (progress - recipe.plain) / 0.2)
+        pairs = int(recipe.pairs * recipe.batch_size) if strength == 1 else 0
+        count = recipe.batch_size + recipe.more_names
         rows = torch.multinomial(self.weights, count, replacement=True, generator=self.generator)
         names = self.corpus.name[rows]
-        rows = rows[: options.batch_size]
+        rows = rows[: recipe.batch_size]
         pictures = torch.from_numpy(self.corpus.pictures[self.corpus.rows[rows].numpy()])
         is_black = torch.from_numpy(self.corpus.is_black[rows.numpy()])
-        images = Augmentation(self.generator, strength)(pictures, is_black, pairs)
+        images, changed = Augmentation(self.generator, strength)(pictures, is_black, pairs)
+        looks = [LOOKS[new] if new >= 0 else self.corpus.looks[row] for new, row in zip(changed, rows, strict=True)]
         labels = self.frequent[names[: len(rows)]]
         labels[:pairs] = -1
-        tokens, positive = self.captions(names, len(rows), pairs)
-        kept = None if progress >= options.whole else self.inked(images, options.places)
-        return Batch(normalised(images), kept, tokens, positive, labels)
+        tokens, positive = self.captions(names, looks, pairs)
+        kept = None if progress >= recipe.whole else self.inked(images, recipe.places)
+        return Batch(normalised(images), kept, tokens, positive, labels, self.offset(tokens.shape[1]))
 
-    def captions(self, names: Int[Tensor, "names"], images: int, pairs: int) -> tuple[Tensor, Tensor]:
-        """Returns captions of all names and of pairs, and which are true of the first names, which images have."""
+    def captions(self, names: Int[Tensor, "names"], looks: Sequence[str], pairs: int) -> tuple[Tensor, Tensor]:
+        """Returns captions, and which of them are true of the first names, those of images.
+
+        They are of all names, of pairs, and, of images of which it is known, how they look and how they do not.
+        """
+        images = len(looks)
         unique = torch.unique(names)
         texts = [self.template().format(self.corpus.names[name]) for name in unique.tolist()]
         positive = names[:images, None] == unique
@@ -118,7 +167,22 @@ class Batches:
             template = PAIR_TEMPLATES[self.choose(len(PAIR_TEMPLATES))]
             texts.append(template.format(self.corpus.names[left], self.corpus.names[right]))
         positive[:pairs] |= positive.flip(0)[:pairs]
-        return self.corpus.tokens(texts), torch.cat([positive, torch.eye(images, pairs, dtype=torch.bool)], dim=1)
+        own = torch.eye(images, dtype=torch.bool)
+        told = [index for index in range(pairs, images - pairs) if looks[index]][: self.recipe.looks]
+        for index in told:
+            template = LOOKS_TEMPLATES[self.choose(len(LOOKS_TEMPLATES))]
+            others = _NOT[looks[index]]
+            for look in (looks[index], others[self.choose(len(others))]):
+                texts.append(template.format(look=look, name=self.corpus.names[names[index]]))
+        of_looks = torch.stack([own[:, told], torch.zeros(images, len(told), dtype=torch.bool)], dim=2).flatten(1)
+        return self.corpus.tokens(texts), torch.cat([positive, own[:, :pairs], of_looks], dim=1)
+
+    def offset(self, length: int) -> int:
+        """Returns 0 or, for half of the batches, any number of free places, so that all places are learned.
+
+        Learned prompts are longer than captions.
+        """
+        return self.choose(2) * self.choose(bundled_config(NAME)["text_cfg"]["context_length"] - length + 1)
 
     def template(self) -> str:
         """Returns no template, the most common one or any, so that names count more."""
@@ -151,10 +215,9 @@ class Pretraining(nn.Module):
     Args:
         vectors: Of the words.
         frequent: How many names are frequent.
-        head_weight: Of the head's loss.
     """
 
-    def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int, head_weight: float) -> None:
+    def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int) -> None:
         super().__init__()
         config = bundled_config(NAME)
         config["text_cfg"]["vocab_size"] = len(vectors)
@@ -162,13 +225,21 @@ class Pretraining(nn.Module):
         self.clip.token_embedding = Words(vectors, config["text_cfg"]["width"])
         self.clip.to(memory_format=torch.channels_last)  # in which convolutions are fast
         self.head = nn.Linear(config["embed_dim"], frequent)
-        self.head_weight = head_weight
+
+    def keep_image_tower(self, weights: Path) -> None:
+        """Takes the image tower of trained weights as it is, so that the text tower alone learns."""
+        state = load_file(weights)
+        self.clip.visual.load_state_dict(
+            {name.removeprefix("visual."): value for name, value in state.items() if name.startswith("visual.")}
+        )
+        self.clip.visual.requires_grad_(False)
+        self.head.requires_grad_(False)
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         """Returns the loss: images to captions and back, all true ones alike, and images to frequent names."""
         with torch.autocast("cpu", torch.bfloat16):
             image_features = functional.normalize(self.encode_image(batch.images, batch.kept), dim=1)
-            text_features = encode_text(self.clip, batch.tokens)
+            text_features = encode_text(self.clip, batch.tokens, batch.offset)
             scores = self.head(16 * image_features)
         logits = self.clip.logit_scale.exp() * image_features.float() @ text_features.float().T
         target = batch.positive.float()
@@ -177,7 +248,7 @@ class Pretraining(nn.Module):
         by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0).clamp(min=1)
         contrastive = (by_image.mean() + by_text.sum() / batch.positive.any(dim=0).sum()) / 2
         named = functional.cross_entropy(scores.float(), batch.labels, ignore_index=-1)
-        loss: Tensor = contrastive + self.head_weight * named
+        loss: Tensor = contrastive + named
         return loss
 
     def encode_image(self, images: Float[Tensor, "B 3 64 64"], kept: Tensor | None) -> Float[Tensor, "B d"]:
@@ -192,7 +263,7 @@ class Pretraining(nn.Module):
 
 def make_optimizers(model: Pretraining, rate: float) -> list[torch.optim.Optimizer]:
     """Returns Muon for the transformers' matrices, which learns in far fewer steps, and AdamW for the rest."""
-    named = dict(model.named_parameters())
+    named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     words = named.pop("clip.token_embedding.own")
     matrices = [name for name, weight in named.items() if weight.ndim == 2 and "blocks" in name]
     muon = torch.optim.Muon([named.pop(name) for name in matrices], lr=10 * rate, weight_decay=0.01)
@@ -209,14 +280,15 @@ def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / 60, (1 - step / steps) / 0.7)
 
 
-def train(fabric: Fabric, model: Pretraining, batches: Batches, options: argparse.Namespace) -> Iterator[float]:
+def train(fabric: Fabric, model: Pretraining, batches: Batches) -> Iterator[float]:
     """Trains the model in place, and yields the loss of each step."""
-    optimizers = make_optimizers(model, options.rate)
-    schedules = [LambdaLR(optimizer, partial(schedule, steps=options.steps)) for optimizer in optimizers]
+    steps = batches.recipe.steps
+    optimizers = make_optimizers(model, batches.recipe.rate)
+    schedules = [LambdaLR(optimizer, partial(schedule, steps=steps)) for optimizer in optimizers]
     wrapped, *wrapped_optimizers = fabric.setup(model, *optimizers)
-    for step in range(options.steps):
+    for step in range(steps):
         with sdpa_kernel(SDPBackend.MATH):  # fused attention's backward pass is slow on CPUs
-            loss = wrapped(batches.draw(step / options.steps))
+            loss = wrapped(batches.draw(step / steps))
             fabric.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in wrapped_optimizers:
@@ -246,20 +318,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons and vectors")
     add("--output", type=Path, default=BUNDLED[NAME] / "weights.safetensors", help="file to write")
-    add("--steps", type=int, default=4000, help="number of steps")
-    add("--processes", type=int, default=2, help="number of processes, each with batches of its own")
-    add("--batch_size", type=int, default=96, help="images in a batch of a process")
-    add("--more_names", type=int, default=256, help="names in a batch that have no image there")
-    add("--rate", type=float, default=2e-3, help="highest learning rate of AdamW; Muon's is 10 times that")
-    add("--vocabulary", type=int, default=8000, help="number of words")
-    add("--power", type=float, default=2.0, help="power of a name's authors by which its icons are drawn")
-    add("--colour", type=float, default=3.0, help="how many times as often icons in colour are drawn")
-    add("--plain", type=float, default=0.06, help="part of the steps with icons as they were drawn")
-    add("--pairs", type=float, default=0.06, help="part of the images with two icons")
-    add("--places", type=int, default=32, help="places of an image that are looked at")
-    add("--whole", type=float, default=0.85, help="part of the steps after which images are seen whole")
-    add("--head_weight", type=float, default=1.0, help="weight of the loss of frequent names")
-    add("--check_every", type=int, default=400, help="steps between checks, at which weights are saved")
+    add("--image_tower", type=Path, help="weights whose image tower is kept, so that the text tower alone learns")
+    add("--steps", type=int, default=Recipe.steps, help="number of steps")
     add("--seed", type=int, default=0, help="seed of weights and batches")
     return parser.parse_args(arguments)
 
@@ -267,28 +327,33 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Reads the command line, trains and saves."""
     options = parse_options()
-    fabric = Fabric(accelerator="cpu", devices=options.processes)
+    recipe = Recipe(options.steps)
+    if options.image_tower:
+        recipe = Recipe(options.steps, plain=0.0, whole=0.0)
+    fabric = Fabric(accelerator="cpu", devices=PROCESSES)
     fabric.launch()
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # on CPUs, too
     logging.basicConfig(level=logging.INFO if fabric.is_global_zero else logging.WARNING, format="%(message)s")
     with fabric.rank_zero_first():
-        corpus = make_corpus(options.packages, options.vocabulary)
+        corpus = make_corpus(options.packages, VOCABULARY)
     seed_everything(options.seed, verbose=False)
-    model = Pretraining(corpus.vectors, int(corpus.frequent().max()) + 1, options.head_weight)
+    model = Pretraining(corpus.vectors, int(corpus.frequent().max()) + 1)
+    if options.image_tower:
+        model.keep_image_tower(options.image_tower)
     counts = (len(corpus.rows), len(corpus.names), sum(value.numel() for value in model.clip.parameters()))
     _LOG.info("%d icons, %d names, %d parameters", *counts)
-    _LOG.info("%s", vars(options))
+    _LOG.info("seed %d, %s", options.seed, recipe)
     validation = Validation.read(options.packages, corpus.tokens)
-    batches = Batches(corpus, options, seed=options.seed * options.processes + fabric.global_rank)
+    batches = Batches(corpus, recipe, seed=options.seed * PROCESSES + fabric.global_rank)
     losses: list[float] = []
     start = time.perf_counter()
-    for step, loss in enumerate(train(fabric, model, batches, options), start=1):
+    for step, loss in enumerate(train(fabric, model, batches), start=1):
         losses.append(loss)
-        if step % options.check_every and step != options.steps:
+        if step % CHECK_EVERY and step != recipe.steps:
             continue
         seconds = time.perf_counter() - start
-        images = step * options.batch_size * options.processes
-        mean = np.mean(losses[-options.check_every :])
+        images = step * recipe.batch_size * PROCESSES
+        mean = np.mean(losses[-CHECK_EVERY:])
         if fabric.is_global_zero:
             _LOG.info("%d images, %.0f s: loss %.3f, %s", images, seconds, mean, validation.measure(model.clip))
             save(model.clip, corpus.words, options.output)

@@ -86,10 +86,18 @@ def augment(images: UInt8[Tensor, "B 3 64 64"], generator: torch.Generator) -> F
     return normalised
 
 
-def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts d"]:
-    """Returns normalised text features of cut sequences, the last token number being the end of text."""
+def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"], offset: int = 0) -> Float[Tensor, "texts d"]:
+    """Returns normalised text features of cut sequences, the last token number being the end of text.
+
+    Args:
+        model: Whose text tower is used.
+        tokens: From the start of text to its end.
+        offset: Places that are left free behind the start.
+    """
     length = tokens.shape[1]
-    hidden = model.token_embedding(tokens) + model.positional_embedding[:length]
+    places = torch.arange(length)
+    places[1:] += offset
+    hidden = model.token_embedding(tokens) + model.positional_embedding[places]
     hidden = model.ln_final(model.transformer(hidden, attn_mask=model.attn_mask[:length, :length]))
     ends = hidden[torch.arange(len(tokens)), tokens.argmax(dim=1)]
     features: Tensor = functional.normalize(ends @ model.text_projection, dim=1)

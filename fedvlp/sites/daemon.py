@@ -234,6 +234,8 @@ def main(home: Path) -> int:
     os.close(read_end)
     # A session of its own, so that it outlives its caller, and is not ended with its terminal.
     os.setsid()
+    # What it writes at the site tells of images, such as features and personal tensors, and is its user's alone.
+    os.umask(0o077)
 
     def is_ready() -> None:
         os.write(write_end, b"1")

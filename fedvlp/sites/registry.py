@@ -15,6 +15,8 @@ from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_TO_LEAVE = 10.0
+LARGEST_SHARE = 0.9
+"""Of all training images so far: a site that says it has more is named."""
 log = logging.getLogger(__name__)
 
 
@@ -112,9 +114,11 @@ class SiteRegistry:
         name = values.pop("name")
         facts = SiteFacts(**values)
         # The name is the site's own claim; data.nodes ties it to the key with which it connected.
-        if name not in self.data.sites:
+        node = self.data.nodes.get(name, place)
+        if name not in self.data.sites or node != place:
             self.refused.add(place)
-            log.warning("A site calls itself %r, which data.sites does not list; it is left out.", name)
+            reason = "which data.sites does not list" if node == place else f"whose node in data.nodes is {node}"
+            log.warning("The node %s calls itself %r, %s; it is left out.", place, name, reason)
         elif problem := self._problem(name, place, facts):
             # Where the name is taken, it is asked again: it may take that place once the other site is gone.
             if name not in self.places:
@@ -125,13 +129,15 @@ class SiteRegistry:
             self.places[name] = place
             self.data.facts[name] = facts
             _compare_versions(name, facts.versions)
+            self._warn_of_claims(name)
 
     def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
-        """What is wrong with a site: its node, classes, images, version, or that it is there twice."""
-        if self.data.nodes.get(name, place) != place:
-            return f"is connected as the node {place}, which data.nodes does not give it"
+        """What is wrong with a site: its classes, images, version, or that it is there twice."""
         if name in self.places:
-            return "is connected twice; give each site a name of its own"
+            return (
+                f"is connected twice, as the nodes {self.places[name]} and {place}; give each site a name of its own, "
+                "or each name its node in data.nodes"
+            )
         expected = self.data.class_folders
         problems: list[str] = []
         if additional := sorted(set(facts.classes) - set(expected)):
@@ -147,6 +153,20 @@ class SiteRegistry:
         if not self.has_same_images(name, {"images": facts.images, "split": facts.split}):
             problems.append("has other images than when the run began")
         return "; it ".join(problems)
+
+    def _warn_of_claims(self, name: str) -> None:
+        """Warns where what a site says of itself decides more than it should: its name or its weight."""
+        if name not in self.data.nodes:
+            place = self.places[name]
+            log.warning("Any site may call itself %r; now the node %s does. data.nodes can tie it.", name, place)
+        count = self.data.facts[name].counts["train"]
+        total = sum(client.num_examples for client in self.data.clients)
+        if count < total and count / total > LARGEST_SHARE:
+            log.warning(
+                "The site %r says it has %.1f %% of all sites' training images, and so decides every mean. If that is "
+                "not so, leave it out, or take a trainer.server.aggregation that counts each site once.",
+                *(name, 100 * count / total),
+            )
 
     def _wait_until(self, is_enough: Callable[[], bool]) -> None:
         """Looks for sites until it is enough or the time is over; at least once."""

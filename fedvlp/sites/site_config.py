@@ -31,7 +31,8 @@ class SiteConfig:
         min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
             standard deviation of at least so many times the longest update; None trusts the server with updates.
         idle_minutes: after so many minutes without a request the warm process ends.
-        allow: modules and classes that a server's config may name, besides fedvlp's own. To import one runs its code.
+        allow: modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
+            such as ``hf-hub:organisation/model``. To import a class runs its code.
     """
 
     name: str

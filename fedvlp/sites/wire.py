@@ -14,6 +14,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from safetensors import serialize
 
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import MAX_LENGTH, checked_values
 from fedvlp.version import __version__
 
 KEY = "fedvlp"
@@ -22,10 +24,10 @@ MAX_BYTES = 1 << 30
 """Of a whole message: far more than prompts need, and less than a machine has."""
 MAX_HEADER_BYTES = 16 << 20
 """Of a header: names of classes and tensors, and options."""
-MAX_REASON = 2000  # characters
-MAX_ENTRIES = 1000  # of one object
+MAX_STRING = 2000  # characters
+MAX_ENTRIES = 100  # of one object of numbers; a method logs a few
 MAX_NUMBER = 2**63 - 1
-MAX_NAME = 255  # bytes of a file's name, on most disks
+MAX_NAME = 255  # bytes of a file's name, on most disks; characters of a number's
 LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 
 
@@ -58,7 +60,9 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    # JSON has integers of any length, which no float can hold.
+    is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
+    return is_integer or isinstance(value, float)
 
 
 def _is_factor(value: Any) -> bool:
@@ -66,11 +70,21 @@ def _is_factor(value: Any) -> bool:
 
 
 def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
+    return isinstance(value, str) and len(value) <= MAX_STRING
 
 
 def _are_distinct_strings(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_string, value)) and len(set(value)) == len(value)
+    if not isinstance(value, list) or len(value) > MAX_LENGTH:
+        return False
+    return all(map(_is_string, value)) and len(set(value)) == len(value)
+
+
+def _is_config(value: Any) -> bool:
+    try:
+        checked_values(value)
+    except UserError:
+        return False
+    return isinstance(value, dict)
 
 
 def _is_noise(value: Any) -> bool:
@@ -83,22 +97,24 @@ def _is_noise(value: Any) -> bool:
 
 
 def _object_of(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and len(value) <= MAX_ENTRIES and all(map(is_value, value.values()))
+    def accepts(value: Any) -> bool:
+        if not isinstance(value, dict) or len(value) > MAX_ENTRIES or any(len(name) > MAX_NAME for name in value):
+            return False
+        return all(map(is_value, value.values()))
+
+    return accepts
 
 
 COUNT = Field("an integer of at least 0", _is_count)
 FACTOR = Field("a number of at least 0", _is_factor)
 SHARE = Field("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
 FLAG = Field("true or false", lambda value: isinstance(value, bool))
-STRING = Field("a string", _is_string)
-REASON = Field(
-    f"a string of up to {MAX_REASON} characters", lambda value: _is_string(value) and len(value) <= MAX_REASON
-)
+STRING = Field(f"a string of up to {MAX_STRING} characters", _is_string)
 FILE = Field("the plain name of a file, or an empty string", lambda value: value == "" or is_plain_name(value))
-STRINGS = Field("a list of distinct strings", _are_distinct_strings)
-OBJECT = Field("an object", lambda value: isinstance(value, dict))
+STRINGS = Field(f"a list of up to {MAX_LENGTH:,} distinct strings", _are_distinct_strings)
+OBJECT = Field("an object within the bounds of a config", _is_config)
 COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
-NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers", _object_of(_is_number))
+NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers, with short names", _object_of(_is_number))
 VERSIONS = Field("an object of strings", _object_of(_is_string))
 NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise", _is_noise)
 
@@ -142,13 +158,13 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
         "num_examples": COUNT,
         "metrics": NUMBERS,
         "finite": FLAG,
-        "retried": REASON,
+        "retried": STRING,
         **FILES,
     },
     "evaluated": {"correct": COUNTS, "count": COUNTS},
     "left": {},
     "unprepared": {},
-    "failed": {"reason": REASON},
+    "failed": {"reason": STRING},
 }
 """What a site answers. ``trained`` brings the upload; no other reply has tensors."""
 

@@ -316,6 +316,12 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
         parsed = parser.parse_object({"model": model})
     except ArgumentError as error:
         raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
+    clip = parsed["model"].init_args.get("clip")
+    name = clip if isinstance(clip, str) else getattr(clip, "name", "")
+    # Behind hf-hub: and local-dir: a server could name anything; other names are open_clip's own.
+    if ":" in name and name not in config.allow:
+        reason = UserError(f"The server asks for the CLIP {name}. If you trust it, add {name} to allow in site.yaml.")
+        raise SiteProblem("does not allow the server's CLIP; its log says which") from reason
     with unwrapped_errors():
         module: FederatedModule = parser.instantiate(parsed)["model"]
     if module.clip.fingerprint() != request.values["fingerprint"]:

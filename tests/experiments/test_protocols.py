@@ -19,10 +19,12 @@ def choice(tmp_path):
 
 def test_every_row_is_accepted_by_the_command_line_and_every_protocol_has_one():
     named = set()
-    choice = parse(study_parser(""), ["--data", "icon_domains", "--held_out", "pixel", "--seeds", "0"])
+    given = ["--data", "icon_domains", "--held_out", "pixel", "--seeds", "0", "--", "--data.batch_size=16"]
+    choice = parse(study_parser(""), given)
     for protocol in PROTOCOLS:
         ((run,),) = protocol.runs("promptfl", choice)
         config = parsed(["--config=methods/promptfl", *run.setting.arguments, *run.overrides])
+        assert config.data.init_args.batch_size == 16
         named.add(config.data.init_args.protocol or "leave_domains_out")
     assert named == set(ALL_PROTOCOLS)
 

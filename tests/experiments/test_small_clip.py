@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import open_clip
 import pytest
 import torch
 from lightning.fabric import Fabric
@@ -10,13 +11,14 @@ from open_clip import CLIP
 from safetensors.torch import load_file
 
 from experiments.icon_domains.icons import Icon, IconSet, things
-from experiments.small_clip import corpus
-from experiments.small_clip.augmentation import Augmentation
+from experiments.small_clip import corpus, prompts
+from experiments.small_clip.augmentation import LOOKS, Augmentation, named
 from experiments.small_clip.corpus import banned_names, corpus_of, icons_of, token_vectors
 from experiments.small_clip.probe import few_shot, retrieval, row
-from experiments.small_clip.train import Batches, Pretraining, parse_options, save, schedule, train
+from experiments.small_clip.train import Batches, Pretraining, Recipe, save, schedule, train
 from experiments.small_clip.validation import Validation
-from fedvlp.clip.loading import bundled_config, expand
+from experiments.tiny_clip.train import encode_text
+from fedvlp.clip.loading import BUNDLED, bundled_config, expand
 
 SET = IconSet("mine", "1.0.0", "pretraining", "", "MIT", "Ada", "0" * 64)
 NAMES = ("bell", "red bell", "fish", "fish", "fish")
@@ -35,8 +37,8 @@ def small():
 
 
 @pytest.fixture(scope="module")
-def options():
-    return parse_options(["--batch_size", "6", "--more_names", "2", "--pairs", "0.34", "--steps", "30", "--plain", "1"])
+def recipe():
+    return Recipe(steps=30, batch_size=6, more_names=2, pairs=0.34, plain=1.0)
 
 
 def test_icons_of_banned_names_and_of_many_sizes_are_left_out(monkeypatch):
@@ -73,6 +75,7 @@ def _few():
         np.ones(3, bool),
         ["a", "b"],
         torch.tensor([0, 1, 1]),
+        [""] * 3,
         torch.tensor([1, 1]),
         torch.arange(2),
         torch.zeros(2, 100),
@@ -91,7 +94,8 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     pictures[1, 32:, :, 3] = 255
     layers = torch.from_numpy(pictures)
     black = torch.tensor([True, True])
-    plain = Augmentation(torch.Generator().manual_seed(3), 0.0)(layers, black, 0)
+    plain, looks = Augmentation(torch.Generator().manual_seed(3), 0.0)(layers, black, 0)
+    assert looks.tolist() == [-1, -1]
     assert torch.equal(plain[:, :, ::63, 5], torch.tensor([[0.0, 1.0], [1.0, 0.0]])[:, None].expand(2, 3, 2))
     changed = Augmentation(torch.Generator().manual_seed(3), 1.0)
     side_by_side = changed.move(layers.permute(0, 3, 1, 2).float(), 1)[0, 3]
@@ -100,27 +104,48 @@ def test_a_plain_picture_is_black_on_white_and_pairs_stand_side_by_side():
     assert (left * rows).sum() / left.sum() + 5 < (right * rows).sum() / right.sum()
 
 
-def test_captions_of_a_batch_are_true_of_their_images(small, options):
-    batches = Batches(small, options, seed=1)
+def test_changed_pictures_are_called_by_their_colour_or_pixel_art():
+    colours = torch.tensor([[0.9, 0.1, 0.1], [0.1, 0.2, 0.9], [0.0, 0.0, 0.0]])
+    assert [LOOKS[place] for place in named(colours[:2])] == ["red", "blue"]
+    assert named(colours[2:]).tolist() == [-1]
+    pictures = torch.zeros(200, 64, 64, 5, dtype=torch.uint8)
+    pictures[:, 8:56, 8:56, 3:] = 255
+    images, looks = Augmentation(torch.Generator().manual_seed(0), 1.0)(pictures, torch.ones(200, dtype=torch.bool), 0)
+    middle = images[looks == LOOKS.index("red"), :, 32, 32].mean(dim=0)
+    assert middle[0] > middle[1:].max() + 0.4
+    assert (looks == LOOKS.index("pixel art")).sum() == 40
+
+
+def test_icons_look_as_their_names_say():
+    names = ("bell-outline", "bell-fill", "filled-bell", "bell-bold-duotone", "bell", "line-chart")
+    icons = [Icon(SET, name, "") for name in names]
+    found = [corpus.look(icon, is_black=True) for icon in icons]
+    assert found == ["outlined", "filled", "filled", "two-tone", "", ""]
+    assert corpus.look(icons[0], is_black=False) == "colourful"
+
+
+def test_captions_of_a_batch_are_true_of_their_images(small, recipe):
+    batches = Batches(small, recipe, seed=1)
     names = torch.tensor([2, 0, 2, 1, 0])
-    tokens, positive = batches.captions(names, images=4, pairs=1)
+    tokens, positive = batches.captions(names, ["red"] * 4, pairs=1)
+    tokens, positive, of_looks = tokens[:4], positive[:, :4], positive[:, 4:]
     assert positive.tolist() == [
         [False, True, True, True],
         [True, False, False, False],
         [False, False, True, False],
         [False, True, False, False],
     ]
-    assert len(tokens) == 4
+    assert of_looks.tolist() == [[False] * 4, [True, False, False, False], [False, False, True, False], [False] * 4]
     ink = torch.ones(1, 3, 64, 64)
     ink[:, :, 20:24, 42:44] = 0
     assert batches.inked(ink, places=1).tolist() == [[2 * 8 + 5]]
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch 2.9 brings Muon")
-def test_training_learns_and_what_is_saved_is_what_was_trained(small, options, tmp_path):
+def test_training_learns_and_what_is_saved_is_what_was_trained(small, recipe, tmp_path):
     torch.manual_seed(0)
-    model = Pretraining(small.vectors, frequent=1, head_weight=0.5)
-    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, options, seed=0), options))
+    model = Pretraining(small.vectors, frequent=1)
+    losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
     assert len(losses) == 30
     assert np.mean(losses[-10:]) < np.mean(losses[:10])
     save(model.clip, small.words, tmp_path / "weights.safetensors")
@@ -129,6 +154,41 @@ def test_training_learns_and_what_is_saved_is_what_was_trained(small, options, t
     loaded.load_state_dict(expand(load_file(tmp_path / "weights.safetensors"), config["text_cfg"]["vocab_size"]))
     images = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(loaded.encode_image(images), model.encode_image(images, None), atol=0.02, rtol=0.02)
+
+
+def test_half_of_the_batches_leave_places_free_and_all_places_are_learned(small, recipe):
+    batches = Batches(small, recipe, seed=0)
+    offsets = [batches.offset(length=5) for _ in range(2000)]
+    assert 900 < offsets.count(0) < 1100
+    assert set(offsets) == set(range(73))  # the last caption ends at the last of 77 places
+
+
+def test_a_caption_behind_free_places_is_what_its_words_are_there(small):
+    clip = Pretraining(small.vectors, frequent=1).clip
+    tokens = small.tokens(["red bell"])
+    free = torch.cat([tokens[:, :1], torch.zeros(1, 3, dtype=torch.long), tokens[:, 1:]], dim=1)
+    is_there = torch.tensor([True, False, False, False, True, True, True])
+    causal = torch.full((7, 7), -torch.inf).triu(1)
+    hidden = clip.token_embedding(free) + clip.positional_embedding[:7]
+    hidden = clip.ln_final(clip.transformer(hidden, attn_mask=causal.masked_fill(~is_there, -torch.inf)))
+    expected = torch.nn.functional.normalize(hidden[:, -1] @ clip.text_projection, dim=1)
+    torch.testing.assert_close(encode_text(clip, tokens, offset=3), expected)
+
+
+def test_the_text_tower_learns_alone_where_the_image_tower_is_kept(small, recipe, tmp_path):
+    torch.manual_seed(0)
+    first = Pretraining(small.vectors, frequent=1)
+    save(first.clip, small.words, tmp_path / "weights.safetensors")
+    model = Pretraining(small.vectors, frequent=1)
+    model.keep_image_tower(tmp_path / "weights.safetensors")
+    before = {name: value.clone() for name, value in model.clip.state_dict().items()}
+    list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
+    changed = {name for name, value in model.clip.state_dict().items() if not torch.equal(value, before[name])}
+    assert not any(name.startswith("visual.") for name in changed)
+    assert {"positional_embedding", "text_projection"} <= changed
+    torch.testing.assert_close(
+        before["visual.trunk.pos_embed"], first.clip.visual.trunk.pos_embed, atol=1e-3, rtol=1e-3
+    )
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -161,3 +221,19 @@ def test_probe_by_hand():
     assert retrieval(found, labels, [0]) == 0
     features = torch.nn.functional.one_hot(labels).float()
     assert few_shot(features, labels, torch.arange(20) % 2 == 0, seed=0) == 100
+
+
+def test_a_prompt_stands_where_its_words_would():
+    model = prompts.load(BUNDLED["fedvlp-small"] / "weights.safetensors")
+    tokens = open_clip.get_tokenizer("ViT-B-32")(["a photo of a fish.", "a photo of a bell."])
+    words = model.token_embedding(tokens)[0, 1:5]
+    others = open_clip.get_tokenizer("ViT-B-32")(["x x x x fish.", "x x x x bell."])
+    with torch.no_grad():
+        expected = model.encode_text(tokens, normalize=True)
+        torch.testing.assert_close(prompts.text_features(model, words, others[:, :8]), expected)
+
+
+def test_what_is_learned_is_measured_on_other_images_too():
+    scores = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    is_learned = torch.tensor([True, False, False, False])
+    assert prompts.accuracies(scores, torch.tensor([0, 1, 0, 1]), is_learned) == "66.7 / 100.0"

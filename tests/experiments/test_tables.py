@@ -1,4 +1,4 @@
-"""The tables of the studies, and the learning rates that they choose."""
+"""The tables of the studies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from experiments.fair_comparison import table as fair_table
 from experiments.fair_comparison.methods import METHODS, RATES, ROUNDS, Compared
 from experiments.fair_comparison.run import folder_of
 from experiments.options import Choice, parse, shared_parser
-from experiments.quickstart import run as quickstart
-from experiments.quickstart.setting import setting as quickstart_setting
-from experiments.rates import add_rates, choose_rates, read_rates
-from experiments.runs import Setting, StudyRun, adamw, every_run
+from experiments.runs import Setting, every_run
 from experiments.tables import describe, seed_means, spread, write_block
 from fedvlp.tools.tune.choice import TUNE_FILE, write_choices
 from fedvlp.tools.tune.choice import Choice as RateChoice
@@ -35,35 +32,6 @@ def test_cells_are_means_over_domains_with_the_spread_of_seeds(tmp_path):
         "styled_shapes, fedvlp-tiny; held out in turn: ink, photo; one client a domain; 3 rounds, last round; "
         "seeds 0, 1"
     )
-
-
-def test_rates_are_chosen_on_source_validation(tmp_path, capsys):
-    where = Setting(output=tmp_path)
-    for rate, score in ((None, 44.0), (0.003, 60.0), (0.01, 40.0)):
-        finish(StudyRun("trip", "ink", 0, where, ("--a=1", *adamw(rate))), score)
-    chosen = choose_rates({"trip": ("--a=1",)}, (None, 0.003, 0.01), where, ["ink"], 1)
-    assert chosen == {"trip": 0.003}
-    assert "its own: 22.00, 0.003: 30.00, 0.01: 20.00" in capsys.readouterr().out
-    path = tmp_path / "rates.json"
-    assert read_rates(path) == {}
-    add_rates(path, {"plan": 0.1})
-    add_rates(path, chosen)
-    assert read_rates(path) == {"plan": 0.1, "trip": 0.003}
-    add_rates(path, {"plan": None})
-    assert read_rates(path) == {"trip": 0.003}
-
-
-@pytest.mark.usefixtures("home")
-def test_table_of_the_quickstart(tmp_path):
-    where = quickstart_setting(tmp_path)
-    rows = [("zero_shot", None), ("trip", 0.001)]
-    for row in rows:
-        for number, of_seed in enumerate(quickstart.runs_of(row, where, [0, 1])):
-            for run in of_seed:
-                finish(run, 50.0 + 2 * number)
-    lines = quickstart.table(rows, where, [0, 1], "last round").splitlines()
-    assert lines[2] == "| zero-shot CLIP, one template | none |" + " 51.0 ± 1.0 |" * 5
-    assert lines[3].startswith("| TRIP | AdamW 0.001 | 51.0 ± 1.0 |")
 
 
 def test_a_readme_keeps_all_but_the_table(tmp_path):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house import House
-from fedvlp.sites.daemon import SOCKET, answer, send_request, site_status, start_site, stop_site, warm_folder
+from fedvlp.sites.daemon import SOCKET, STATUS, answer, send_request, site_status, start_site, stop_site, warm_folder
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES
@@ -53,6 +53,7 @@ def test_it_outlives_who_asks(warm):
     assert site_status(home)["process"] == before
     assert os.getsid(before) == before, "it is in a session of its own"
     assert stat.S_IMODE(warm_folder(home).stat().st_mode) == 0o700
+    assert stat.S_IMODE((warm_folder(home) / STATUS).stat().st_mode) == 0o600, "what it writes is its user's alone"
 
 
 def test_it_is_started_again_once_it_was_killed(tmp_path, image_root):

@@ -131,6 +131,9 @@ FAULTS = {
     "other shape": (uploads(lambda value: value[:1]), "uploads 'prompt' as [1, 64]"),
     "other weight": (changed(num_examples=10**9), "has another number of training images"),
     "not finite": (changed(finite=False), "keeps NaN or infinity"),
+    "a number of 401 digits": (changed(metrics={"loss": 10**400}), "sent a dict as metrics"),
+    "999 metrics": (changed(metrics={str(number): 0.5 for number in range(999)}), "sent a dict as metrics"),
+    "long names": (changed(metrics={"x" * 15_000: 0.5}), "sent a dict as metrics"),
 }
 
 

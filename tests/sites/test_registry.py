@@ -71,16 +71,32 @@ def test_a_class_may_be_missing_if_that_is_said(tmp_path, image_root, sites):
 
 def test_a_name_may_be_there_once(sites, tmp_path, image_root):
     sites.sites["node-9"] = Site(make_site(tmp_path / "again", "ink", image_root / "ink")).handle
-    with pytest.raises(UserError, match="'ink' is connected twice"):
+    with pytest.raises(UserError, match="'ink' is connected twice, as the nodes node-1 and node-9"):
         registry(sites, sites=[*DOMAINS, "other"]).gather(3)
+
+
+def test_a_site_that_outweighs_all_others_is_named(sites, caplog):
+    registry(sites).gather(3)
+    assert "of all sites' training images" not in caplog.text
+    sites.sites["node-1"] = changed(sites.sites["node-1"], counts={"train": 10**18})
+    registry(sites).gather(3)
+    assert "The site 'ink' says it has 100.0 % of all sites' training images" in caplog.text
 
 
 def test_a_site_can_be_tied_to_its_node(sites):
     found = registry(sites, nodes={"ink": "node-1", "photo": "node-0"})
     found.gather(3)
     assert found.missing() == []
-    with pytest.raises(UserError, match="'ink' is connected as the node node-1, which"):
-        registry(sites, nodes={"ink": "node-2"}).gather(3)
+
+
+def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root, caplog):
+    sites.sites = {"liar": Site(make_site(tmp_path / "liar", "ink", image_root / "ink")).handle, **sites.sites}
+    found = registry(sites, nodes={"ink": "node-1"})
+    found.gather(3)
+    assert found.places == {"ink": "node-1", "paint": "node-2", "photo": "node-0"}
+    assert "calls itself 'ink', whose node in data.nodes is node-1" in caplog.text
+    assert "may call itself 'ink'" not in caplog.text
+    assert "Any site may call itself 'paint'; now the node node-2 does" in caplog.text
 
 
 def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):

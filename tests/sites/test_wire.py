@@ -91,6 +91,8 @@ def test_what_is_no_message_is_refused(content):
         ("metrics", {"loss": "0.1"}),
         ("metrics", [0.1]),
         ("metrics", {str(number): 0.0 for number in range(2000)}),
+        ("metrics", {"loss": 10**400}),
+        ("metrics", {"x" * 256: 0.0}),
         ("finite", 1),
         ("retried", "x" * 3000),
         ("personal", "../elsewhere"),
@@ -103,6 +105,19 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(f
     with pytest.raises(WireError, match=f"as {field}, which should be") as caught:
         read_reply(Message("trained", {**TRAINED, field: value}, {}).to_bytes())
     assert "passwd" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("data", {"classes": [str(number) for number in range(100_000)]}),
+        ("data", {"split_seed": 10**400}),
+        ("run", "x" * 3000),
+    ],
+)
+def test_a_request_is_no_larger_than_any_federation_needs(field, value):
+    with pytest.raises(WireError, match=f"as {field}, which should be"):
+        read_request(Message("describe", {"run": "run", "data": {}, field: value}).to_bytes())
 
 
 def test_a_missing_and_an_unknown_field_are_refused():

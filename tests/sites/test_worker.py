@@ -20,6 +20,10 @@ def reason(site, kind, **values):
     return found.values["reason"]
 
 
+def promptfl(clip):
+    return {"class_path": "PromptFL", "init_args": {"class_names": CLASSES, "clip": clip}}
+
+
 class Recorded(InProcess):
     """Keeps all that crosses."""
 
@@ -145,11 +149,13 @@ class TestPrepared:
             ({"class_path": "os.system", "init_args": {}}, "--allow os.system"),
             ({"class_path": "PLAN", "init_args": {"optimizer": {"class_path": "os.system"}}}, "--allow os.system"),
             ({"class_path": "PLAN", "init_args": {"init_words": "[&a [x], *a]"}}, "without YAML's *aliases"),
+            (promptfl("{name: 'hf-hub:a/b'}"), "add hf-hub:a/b to allow"),
+            (promptfl("local-dir:/srv"), "add local-dir:/srv to allow"),
         ],
     )
     def test_a_config_that_is_not_trusted_is_refused(self, model, reason, site, request_of, caplog):
         found = read_reply(site.handle(request_of("prepare", model=model)))
-        assert found.values["reason"] == "does not allow what the server's config names; its log says what"
+        assert found.values["reason"].startswith("does not allow ")
         assert reason in caplog.text
 
     @pytest.mark.parametrize(

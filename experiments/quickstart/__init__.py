@@ -1,1 +1,0 @@
-"""Every method on StyledShapes, each style held out in turn."""
