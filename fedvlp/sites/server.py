@@ -14,7 +14,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import detached
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
-from fedvlp.runs.run_folder import find_checkpoints
+from fedvlp.runs.run_folder import WAITING, find_checkpoints
 from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry
@@ -67,7 +67,7 @@ def _serve(command: FederationCLI, transport: Transport, run_dir: Path, ckpt_pat
     if resumed is not None:
         # With its old id the sites find what stayed on them.
         run, data.facts = read_sites_file(resumed)
-    registry = SiteRegistry(transport, data, run)
+    registry = SiteRegistry(transport, data, run, run_dir / WAITING)
     registry.gather(federation.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
     # From here on a run like any other: only its engine trains elsewhere.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -78,15 +78,13 @@ class InProcess:
         """Names of the sites."""
         return list(self.sites)
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Asks the sites sequentially; a SiteError that a site raises is why it gave no reply."""
-        replies: dict[str, bytes | SiteError] = {}
         for name, request in requests.items():
             try:
-                replies[name] = self.sites[name](request) if name in self.sites else SiteError("is not connected")
+                yield name, self.sites[name](request) if name in self.sites else SiteError("is not connected")
             except SiteError as error:
-                replies[name] = error
-        return replies
+                yield name, error
 
 
 def in_process(homes: dict[str, Path]) -> InProcess:
