@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedvlp.sites.daemon import site_status, start_site, stop_site
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
@@ -68,10 +68,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     words = with_config_paths(arguments)
     if not any(word.startswith(CONFIG_OPTION) for word in words):
         raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
-    with unwrapped_errors():
-        command = ParsingCLI(
-            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp deploy init DIR"}
-        )
+    command = ParsingCLI.make(words, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 
