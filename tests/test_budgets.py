@@ -10,13 +10,13 @@ HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
     "lines": 38_682,
-    "files": 246,
+    "files": 247,
     "lines outside tools and sites": 27_732,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_212,
+    "lines of tests": 37_262,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -30,7 +30,7 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (6862, 49),
     "results": (925, 5),
     "runs": (1000, 7),
-    "sites": (2100, 13),
+    "sites": (2281, 14),
     "testing": (900, 6),
     "tools": (8900, 61),
     "training": (3840, 25),
