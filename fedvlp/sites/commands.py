@@ -12,7 +12,7 @@ from pathlib import Path
 from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.errors import UserError, escape_control_chars, unwrapped_errors
+from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
@@ -81,10 +81,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     words = with_config_paths(arguments)
     if not any(word.startswith(CONFIG_OPTION) for word in words):
         raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
-    with unwrapped_errors():
-        command = ParsingCLI(
-            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp deploy init DIR"}
-        )
+    command = ParsingCLI.make(words, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from fedvlp.sites.server import build_parts
+from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.sites.wire import SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
@@ -55,7 +55,7 @@ def simulate(folder: Path, config: dict, root: Path, **data):
     folder.mkdir(exist_ok=True)
     options = {"root": str(root), "cache_dir": None, **data}
     path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
-    command = build_parts(path)
+    command = FederationCLI.make([f"--config={path}"])
     command.trainer.default_root_dir = folder / "simulation"
     command.trainer.fit(command.model, command.datamodule)
     return command.trainer
