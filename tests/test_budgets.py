@@ -9,8 +9,8 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_520,
-    "files": 247,
+    "lines": 38_560,
+    "files": 248,
     "lines outside tools and sites": 27_732,
     "folders": 14,
     "floors of modules": 20,
