@@ -79,6 +79,7 @@ from fedvlp.methods import FedCLIP as FedCLIP
 from fedvlp.methods import FedDPT as FedDPT
 from fedvlp.methods import FedLoRA as FedLoRA
 from fedvlp.methods import FedMaPLe as FedMaPLe
+from fedvlp.methods import FedMedCLIP as FedMedCLIP
 from fedvlp.methods import FedMVP as FedMVP
 from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import FedPGP as FedPGP

@@ -21,7 +21,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
-from fedvlp.data.files.images import ImageFiles, image_paths
+from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import files_of_runs, run_of
 from fedvlp.training import setup
@@ -264,7 +264,7 @@ class Federation(ConfiguredRun):
             model = model.for_classes(class_names)
         # No client's own part is known for images of no client.
         with model.shared_part_alone():
-            predictions = predict_images(model, self.fabric, ImageFiles(paths, model.transform), file)
+            predictions = predict_images(model, self.fabric, image_batches(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]
         if len(paths) == 1:
@@ -313,7 +313,7 @@ class Federation(ConfiguredRun):
     def _launch(self, model: FederatedModule) -> None:
         """Starts the processes and moves the model."""
         self.module = model
-        setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.runtime.compile, self.deterministic)
+        setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
         """Launches, and has the data read, split and prepared."""

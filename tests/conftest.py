@@ -82,7 +82,7 @@ def rendered_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets the figures of run folders have pixels."""
     from tests.helpers import figures
 
-    monkeypatch.setattr(figures.files, "FIGURES", figures.DRAWN)
+    monkeypatch.setattr(figures.files, "accuracy_figure", figures.DRAWN)
 
 
 @pytest.fixture

@@ -30,10 +30,9 @@ def test_learns_and_reports(tmp_path, rendered_figures):
     assert summary["accuracy"]["last round (3)"]["held_out"] == rows[-1]["held_out"]
     assert summary["communication_per_client_and_round"]["upload_parameters"] == 12
     assert len((run.folder / "metrics.csv").read_text().splitlines()) == 4
-    for name in ("accuracy.png", "communication.png"):
-        with Image.open(run.folder / name) as picture:
-            assert min(picture.size) > 500
-            assert len(picture.getcolors(1 << 24)) > 20, name
+    with Image.open(run.folder / "accuracy.png") as picture:
+        assert min(picture.size) > 500
+        assert len(picture.getcolors(1 << 24)) > 20
 
 
 def test_one_round_of_one_client_is_central_training(tmp_path):

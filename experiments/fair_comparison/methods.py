@@ -93,6 +93,7 @@ METHODS = (
     Compared("TRIP, no teacher", "trip", ("--model.kl_weight=0",)),
     Compared("FedCLIP", "fed_clip"),
     Compared("FedCLIP, cross-entropy", "fed_clip", ("--model.loss=cross_entropy",)),
+    Compared("FedMedCLIP", "fed_med_clip"),
     Compared("FedMaPLe", "fed_maple"),
     Compared("IVLP", "ivlp"),
     Compared("FedPromptSRC", "fed_prompt_src", ("--model.gaussian_mean=null",), teacher="60 templates"),

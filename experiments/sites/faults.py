@@ -147,9 +147,13 @@ def server_killed(deployed: Deployed) -> str:
 
 
 def too_few(deployed: Deployed) -> str:
-    """Starts two of three sites where three are needed."""
-    deployed.start(deployed.setting.sites[:2])
+    """Starts two of three sites where three are needed, and the third once the run says that it waits."""
+    *first, late = deployed.setting.sites
+    deployed.start(first)
     deployed.hand_over()
+    federation = deployed.federation
+    federation.wait_for(lambda: f"waiting for {late!r}" in federation.processes.text("run"), 120, "waiting", "run")
+    federation.start_site(late, deployed.homes[late])
     return ending(deployed)
 
 
@@ -166,7 +170,7 @@ FAULTS = {
     ),
     "server_killed": Fault("SIGKILL for SuperLink and ServerApp in round 3; started again", server_killed),
     "too_few": Fault(
-        "two sites where trainer.server.min_clients=3",
+        "two sites where trainer.server.min_clients=3; the third started once the run waits for it",
         too_few,
         ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),

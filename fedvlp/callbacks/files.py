@@ -11,7 +11,7 @@ from typing import Any
 
 from fedvlp.callbacks.measures import Baseline
 from fedvlp.core.predictions import Predictions
-from fedvlp.results.figures import accuracy_figure, communication_figure
+from fedvlp.results.figures import accuracy_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
@@ -19,8 +19,6 @@ from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.prediction import without_validation
 from fedvlp.utils.files import atomic_write, write_text
-
-FIGURES = {"accuracy.png": accuracy_figure, "communication.png": communication_figure}
 
 
 class Checkpoints(FederationCallback):
@@ -121,20 +119,19 @@ class PredictionsFile(FederationCallback):
 
 
 class Plots(FederationCallback):
-    """Draws accuracy over rounds and against communication: ``accuracy.png`` and ``communication.png``."""
+    """Draws accuracy over rounds: ``accuracy.png``."""
 
     def __init__(self, baseline: Baseline) -> None:
         self.baseline = baseline
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Draws both."""
+        """Draws it."""
         federation: RunView = trainer
         history = federation.run_state.history
         if not federation.is_global_zero or not history:
             return
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
-        for name, draw in FIGURES.items():
-            figure = draw(history, self.baseline.scores, title)
-            # In one step, as a viewer may have the earlier picture open.
-            with atomic_write(Path(federation.log_dir) / name) as temporary:
-                figure.savefig(temporary, format="png")
+        figure = accuracy_figure(history, self.baseline.scores, title)
+        # In one step, as a viewer may have the earlier picture open.
+        with atomic_write(Path(federation.log_dir) / "accuracy.png") as temporary:
+            figure.savefig(temporary, format="png")

@@ -122,12 +122,6 @@ def _print_costs(federation: RunView) -> None:
             sent = f"{CENTRALISED}: nothing is sent"
         seconds = sum(row["seconds"] for row in history)
         federation.fabric.print(f"{sent}; {seconds:.1f} s for {len(history)} rounds")
-    features = _feature_counts(federation.data)
-    if features and features["saved_seconds"]:
-        federation.fabric.print(
-            f"features of {features['cached_images']:,} images came from the cache, "
-            f"which saved {features['saved_seconds']:.1f} s"
-        )
 
 
 def _nested(value: Any) -> Iterator[Any]:
@@ -163,7 +157,6 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},
         **({"privacy": spent} if spent else {}),
         "seconds": sum(row["seconds"] for row in history),
-        "features": _feature_counts(data),
         "versions": {
             "fedvlp": __version__,
             "python": platform.python_version(),
@@ -172,9 +165,3 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         },
         **({"plugins": plugins} if plugins else {}),
     }
-
-
-def _feature_counts(data: FederatedData) -> dict[str, float]:
-    """Returns what computing features took and what the cache saved; nothing of data that keep none."""
-    counts = getattr(data, "feature_counts", None)
-    return {} if counts is None else counts()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -125,16 +124,6 @@ class CLIP(nn.Module):
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Returns each text's token ids, from the start token through the end token, without padding."""
         return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
-
-    def compile_towers(self) -> None:
-        """Fuses the steps of open_clip's own transformers by ``torch.compile``, when they are first used."""
-        if not any(map(shutil.which, ("c++", "g++", "clang++", "cl"))):
-            raise UserError(
-                "Towers are compiled by a C++ compiler, but none was found (c++, g++, clang++ or cl). "
-                "Install one, or leave out --trainer.runtime.compile."
-            )
-        for blocks in self._transformers:
-            blocks.is_compiled = True
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -191,14 +190,10 @@ class Blocks:
 
     Args:
         transformer: The transformer of a text or an image tower.
-
-    Attributes:
-        is_compiled: Whether the steps of a block are fused, by code that all transformers share.
     """
 
     def __init__(self, transformer: Any) -> None:
         self._transformer = transformer
-        self.is_compiled = False
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -311,10 +306,9 @@ class Blocks:
         return self._transformer.resblocks
 
     def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
-        run = compiled_run_block() if self.is_compiled else run_block
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
         with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
-            return run(block, hidden, mask, indices)
+            return run_block(block, hidden, mask, indices)
 
 
 def check_depth(depth: int, blocks: int, tower: str) -> None:
@@ -370,12 +364,6 @@ def run_block(
     hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask))
     output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
     return output
-
-
-@cache
-def compiled_run_block() -> Callable[..., Tensor]:
-    """Returns `run_block` with its steps fused; each new kind of input takes a while."""
-    return torch.compile(run_block)
 
 
 def _self_attention(layer: nn.MultiheadAttention, queries: Tensor, keys: Tensor, mask: Mask | None) -> Tensor:

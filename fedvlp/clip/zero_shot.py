@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -29,19 +29,14 @@ def clean_class_name(name: str) -> str:
     return " ".join(name.replace("_", " ").split())
 
 
-def clean_class_names(names: Sequence[str], overrides: Mapping[str, str] | None = None) -> list[str]:
-    """Returns every class's name as words, in the order given; what `overrides` names is taken from there, as it is.
-
-    Args:
-        names: Class names as they stand in the data, for example folders' names.
-        overrides: Words to use instead, by the name in the data or by its cleaned form.
+def clean_class_names(names: Sequence[str]) -> list[str]:
+    """Returns every class's name as words, in the order given.
 
     Example:
-        >>> clean_class_names(["Postit_Notes", "TV"], {"TV": "television"})
-        ['Postit Notes', 'television']
+        >>> clean_class_names(["Postit_Notes", "TV"])
+        ['Postit Notes', 'TV']
     """
-    chosen = overrides or {}
-    return [chosen.get(name, chosen.get(clean_class_name(name), clean_class_name(name))) for name in names]
+    return list(map(clean_class_name, names))
 
 
 def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ import json
 import logging
 import re
 import sys
-from argparse import SUPPRESS
+from argparse import SUPPRESS, ArgumentError
 from collections.abc import Sequence
 from copy import deepcopy
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from jsonargparse import Namespace, _typehints
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -30,7 +30,7 @@ from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "runtime.compile", "deterministic")
+OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "deterministic")
 OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
 SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
 """The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
@@ -153,7 +153,7 @@ _typehints.deepcopy = copy_arguments
 def with_plain_numbers(value: Any) -> Any:
     """Makes plain ints and floats of a config's restricted ones.
 
-    Their classes are the parser's own, which neither YAML's safe dumper nor ``torch.compile`` knows.
+    Their classes are the parser's own, which YAML's safe dumper does not know.
     """
     if isinstance(value, Namespace):
         return Namespace(**{name: with_plain_numbers(inner) for name, inner in vars(value).items()})
@@ -165,6 +165,9 @@ def with_plain_numbers(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, float) else value
+
+
+Command = TypeVar("Command", bound="FederationCLI")
 
 
 class FederationCLI(LightningCLI):
@@ -187,6 +190,25 @@ class FederationCLI(LightningCLI):
             auto_configure_optimizers=False,
             **options,
         )
+
+    @classmethod
+    def make(cls: type[Command], words: Sequence[str], reason: str = "", **of_parser: Any) -> Command:
+        """Makes what options name, without a command: method, data and federation.
+
+        Args:
+            words: the options.
+            reason: begins the message if an option is wrong; without it the program ends then, as of a command.
+            of_parser: options of the parser, such as ``prog``.
+
+        Raises:
+            UserError: if an option is wrong and there is a reason, or a part can't be made.
+        """
+        with unwrapped_errors():
+            try:
+                parser_kwargs = {"exit_on_error": not reason, **of_parser}
+                return cls(run=False, args=words, save_config_callback=None, parser_kwargs=parser_kwargs)
+            except ArgumentError as error:
+                raise UserError(f"{reason}: {' '.join(str(error).split())}") from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:

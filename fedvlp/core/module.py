@@ -413,3 +413,16 @@ def _made_for(method: FederatedModule, class_names: Sequence[str]) -> FederatedM
     options |= {name: part for name, part in parts.items() if name in arguments and part is not None}
     with restored_generators():  # first values are drawn, and replaced by those of the method
         return type(method)(**options)
+
+
+@contextmanager
+def restored(module: FederatedModule) -> Iterator[None]:
+    """Restores a method's tensors and mode after the block, in which others are loaded or it is trained."""
+    before = detached(module.communicable_state())
+    was_training = module.training
+    try:
+        yield
+    finally:
+        module.context = None
+        module.load_state(before)
+        module.train(was_training)

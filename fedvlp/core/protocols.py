@@ -47,9 +47,6 @@ class Backbone(Protocol):
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the towers' large weights to a type, in which products with them are taken."""
 
-    def compile_towers(self) -> None:
-        """Has a compiler fuse what prompts go through."""
-
 
 @runtime_checkable
 class Loader(Protocol):

@@ -267,8 +267,14 @@ def update_error(
         return NOT_FINITE
     if max_norm is None:
         return ""
+    norm = update_norm(update.state, shared)
+    return f"has moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
+
+
+def update_norm(upload: State, shared: State) -> float:
+    """The Euclidean norm of the difference to what is shared, over all tensors but those of add-ons."""
     norms: list[float] = []
-    for name, value in update.state.items():
+    for name, value in upload.items():
         if name.startswith(f"{ADD_ON}/"):
             continue
         start = shared.get(name)
@@ -277,8 +283,7 @@ def update_error(
         if start is not None and start.shape == value.shape:
             moved = moved - start.double()
         norms.append(torch.linalg.vector_norm(moved).item())
-    norm = math.hypot(*norms)
-    return f"has moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
+    return math.hypot(*norms)
 
 
 def _wrong_tensors(state: State, expected: Mapping[str, TensorSpec]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.data.domain_folders import ClassFolders, DomainFolders
-from fedvlp.data.files.images import ArrayImages, FolderImages, ImageFiles, Images, image_paths
+from fedvlp.data.files.images import ArrayImages, FolderImages, Images, image_paths
 from fedvlp.data.icon_domains.module import IconDomains
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
@@ -29,7 +29,6 @@ __all__ = [
     "FewClasses",
     "FolderImages",
     "IconDomains",
-    "ImageFiles",
     "Images",
     "Partitioner",
     "Pooled",

@@ -8,7 +8,6 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ import PIL
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, in_threads
@@ -128,21 +127,6 @@ class DecodedImages:
             return True
 
 
-@dataclass(frozen=True)
-class Features:
-    """What the frozen parts of a module computed of some images of one domain.
-
-    Attributes:
-        tensors: [images, ...] by name.
-        seconds: how long computing them took, now or when the file was written.
-        is_cached: whether they were read from the cache.
-    """
-
-    tensors: dict[str, Tensor]
-    seconds: float
-    is_cached: bool = False
-
-
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
     """Returns the hash of all that features depend on.
 
@@ -155,8 +139,8 @@ def cache_key(key: str, transform: Transform, images: Images, rows: Indices, dev
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def cached_features(path: Path, device: torch.device, compute: Callable[[], Features]) -> Features:
-    """Returns the features in a file; computes them and writes it if there is none or it is damaged.
+def cached_features(path: Path, device: torch.device, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns the features [images, ...] in a file, by name; computes and writes them if need be.
 
     On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
     """
@@ -167,23 +151,20 @@ def cached_features(path: Path, device: torch.device, compute: Callable[[], Feat
             return features
         features = compute()
         # safetensors refuses views, and tensors on a GPU.
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.tensors.items()}
-        metadata = {"seconds": f"{features.seconds:.3f}"}
-        write_cache_file(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.items()}
+        write_cache_file(path, lambda temporary: save_file(tensors, temporary))
         # Read again on the CPU, so that the tensors are mapped from the file and do not fill the memory.
         mapped = load_features(path, device) if device.type == "cpu" else None
-        return features if mapped is None else replace(features, tensors=mapped.tensors)
+        return features if mapped is None else mapped
 
 
-def load_features(path: Path, device: torch.device) -> Features | None:
+def load_features(path: Path, device: torch.device) -> dict[str, Tensor] | None:
     """Reads features onto ``device``; None if there are none or the file is damaged."""
     if not path.is_file():
         return None
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            seconds = float((file.metadata() or {}).get("seconds", 0))
+        tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         log.warning("The cached features %s can't be read (%s); computing them again.", path, error)
         return None
-    return Features({name: tensor.to(device) for name, tensor in tensors.items()}, seconds, is_cached=True)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -6,7 +6,6 @@ drawn in the main process, so batches are the same for every number of workers.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
-from fedvlp.data.cache import DecodedImages, Features, cache_key, cached_features, fixed_steps
+from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
 from fedvlp.data.splits import Role, SplitPart
 
@@ -63,7 +62,7 @@ class BoundLoaders:
     def __post_init__(self) -> None:
         self.train_parts = [part for part in self.parts if part.role == "train"]
         # By domain and key: what is computed alike is shared, whichever classes it is for.
-        self.features: dict[tuple[str, str], Features] = {}
+        self.features: dict[tuple[str, str], dict[str, Tensor]] = {}
         self.rows: dict[tuple[str, str | None], Indices] = {}
         self._decoded: dict[str, DecodedImages] = {}
 
@@ -182,19 +181,14 @@ class BoundLoaders:
         """What is precomputed of a domain: from memory, from disk or computed now."""
         if (domain, key) not in self.features:
             self.features[domain, key] = self._read_or_encode(domain, precompute, key)
-        return self.features[domain, key].tensors
+        return self.features[domain, key]
 
-    def _read_or_encode(self, domain: str, precompute: Precompute, key: str) -> Features:
+    def _read_or_encode(self, domain: str, precompute: Precompute, key: str) -> dict[str, Tensor]:
         rows = self._rows_to_keep(domain, key)
 
-        def compute() -> Features:
-            began = time.perf_counter()
+        def compute() -> dict[str, Tensor]:
             dataset = self._dataset([(domain, rows)])
-            tensors = encode(dataset, precompute, self.device, self.num_workers, f"encoding {domain}")
-            # To copy a row waits until the device is done, so the seconds are those of the work.
-            for tensor in tensors.values():
-                tensor[-1:].cpu()
-            return Features(tensors, time.perf_counter() - began)
+            return encode(dataset, precompute, self.device, self.num_workers, f"encoding {domain}")
 
         if self.cache_dir is None:
             return compute()

@@ -368,15 +368,6 @@ class FederatedDataModule(L.LightningDataModule):
         for loaders in self.loaders.values():
             loaders.encode()
 
-    def feature_counts(self) -> dict[str, float]:
-        """Returns how many images were encoded or cached, and the seconds that took or saved, after ``encode``."""
-        counts: dict[str, float] = {"computed_seconds": 0, "saved_seconds": 0, "computed_images": 0, "cached_images": 0}
-        for loaders in self._loaders.values():
-            for key, features in loaders.features.items():
-                counts["saved_seconds" if features.is_cached else "computed_seconds"] += features.seconds
-                counts["cached_images" if features.is_cached else "computed_images"] += len(loaders.rows[key])
-        return counts
-
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
         """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
 

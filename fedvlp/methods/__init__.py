@@ -14,6 +14,7 @@ from fedvlp.methods.fed_clip import FedCLIP
 from fedvlp.methods.fed_dpt import FedDPT
 from fedvlp.methods.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_med_clip import FedMedCLIP
 from fedvlp.methods.fed_mvp import FedMVP
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_pgp import FedPGP
@@ -63,6 +64,7 @@ __all__ = [
     "FedLoRA",
     "FedMVP",
     "FedMaPLe",
+    "FedMedCLIP",
     "FedOTP",
     "FedPGP",
     "FedPHA",

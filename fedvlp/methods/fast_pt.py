@@ -20,7 +20,7 @@ Departures:
       for epochs that it does not name. They learn by Adam, as there, and the prompts by the optimizer.
     * A domain's prompt is sent in each round, so that it can be measured; the paper's is sent after the last one.
     * f's probabilities mix the prompts: the paper calls them "one-hot", but weighs prompts element by element. P^G is
-      in front, as in training and in the paper's figure; its text leaves the order open.
+      in front, as in training and in the paper's figure; its text leaves the order open. The P^D start alike.
     * sim(P, .) is the mean over classes of cosines between the texts under P alone and those of the domain or of P^G,
       without a temperature, as printed. In Eq. 2, too, none is printed; there tau is CLIP's, as in Eq. 4.
     * L_A is a mean, as L_C is: the printed sum would drown it. Q has a ReLU and is no residual; f reads moved features
@@ -86,7 +86,8 @@ class FaSTPT(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.joint_text = PromptedTextEncoder(self.clip, class_names, prompt_length=2 * prompt_length)
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-        self.domain_prompts = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in domains]))  # [M, L, D]
+        # They start alike, since a mixture of prompts is a prompt only where these are near to each other.
+        self.domain_prompts = nn.Parameter(self.text.initial_prompt().repeat(len(domains), 1, 1))  # [M, L, D]
         width = self.clip.embed_dim
         self.domain_classifier = nn.Linear(width, len(domains))
         narrow = BlockLinear(len(domains), width, width // 2)

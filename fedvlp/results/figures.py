@@ -1,4 +1,4 @@
-"""Figures in one style, for a column of a paper, grey print and colour-blind readers; and the two of a run."""
+"""Figures in one style, for a column of a paper, grey print and colour-blind readers; and that of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from typing import Any, Literal
 
 import matplotlib
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES, role_title
+from fedvlp.core.roles import OF_CLIENTS, ROLES
 from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.results.rounds import History, is_accuracy
 
@@ -47,7 +46,6 @@ FONT_SIZE = 8
 SMALL_FONT_SIZE = 7
 MAX_LINE_LENGTH = 52
 """How many characters fit into a line of a column."""
-ALWAYS_SHOWN = ("validation", "test", "held_out")
 
 
 @dataclass(frozen=True)
@@ -143,50 +141,22 @@ def accuracy_figure(history: History, baseline: Mapping[str, float], title: str)
     labels = _domain_labels(evaluated)
     figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), ZERO_SHOT_ROW])
     for index, (name, label) in enumerate(labels.items()):
-        points = [(row["round"], row[name]) for row in evaluated]
+        style = series_style(index)
         linewidth = 1.0 if name.startswith("validation") else 2.2
-        _draw_series(axes, index, points, label, baseline.get(name), linewidth)
+        rounds = [row["round"] for row in evaluated]
+        accuracies = [row[name] for row in evaluated]
+        axes.plot(rounds, accuracies, **style, linewidth=linewidth, markersize=3.5, label=escape_text(label))
+        if name in baseline:
+            axes.axhline(baseline[name], color=style["color"], linestyle=":", linewidth=1.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return _finish(figure, title, has_baseline=bool(baseline))
-
-
-def communication_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
-    """Returns accuracy in percent against the bytes that all clients sent and received so far."""
-    roles = [*ROLES, *(name for name in COMPUTED if "harmonic" in name)]
-    measured = set(chain.from_iterable(history))
-    # The legend keeps room for the roles of every run, so that the figures of runs are equally large.
-    labels = [role for role in roles if role in ALWAYS_SHOWN or role in measured]
-    figure, (axes,) = new_axes(
-        ["accuracy (%)"], "communicated so far, all clients, up and down (MB)", [*labels, ZERO_SHOT_ROW]
-    )
-    # Rounds without evaluation count as well: their bytes were sent before the next point.
-    megabytes = list(accumulate(row["total_bytes"] / 1e6 for row in history))
-    for index, role in enumerate(roles):
-        points = [(sent, row[role]) for sent, row in zip(megabytes, history, strict=True) if role in row]
-        _draw_series(axes, index, points, f"{role_title(role)} mean", baseline.get(role))
-    return _finish(figure, title, has_baseline=any(role in baseline for role in roles))
-
-
-def _draw_series(
-    axes: Axes,
-    index: int,
-    points: Sequence[tuple[float, float]],
-    label: str,
-    baseline: float | None,
-    linewidth: float = 1.5,
-) -> None:
-    """Draws the points of a series as a line, and its baseline, if there is one, as a dotted one."""
-    style = series_style(index)
-    if points:
-        axes.plot(
-            *zip(*points, strict=True),
-            **style,
-            linewidth=linewidth,
-            markersize=3.5,
-            label=escape_text(label),
-        )
-    if baseline is not None:
-        axes.axhline(baseline, color=style["color"], linestyle=":", linewidth=1.0)
+    if baseline:
+        # One entry of the legend for all dotted lines.
+        axes.plot([], [], color="0.4", linestyle=":", label=ZERO_SHOT_ROW)
+    escaped = "\n".join(map(escape_text, title.splitlines()))
+    figure.suptitle(escaped, fontsize=SMALL_FONT_SIZE, x=0.02, horizontalalignment="left")
+    if axes.get_legend_handles_labels()[1]:
+        add_legend(figure, axes)
+    return figure
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
@@ -197,15 +167,3 @@ def _domain_labels(evaluated: History) -> dict[str, str]:
         if domain and is_accuracy(name) and role not in OF_CLIENTS:
             labels[name] = f"{domain} ({ROLES[role].replace('-', ' ')})"
     return labels
-
-
-def _finish(figure: Figure, title: str, has_baseline: bool) -> Figure:
-    """Adds the title and the legend, with one entry for all dotted lines."""
-    (axes,) = figure.axes
-    if has_baseline:
-        axes.plot([], [], color="0.4", linestyle=":", label=ZERO_SHOT_ROW)
-    escaped = "\n".join(map(escape_text, title.splitlines()))
-    figure.suptitle(escaped, fontsize=SMALL_FONT_SIZE, x=0.02, horizontalalignment="left")
-    if axes.get_legend_handles_labels()[1]:
-        add_legend(figure, axes)
-    return figure

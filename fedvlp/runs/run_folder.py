@@ -14,6 +14,8 @@ from fedvlp.utils.tensor_files import check_header, read_tensors
 
 LOCKED = "run"
 """What is locked in place of a run folder."""
+WAITING = "waiting.txt"
+"""In the folder of runs: for whom a server of sites waits, written anew each second while it does."""
 FILES = (
     *("summary.json", "config.yaml", "metrics.csv", "splits.json", "confusion.csv", "events.jsonl"),
     *("sites.json", "sweep.json", "captions.json"),

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedvlp.sites.daemon import site_status, start_site, stop_site
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.sites.ledger import describe_ledger
+from fedvlp.sites.site_config import read_site_config
+from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
@@ -19,18 +21,29 @@ APP_FOLDER = Path(__file__).parent / "flower" / "app"
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Starts, stops or shows the warm process of a site; returns the exit code: for ``status`` 1 if none runs."""
+    """Starts, stops or shows the warm process of a site, or prints its ledger; returns the exit code.
+
+    That is 1 if none runs for ``status``, and if the chain is broken for ``ledger``.
+    """
     parser = argparse.ArgumentParser(
         "fedvlp site",
         description="The warm process of a site keeps method, images and features between rounds. It starts by itself "
-        "when the server first asks, and ends by itself when no request has come for a while.",
+        "when the server first asks, and ends by itself when no request has come for a while. The ledger says what "
+        "came and left in each run, and whether a line of it was changed.",
     )
-    parser.add_argument("action", choices=("start", "stop", "status"))
+    parser.add_argument("action", choices=("start", "stop", "status", "ledger"))
     parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
     options = parser.parse_args(arguments)
     if options.action == "stop":
         sys.stdout.write("stopped\n" if stop_site(options.home) else "there was none\n")
         return 0
+    if options.action == "ledger":
+        read_site_config(options.home)
+        lines, broken = describe_ledger(options.home)
+        text = "\n".join([*lines, *(broken or ["no line was changed"])])
+        # A server chooses names of runs.
+        sys.stdout.write(escape_control_chars(text) + "\n")
+        return 1 if broken else 0
     if options.action == "start":
         start_site(options.home)
     status = site_status(options.home)
@@ -68,10 +81,7 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     words = with_config_paths(arguments)
     if not any(word.startswith(CONFIG_OPTION) for word in words):
         raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
-    with unwrapped_errors():
-        command = ParsingCLI(
-            run=False, args=words, save_config_callback=None, parser_kwargs={"prog": "fedvlp deploy init DIR"}
-        )
+    command = ParsingCLI.make(words, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 

@@ -189,8 +189,8 @@ def answer(
                     report("idle", answered)
                     connection.send_bytes(reply)
             except (OSError, EOFError) as error:
-                # The caller has died or only looked; the site lives on.
-                log.debug("The caller is gone: %s", error)
+                # The caller has died or only looked, or the ledger can't be written; the site lives on.
+                log.info("No reply was sent: %s", error)
 
 
 def serve_site(home: Path, is_ready: Callable[[], None]) -> None:

@@ -61,7 +61,7 @@ class SitesData(FederatedDataModule):
             place; with Flower its node's id, which belongs to a key. Any for sites that are not named here.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
         allow_missing_classes: Whether a site may lack a class that another has.
-        arrival_seconds: How long to wait for sites, before the first round and where fewer than min_clients are there.
+        arrival_seconds: How long to wait for more sites once min_clients are there, which are waited for without end.
         reply_seconds: How long to wait for the sites' replies in a phase; who is later is left out of the round.
         **options: The arguments of FederatedDataModule; what they say of splits and batches is sent to the sites.
     """

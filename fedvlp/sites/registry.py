@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.wire import Message, SiteError, Transport, WireError, read_reply, versions_here
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -28,8 +32,10 @@ class SiteRegistry:
         transport: reaches them.
         data: lists them, and takes what they say of themselves.
         run: the run's id, under which sites keep what is theirs.
+        waiting: file that says for whom the server waits, written anew as long as it does; none if None.
 
     Attributes:
+        said: for whom it was last said to wait.
         places: under which name the transport reaches each site, by the site's own name.
         refused: names of the transport whose sites can't take part.
         problems: why sites that are on the list can't take part, by the site's name.
@@ -38,28 +44,33 @@ class SiteRegistry:
     transport: Transport
     data: SitesData
     run: str
+    waiting: Path | None = None
+    said: str = ""
     places: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
 
     def gather(self, least: int) -> None:
-        """Waits until all sites are there, or the time for that is over and enough are.
+        """Waits until enough sites are there, and then for the others, no longer than ``data.arrival_seconds``.
 
         Raises:
-            UserError: if fewer are there by then, or a site lacks what is expected.
+            UserError: if a site lacks what is expected.
         """
-        self._wait_until(lambda: not self.missing() or bool(self.problems))
+        self._wait_for(least)
+        deadline = time.monotonic() + self.data.arrival_seconds
+        while self.missing() and not self.problems and (left := deadline - time.monotonic()) > 0:
+            self._wait(f"begins without them in {left:.0f} s", min(SECONDS_BETWEEN_LOOKS, left))
         # Before the first round a mistake can still be mended; later the site is only left out.
         if self.problems:
             raise UserError(f"{' '.join(self.problems.values())} Nothing was trained.")
-        self._check_enough(least)
         if missing := self.missing():
             log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
+        self.said = ""
 
     def regather(self, least: int) -> None:
-        """Looks for sites that came or left, and waits only while too few are there; a UserError if they stay away."""
-        self._wait_until(lambda: len(self.places) >= least)
-        self._check_enough(least)
+        """Looks for sites that came or left, and waits while too few are there."""
+        self._wait_for(least)
+        self.said = ""
 
     def missing(self) -> list[str]:
         """Names of the sites that are not connected."""
@@ -72,29 +83,29 @@ class SiteRegistry:
         already_asked = {*self.places.values(), *self.refused}
         request = Message("describe", {"run": self.run, "data": options_for_sites(self.data)}).to_bytes()
         new = {place: request for place in connected if place not in already_asked}
-        replies = self.transport.exchange(new, self.data.arrival_seconds) if new else {}
+        replies = self.transport.exchange(new, self.data.arrival_seconds)
         # Sorted, so that of two sites of one name the same is admitted in every run.
-        for place, reply in sorted(replies.items()):
+        for place, reply in sorted(replies, key=itemgetter(0)):
             self._admit(place, reply)
 
     def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
         """Sends each site its message, by the site's own name; collects the replies, or why there is none."""
-        places = {name: self.places[name] for name in messages if name in self.places}
-        requests = {place: messages[name].to_bytes() for name, place in places.items()}
-        replies = self.transport.exchange(requests, self.data.reply_seconds) if requests else {}
-        by_name: dict[str, Message | SiteError] = {}
-        for name in messages:
-            if name in places:
-                by_name[name] = _decoded(replies.get(places[name], SiteError("gave no reply")))
-            else:
-                by_name[name] = SiteError("is not connected")
+        names = {self.places[name]: name for name in messages if name in self.places}
+        requests = {place: messages[name].to_bytes() for place, name in names.items()}
+        by_name: dict[str, Message | SiteError] = dict.fromkeys(messages, SiteError("is not connected"))
+        began = time.monotonic()
+        for place, content in self.transport.exchange(requests, self.data.reply_seconds):
+            reply = by_name[names[place]] = _decoded(content)
+            said = reply if isinstance(reply, SiteError) else reply.kind
+            self.say(f"  {names[place]!r} {said} ({time.monotonic() - began:.1f} s)")
         return by_name
 
     def dismiss(self) -> None:
         """Tells the sites that the run is over; one that does not answer at once may keep its method for a while."""
         # The method and its features can then be freed; a site that misses this frees them when it is prepared again.
         request = Message("leave", {"run": self.run}).to_bytes()
-        self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE)
+        for _ in self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE):
+            pass
 
     def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
         """Whether a site has the images that it had when the run began, split as then; true of one that is new."""
@@ -168,21 +179,29 @@ class SiteRegistry:
                 *(name, 100 * count / total),
             )
 
-    def _wait_until(self, is_enough: Callable[[], bool]) -> None:
-        """Looks for sites until it is enough or the time is over; at least once."""
-        deadline = time.monotonic() + self.data.arrival_seconds
+    def _wait_for(self, least: int) -> None:
+        """Looks for sites, at least once, until enough are there or one lacks what is expected."""
         self.look()
-        while not is_enough() and time.monotonic() < deadline:
-            time.sleep(min(SECONDS_BETWEEN_LOOKS, max(0.0, deadline - time.monotonic())))
-            self.look()
+        # No end: sites that are down for a night come back, and who is tired of waiting stops the run.
+        while len(self.places) < min(least, len(self.data.sites)) and not self.problems:
+            self._wait(f"{least} are needed", SECONDS_BETWEEN_LOOKS)
 
-    def _check_enough(self, least: int) -> None:
-        if len(self.places) < least:
-            raise UserError(
-                f"{len(self.places)} of {len(self.data.sites)} sites are there after {self.data.arrival_seconds:g} s, "
-                f"and {least} are needed. Not there: {_listed(self.missing())}. Start them, or raise "
-                "data.arrival_seconds. A run resumes from its last checkpoint with ckpt_path last."
-            )
+    def _wait(self, why: str, seconds: float) -> None:
+        """Says for whom the server waits, to the file each time and else where something has changed; looks again."""
+        waits = f"for {_listed(self.missing())}: {len(self.places)} of {len(self.data.sites)} sites are there"
+        if self.waiting is not None:
+            self.waiting.parent.mkdir(parents=True, exist_ok=True)
+            write_text(self.waiting, f"{waits}; {why}")
+        if waits != self.said:
+            self.say(f"waiting {waits}; {why}")
+        self.said = waits
+        time.sleep(seconds)
+        self.look()
+
+    def say(self, line: str) -> None:
+        """Prints a line at once."""
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _decoded(reply: bytes | SiteError) -> Message | SiteError:

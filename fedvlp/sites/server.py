@@ -6,7 +6,6 @@ import json
 import logging
 import secrets
 import sys
-from argparse import ArgumentError
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.state import detached
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
-from fedvlp.runs.run_folder import find_checkpoints
+from fedvlp.runs.run_folder import WAITING, find_checkpoints
 from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
 from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry
@@ -25,7 +24,7 @@ from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.digests import class_and_options
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 
 SITES_FILE = "sites.json"
@@ -48,22 +47,12 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
         The exit code: 0 if the run came to its end, 1 if not; the error was then printed.
     """
     try:
-        _serve(build_parts(config), transport, run_dir, ckpt_path)
+        command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], "The config can't be used", prog="fedvlp")
+        _serve(command, transport, run_dir, ckpt_path)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")
         return 1
     return 0
-
-
-def build_parts(config: Path) -> FederationCLI:
-    """Makes what a config names, as ``fedvlp fit --config`` does."""
-    options = {"prog": "fedvlp", "exit_on_error": False}
-    with unwrapped_errors():
-        try:
-            words = [f"{CONFIG_OPTION}{config}"]
-            return FederationCLI(run=False, args=words, save_config_callback=None, parser_kwargs=options)
-        except ArgumentError as error:
-            raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
 
 
 def _serve(command: FederationCLI, transport: Transport, run_dir: Path, ckpt_path: str | None) -> None:
@@ -78,7 +67,7 @@ def _serve(command: FederationCLI, transport: Transport, run_dir: Path, ckpt_pat
     if resumed is not None:
         # With its old id the sites find what stayed on them.
         run, data.facts = read_sites_file(resumed)
-    registry = SiteRegistry(transport, data, run)
+    registry = SiteRegistry(transport, data, run, run_dir / WAITING)
     registry.gather(federation.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
     # From here on a run like any other: only its engine trains elsewhere.

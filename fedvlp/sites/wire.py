@@ -7,7 +7,7 @@ before a message with tensors is read or written.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -282,14 +282,14 @@ class Transport(Protocol):
         """Names under which connected sites can be reached, in any order; they may change with time."""
         ...
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
-        """Sends each site its request, all at the same time, and collects the replies.
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
+        """Sends each site its request, all at the same time, and yields the replies as they come.
 
         Args:
             requests: by the site's name, as ``names`` has it.
             timeout: seconds to wait for all replies together, above 0.
 
-        Returns:
-            One entry for each request: the reply, or why there is none (it died, is too late or unknown).
+        Yields:
+            For each request the site's name, and the reply or why there is none (it died, is too late or unknown).
         """
         ...

@@ -19,13 +19,14 @@ from torch import Tensor
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.aggregation.base import ClientNoise
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
-from fedvlp.core.state import Client, RunState, ServerState, State, select
+from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
+from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import Message, WireError, failure, is_plain_name, read_request, versions_here
+from fedvlp.sites.wire import Message, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -57,21 +58,46 @@ class Site:
         self.home = home
         self.config = read_site_config(home)
         self.worker: SiteWorker | None = None
+        self.ledger = Ledger(home)
 
-    def handle(self, request: bytes) -> bytes:
-        """Returns the reply to a request; whatever goes wrong becomes a reply with the reason."""
+    def handle(self, content: bytes) -> bytes:
+        """Returns the reply to a request; whatever goes wrong becomes a reply with the reason.
+
+        Raises:
+            OSError: if the ledger can't be written: nothing leaves without its line.
+        """
         try:
-            return self._answer(read_request(request)).to_bytes()
-        except (SiteProblem, WireError) as error:
+            request = read_request(content)
+        except WireError as error:
+            request = Message("unreadable", {"reason": str(error)})
+        self.ledger.add("came", request.kind, content, request.values)
+        reply = self._answer_or_reason(request)
+        answer = reply.to_bytes()
+        more: dict[str, float] = {}
+        if reply.kind == "trained":
+            noise = request.values["noise"]
+            # Noise from a seed hides nothing from who knows the seed.
+            multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
+            more = {"norm": update_norm(reply.tensors, request.tensors), "noise": multiplier}
+        self.ledger.add("left", reply.kind, answer, {**request.values, **reply.values}, **more)
+        return answer
+
+    def _answer_or_reason(self, request: Message) -> Message:
+        try:
+            return self._answer(request)
+        except SiteProblem as error:
             log.warning("A request failed: this site %s", error, exc_info=error.__cause__)
-            return failure(str(error))
+            reason = str(error)
         except Exception as error:
             # The text of an error may quote names of files, so only its kind leaves the site.
             log.exception("A request failed.")
-            return failure(f"raised {type(error).__name__}; its log says more")
+            reason = f"raised {type(error).__name__}; its log says more"
+        return Message("failed", {"reason": reason})
 
     def _answer(self, request: Message) -> Message:
         values = request.values
+        if request.kind == "unreadable":
+            raise SiteProblem(values["reason"])
         if request.kind == "describe":
             return self._describe(request)
         if request.kind == "prepare":

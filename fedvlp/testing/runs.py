@@ -66,7 +66,7 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
         f"--trainer.default_root_dir={folder / 'runs'}",
     ]
     # The last of equal options wins, so a check can give its own.
-    return FederationCLI(run=False, args=[*defaults, *arguments], save_config_callback=None)
+    return FederationCLI.make([*defaults, *arguments])
 
 
 def federation_of(run: FederationCLI) -> Federation:

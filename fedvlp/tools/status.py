@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedvlp.core.roles import ROLES
 from fedvlp.runs.events import find_run, read_status
+from fedvlp.runs.run_folder import WAITING
 from fedvlp.utils.errors import escape_control_chars
 
 STAGES = {
@@ -19,6 +21,10 @@ STAGES = {
     "failed": "ended by an error: {error}",
     "dead": "dead: its process was killed",
 }
+
+
+SECONDS_TO_WAIT = 60.0
+"""A server that waits for sites says so each second; one that has not for so long does no longer, or was killed."""
 
 
 def run_status(arguments: Sequence[str]) -> int:
@@ -30,6 +36,11 @@ def run_status(arguments: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or one with runs, of which the newest")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
+    waiting = options.run / WAITING
+    if waiting.is_file() and time.time() - waiting.stat().st_mtime < SECONDS_TO_WAIT:
+        text = escape_control_chars(waiting.read_text(encoding="utf-8", errors="replace"))
+        sys.stdout.write(f"waiting    {text}\n" if options.format == "text" else json.dumps({"waiting": text}) + "\n")
+        return 0
     status = read_status(find_run(options.run))
     if options.format == "json":
         sys.stdout.write(json.dumps(status, indent=2, default=str) + "\n")

@@ -23,7 +23,7 @@ from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import load_trained
 from fedvlp.runs.run_folder import check_no_links, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
-from fedvlp.utils.errors import UserError, unwrapped_errors
+from fedvlp.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,7 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
     """
     # The file's config is first, so that what the user passes overrides it.
     arguments = [*words] if trained is None else [config_option(trained), *words]
-    options = {"prog": f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", "description": description}
-    with unwrapped_errors():
-        return kind(run=False, args=arguments, save_config_callback=None, parser_kwargs=options)
+    return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
 
 
 def load_run(command: TrainedRunCLI) -> TrainedRun:

@@ -73,14 +73,12 @@ class Runtime:
 
     Args:
         num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
-        compile: Let torch.compile fuse what prompts go through; needs a C++ compiler, and a minute or two at the start.
         default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
         collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
             evaluates for all or that still trains.
     """
 
     num_threads: PositiveInt | None = None
-    compile: bool = False
     default_callbacks: bool = True
     collective_timeout: PositiveFloat = 1800
 

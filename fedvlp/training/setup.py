@@ -134,10 +134,9 @@ def set_up_method(
     fabric: Fabric,
     module: FederatedModule,
     num_threads: int | None,
-    compile_towers: bool = False,
     deterministic: bool = False,
 ) -> None:
-    """Starts the processes, rounds the frozen towers, moves the method, and has its towers compiled.
+    """Starts the processes, rounds the frozen towers, and moves the method.
 
     Raises:
         UserError: if the towers were rounded for another precision before.
@@ -156,8 +155,6 @@ def set_up_method(
     # Before they are moved, so that half the bytes are.
     module.clip.cast_towers(torch.bfloat16 if is_half else torch.float32)
     fabric.to_device(module)
-    if compile_towers:
-        module.clip.compile_towers()
 
 
 def set_up_data(

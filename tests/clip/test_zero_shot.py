@@ -10,7 +10,6 @@ from fedvlp.clip import (
     CLIPSpec,
     ZeroShotClassifier,
     clean_class_name,
-    clean_class_names,
     load_clip,
     zero_shot_text_features,
 )
@@ -84,9 +83,3 @@ def test_wrong_templates_are_refused(templates):
 def test_names_are_words(name, cleaned):
     assert clean_class_name(name) == cleaned
     assert clean_class_name(cleaned) == cleaned
-
-
-def test_overrides_win_by_either_spelling_and_stay_unchanged():
-    overrides = {"Postit_Notes": "post-it notes", "Desk Lamp": "lamp for a desk"}
-    cleaned = clean_class_names(["Postit_Notes", "Desk_Lamp", "Sink"], overrides)
-    assert cleaned == ["post-it notes", "lamp for a desk", "Sink"]

@@ -81,7 +81,6 @@ def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
     assert names == {
         "accuracy.png",
         "checkpoints",
-        "communication.png",
         "confusion.csv",
         "config.yaml",
         "events.jsonl",

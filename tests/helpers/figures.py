@@ -1,8 +1,7 @@
-"""The figures of a run's folder are made by every run, and become pixels only where a test looks at them."""
+"""The figure of a run's folder is made by every run, and becomes pixels only where a test looks at it."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,17 +9,17 @@ from PIL import Image
 
 from fedvlp.callbacks import files
 
-DRAWN = dict(files.FIGURES)
-"""The functions that draw them, as they are without tests."""
+DRAWN = files.accuracy_figure
+"""The function that draws it, as it is without tests."""
 
 
-def _unrendered(name: str, *given: Any) -> Figure:
+def _unrendered(*given: Any) -> Figure:
     """A figure that is saved as one pixel: layout and pixels take longer than a round of training."""
-    figure = DRAWN[name](*given)
+    figure = DRAWN(*given)
     figure.savefig = lambda file, format: Image.new("RGB", (1, 1)).save(file, format=format)
     return figure
 
 
 def leave_unrendered() -> None:
-    """Lets runs write their figures without pixels, until ``files.FIGURES`` is ``DRAWN`` again."""
-    files.FIGURES = {name: partial(_unrendered, name) for name in DRAWN}
+    """Lets runs write their figures without pixels, until ``files.accuracy_figure`` is ``DRAWN`` again."""
+    files.accuracy_figure = _unrendered

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
-from fedvlp.sites.server import build_parts
+from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.sites.wire import SiteError
 from fedvlp.sites.worker import Site
 from fedvlp.utils.config_files import configs_folder
@@ -55,7 +55,7 @@ def simulate(folder: Path, config: dict, root: Path, **data):
     folder.mkdir(exist_ok=True)
     options = {"root": str(root), "cache_dir": None, **data}
     path = write_config(folder / "simulation.yaml", config, "fedvlp.data.DomainFolders", **options)
-    command = build_parts(path)
+    command = FederationCLI.make([f"--config={path}"])
     command.trainer.default_root_dir = folder / "simulation"
     command.trainer.fit(command.model, command.datamodule)
     return command.trainer
@@ -78,15 +78,13 @@ class InProcess:
         """Names of the sites."""
         return list(self.sites)
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Asks the sites sequentially; a SiteError that a site raises is why it gave no reply."""
-        replies: dict[str, bytes | SiteError] = {}
         for name, request in requests.items():
             try:
-                replies[name] = self.sites[name](request) if name in self.sites else SiteError("is not connected")
+                yield name, self.sites[name](request) if name in self.sites else SiteError("is not connected")
             except SiteError as error:
-                replies[name] = error
-        return replies
+                yield name, error
 
 
 def in_process(homes: dict[str, Path]) -> InProcess:

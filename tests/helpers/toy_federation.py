@@ -40,10 +40,6 @@ class Backbone:
     def cast_towers(dtype):
         pass
 
-    @staticmethod
-    def compile_towers():
-        pass
-
 
 class Linear(FederatedModule):
     """A linear classifier, the smallest method."""

@@ -9,7 +9,6 @@ from fedvlp.results.figures import (
     Picture,
     accuracy_figure,
     add_legend,
-    communication_figure,
     escape_text,
     new_axes,
     series_style,
@@ -53,14 +52,6 @@ def test_accuracy_of_evaluated_rounds():
     assert "zero-shot CLIP" in lines
     assert sorted(line.get_ydata()[0] for line in figure.axes[0].lines if line.get_label().startswith("_")) == [25, 40]
     assert figure.get_suptitle() == "TRIP\nheld-out domain: photo"
-
-
-def test_accuracy_against_all_that_was_sent_so_far():
-    lines = drawn(communication_figure(HISTORY, BASELINE, "TRIP"))
-    assert lines["held-out mean"] == ([1, 4], [30, 45])
-    assert lines["source validation mean"] == ([1, 4], [50, 60])
-    (legend,) = communication_figure(HISTORY, BASELINE, "TRIP").legends
-    assert "zero-shot CLIP" in [text.get_text() for text in legend.get_texts()]
 
 
 def test_styles_differ_in_each_way_alone():

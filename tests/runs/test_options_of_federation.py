@@ -71,14 +71,13 @@ MAY_DIFFER = {
     "enable_progress_bar": "reports",
     "default_callbacks": "report and write",
     "personal_on_disk": "keeps the same elsewhere",
-    "compile": "results differ by rounding",
     "on_failure": "what is done about a failure, which a run that goes on may have to change",
     "min_clients": "as on_failure",
     "deterministic": "as accelerator",
     "fast_dev_run": "leaves nothing to go on from",
     "collective_timeout": "says how long processes wait for each other",
 }
-NOT_BUILT = ("strategy", "num_nodes", "compile", "deterministic", "fast_dev_run")
+NOT_BUILT = ("strategy", "num_nodes", "deterministic", "fast_dev_run")
 """Options whose other values this machine may not have, or that change the process or all others."""
 
 

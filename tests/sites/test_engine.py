@@ -228,18 +228,10 @@ def test_a_site_whose_images_change_in_the_run_is_left_out(tmp_path, image_root,
     assert deployment.left_out() == [(2, "paint", "has other images than when the run began")]
 
 
-def test_too_few_sites_end_the_run_before_it_begins(deployment, capsys):
-    transport = in_process(deployment.homes)
-    del transport.sites["node-2"]
-    assert deployment.serve(method_config("promptfl", min_clients=3), transport) == 1
-    message = capsys.readouterr().err
-    assert "2 of 3 sites are there after 0.1 s, and 3 are needed. Not there: 'photo'" in message
-    assert not (deployment.folder / "deployed").exists()
-
-
-def test_too_few_sites_in_a_round_end_the_run_and_it_resumes_later(deployment, capsys):
+def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deployment, capsys, monkeypatch):
     config = method_config("promptfl", rounds=2, min_clients=3)
     transport = in_process(deployment.homes)
+    away = transport.sites["node-2"]
     usual = transport.sites["node-0"]
 
     def leaves(request):
@@ -248,9 +240,15 @@ def test_too_few_sites_in_a_round_end_the_run_and_it_resumes_later(deployment, c
         return usual(request)
 
     transport.sites["node-0"] = leaves
-    assert deployment.serve(config, transport) == 1
-    assert "Not there: 'photo'" in capsys.readouterr().err
-    assert deployment.serve(config, checkpoint="last") == 0
+
+    def sleep(seconds):
+        transport.sites.update({"node-0": usual, "node-2": away})
+
+    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
+    assert deployment.serve(config, transport) == 0
+    printed = capsys.readouterr().out
+    assert "waiting for 'photo': 2 of 3 sites are there; 3 are needed" in printed
+    assert printed.count("'ink' trained (") == 2
     deployment.assert_as_simulated(config)
 
 

@@ -1,7 +1,11 @@
 """Who is who, and what is refused before anything is trained."""
 
+import os
+
 import pytest
 
+from fedvlp.commands.cli import main
+from fedvlp.runs.run_folder import WAITING
 from fedvlp.sites.data import SitesData
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, read_reply
@@ -157,11 +161,9 @@ def test_who_does_not_say_who_it_is_is_not_there(sites, reply, caplog):
         return reply
 
     sites.sites["node-0"] = handle
-    with pytest.raises(UserError, match=r"2 of 3 sites are there .* Not there: 'photo'"):
-        registry(sites).gather(3)
-    assert "A site that has just connected (node-0)" in caplog.text
     found = registry(sites)
     found.gather(2)
+    assert "A site that has just connected (node-0)" in caplog.text
     assert found.missing() == ["photo"]
 
 
@@ -171,11 +173,40 @@ def test_who_is_gone_is_forgotten_and_may_come_back_elsewhere(sites):
     ink = sites.sites.pop("node-1")
     found.regather(2)
     assert found.missing() == ["ink"]
-    with pytest.raises(UserError, match="resumes from its last checkpoint"):
-        found.regather(3)
     sites.sites["new place"] = ink
     found.regather(3)
     assert found.places["ink"] == "new place"
+
+
+def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said(sites, tmp_path, monkeypatch, capsys):
+    away = {place: sites.sites.pop(place) for place in ("node-1", "node-2")}
+    found = SiteRegistry(sites, data(), "run", tmp_path / "runs" / WAITING)
+    said = []
+
+    def sleep(seconds):
+        said.append(main(["status", str(tmp_path / "runs")]))
+        if len(said) == 3:
+            sites.sites["node-2"] = away["node-2"]
+        now[0] += 0.04
+
+    now = [0.0]
+    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
+    monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
+    found.gather(2)
+    assert found.missing() == ["ink"]
+    assert said == [0] * 5, "three looks for enough, whatever arrival_seconds is, and two for the last one"
+    lines = capsys.readouterr().out.splitlines()
+    first, then = (
+        "for 'ink', 'paint': 1 of 3 sites are there; 2 are needed",
+        "for 'ink': 2 of 3 sites are there; begins",
+    )
+    assert [line for line in lines if line.startswith("waiting f")] == [
+        f"waiting {first}",
+        f"waiting {then} without them in 0 s",
+    ]
+    assert f"waiting    {first}" in lines, "that is what the command says"
+    os.utime(found.waiting, (0, 0))
+    assert main(["status", str(tmp_path / "runs")]) == 1, "a server that was killed waits no longer"
 
 
 def test_nobody_answers_for_who_is_not_connected():

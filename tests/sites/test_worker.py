@@ -33,10 +33,10 @@ class Recorded(InProcess):
         self.replies = []
 
     def exchange(self, requests, timeout):
-        found = super().exchange(requests, timeout)
         self.requests += requests.values()
-        self.replies += found.values()
-        return found
+        for name, reply in super().exchange(requests, timeout):
+            self.replies.append(reply)
+            yield name, reply
 
 
 @pytest.fixture

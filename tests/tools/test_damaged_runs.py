@@ -118,7 +118,6 @@ COMMANDS = {
     "intervals": (["compare", "RUNS", "--oracle", "--intervals", "--output", "PAGE"], HISTORY | PREDICTIONS),
     "markdown": (["compare", "RUNS", "--format=markdown", "--output", "PAGE"], {}),
     "latex": (["compare", "RUNS", "--format=latex", "--output", "PAGE"], {}),
-    "csv": (["compare", "RUNS", "--format=csv", "--output", "PAGE"], {}),
     "report": (["report", "RUNS", "-o", "PAGE"], HISTORY | PREDICTIONS | CONFIG),
     "leaderboard": (["leaderboard", "RUNS", "-o", "PAGE"], {}),
 }

@@ -310,33 +310,17 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
     return list(images)
 
 
-class ImageFiles:
-    """Iterates over image files in batches of (paths, pixels).
+def image_batches(
+    paths: Sequence[Path], transform: Transform, batch_size: int = 64
+) -> Iterator[tuple[Sequence[Path], Float[Tensor, "B 3 V V"]]]:
+    """Returns batches of image files, as ``image_paths`` gives them, with pixels as ``transform`` makes them.
 
     All files are decoded once beforehand, so that a damaged one is reported before any work is done.
-
-    Args:
-        paths: image files, as ``image_paths`` gives them.
-        transform: makes a tensor [3, V, V] of an image.
-        batch_size: images in a batch.
     """
-
-    def __init__(self, paths: Sequence[Path], transform: Transform, batch_size: int = 64) -> None:
-        bad = unreadable(paths)
-        if bad:
-            raise UserError(bad_images_message([(str(paths[i]), reason) for i, reason in bad.items()], len(paths)))
-        self.paths = list(paths)
-        self.transform = transform
-        self.batch_size = batch_size
-
-    def __len__(self) -> int:
-        return -(-len(self.paths) // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[list[Path], Float[Tensor, "B 3 V V"]]]:
-        """Yields paths and pixels [B, 3, V, V], in the order of the paths."""
-        for start in range(0, len(self.paths), self.batch_size):
-            batch = self.paths[start : start + self.batch_size]
-            yield batch, torch.stack([self.transform(read_rgb(path)) for path in batch])
+    if bad := unreadable(paths):
+        raise UserError(bad_images_message([(str(paths[i]), reason) for i, reason in bad.items()], len(paths)))
+    batches = (paths[start : start + batch_size] for start in range(0, len(paths), batch_size))
+    return ((batch, torch.stack([transform(read_rgb(path)) for path in batch])) for batch in batches)
 
 
 def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str = "", most: int = 50) -> str:

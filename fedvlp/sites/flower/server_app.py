@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,8 @@ class GridTransport:
         """The ids of the connected nodes."""
         return [str(node) for node in self.grid.get_node_ids()]
 
-    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> dict[str, bytes | SiteError]:
-        """Sends each node its request, by the node's id; collects the replies, or why there is none."""
+    def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
+        """Sends each node its request, by the node's id; yields the replies as they come, or why there is none."""
         deadline = time.monotonic() + timeout
         # A request that outlived its round would only keep a site that comes back from the next one. A second more,
         # since Flower's error for what it has thrown away says less than ours for a late site.
@@ -59,22 +59,22 @@ class GridTransport:
             Message(packed(request), int(name), MessageType.TRAIN, ttl=timeout + 1)
             for name, request in requests.items()
         ]
-        replies: dict[str, bytes | SiteError] = {}
         waiting: dict[str, str] = {}  # names of the nodes by the message's id, which is empty where none was sent
         for name, message_id in zip(requests, self.grid.push_messages(messages), strict=True):
             if message_id:
                 waiting[message_id] = name
             else:
-                replies[name] = SiteError("is not connected")
+                yield name, SiteError("is not connected")
         # Replies are taken as they come, so that one late site does not hold up what others have sent.
         while waiting and time.monotonic() < deadline:
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id, "")
                 if name:
-                    replies[name] = _content(reply)
+                    yield name, _content(reply)
             if waiting:
                 time.sleep(self.pause)
-        return replies | {name: SiteError(f"did not answer in {timeout:g} s") for name in waiting.values()}
+        for name in waiting.values():
+            yield name, SiteError(f"did not answer in {timeout:g} s")
 
 
 def _content(reply: Message) -> bytes | SiteError:

@@ -12,7 +12,6 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any, cast
@@ -22,9 +21,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedvlp.core.module import FederatedModule
+from fedvlp.core.module import FederatedModule, restored
 from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client, detached
+from fedvlp.core.state import Client
 from fedvlp.data import FederatedDataModule
 from fedvlp.tools.attacks.data_attacks import Backdoor, Perturbation
 from fedvlp.utils.errors import UserError
@@ -64,7 +63,8 @@ class BadPromptFL(Backdoor):
         clients = [client for client in data.clients if client.id in hostile]
         if not clients:
             return Perturbation(np.zeros((1, 1, 3), np.float32))
-        with restored_generators(), _restored(module):
+        with restored_generators(), restored(module):
+            module.train()
             seed_generators(derive_seed(TRIGGER, self.seed))
             # Prompts are trained along, and restored after the block.
             values = self._learn(module, _batches(data, clients, self.seed), *black_and_white(data))
@@ -131,17 +131,3 @@ def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) ->
             loader = loaders.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))
             batch: Any = next(iter(loader))
             yield client, batch[0], batch[1]
-
-
-@contextmanager
-def _restored(module: FederatedModule) -> Iterator[None]:
-    """Restores the method's tensors after the block, in which it may be trained."""
-    before = detached(module.communicable_state())
-    was_training = module.training
-    module.train()
-    try:
-        yield
-    finally:
-        module.context = None
-        module.load_state(before)
-        module.train(was_training)

@@ -1,7 +1,7 @@
 """What a client's upload reveals: images, members."""
 
-from fedvlp.tools.audit.audit import KINDS, AuditResult, audit, audit_table, write_audit
+from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
 
-__all__ = ["KINDS", "AuditResult", "InversionOptions", "MembershipOptions", "audit", "audit_table", "write_audit"]
+__all__ = ["KINDS", "InversionOptions", "MembershipOptions", "audit", "audit_table", "write_audit"]

@@ -1,20 +1,17 @@
-"""The measures of an audit as plain values, and how they are written: ``audit.json``, ``audit.csv``, a picture."""
+"""The measures of an audit as plain values, and how they are written: ``audit.json``, a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from pandas import DataFrame
 
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import detached
+from fedvlp.core.module import restored
 from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
@@ -22,32 +19,16 @@ from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
 from fedvlp.tools.explain.images import drawable
 from fedvlp.tools.trained_run import TrainedRun, read_pixels, training_images
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_bytes, write_json, write_text
+from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.seeding import restored_generators, seed_generators
 from fedvlp.utils.text_table import text_table
 
 FORMAT = 1
 """Of ``audit.json``; it changes when a reader would have to."""
 KINDS = ("inversion", "membership")
-COLUMNS = ["measure", "client", "of", "source", "quantity", "value"]
 MAX_ROWS = 8
 """Of images in the picture."""
 Facts = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class AuditResult:
-    """What was measured.
-
-    Attributes:
-        facts: as ``audit.json`` has them.
-        picture: of the inversion; None without one.
-        left_out: what can't be measured of the method, with the reason.
-    """
-
-    facts: Facts
-    picture: Picture | None
-    left_out: list[str]
 
 
 def audit(
@@ -56,8 +37,8 @@ def audit(
     inversion: InversionOptions | None = None,
     membership: MembershipOptions | None = None,
     seed: int = 0,
-) -> AuditResult:
-    """Returns what a method's uploads and its deployed prompts reveal; the same for the same seed.
+) -> tuple[Facts, Picture | None, list[str]]:
+    """Measures what a method's uploads and its deployed prompts reveal; the same for the same seed.
 
     Args:
         run: the method, and the images of its clients.
@@ -65,6 +46,10 @@ def audit(
         inversion: how gradients are inverted.
         membership: how members are told from others.
         seed: of all that is drawn.
+
+    Returns:
+        What was measured, as ``audit.json`` has it; a picture of the inversion, if there is one; and what can't be
+        measured of the method, with the reason.
 
     Raises:
         UserError: if something that was asked for by name can't be measured of this method, or nothing can.
@@ -78,13 +63,12 @@ def audit(
         "seed": seed,
         **dict.fromkeys(KINDS),
     }
-    # The inversion alone has one.
     picture = None
     left_out: list[str] = []
     for kind in kinds or KINDS:
         try:
             # Each measure begins alike, whichever others are asked for.
-            with restored_generators(), _restored(run.module):
+            with restored_generators(), restored(run.module):
                 seed_generators(seed)
                 run.module.load_state(run.deployed)
                 if kind == "inversion":
@@ -99,18 +83,7 @@ def audit(
             left_out.append(f"{kind} left out: {error}")
     if len(left_out) == len(KINDS):
         raise UserError(f"There is nothing to audit of {run.name}. " + " ".join(left_out))
-    return AuditResult(facts, picture, left_out)
-
-
-@contextmanager
-def _restored(module: FederatedModule) -> Iterator[None]:
-    """Restores the method's tensors after the block, in which those of clients are loaded."""
-    before = detached(module.communicable_state())
-    try:
-        yield
-    finally:
-        module.context = None
-        module.load_state(before)
+    return facts, picture, left_out
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
@@ -188,34 +161,18 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
     return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
 
 
-def write_audit(folder: Path, result: AuditResult) -> list[Path]:
+def write_audit(folder: Path, facts: Facts, picture: Picture | None) -> list[Path]:
     """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "audit.json", folder / "audit.csv"]
-    write_json(paths[0], result.facts)
-    # As objects, since some values are counts.
-    table = DataFrame(_csv_rows(result.facts), columns=COLUMNS, dtype=object)
-    write_text(paths[1], table.to_csv(index=False, lineterminator="\n"))
+    numbers = folder / "audit.json"
+    write_json(numbers, facts)
     # A picture that is older than the numbers beside it would mislead.
-    picture = folder / "inversion.png"
-    if result.picture is None:
-        picture.unlink(missing_ok=True)
-        return paths
-    write_bytes(picture, result.picture.image("png"))
-    return [*paths, picture]
-
-
-def _csv_rows(facts: Facts) -> Iterator[Sequence[Any]]:
-    """Yields a row for each value: what was measured, whose it is, of what, from which source, and the value."""
-    inversion, membership = (facts[kind] for kind in KINDS)
-    for row in inversion["images"] if inversion else ():
-        for measure in (*MEASURES, "gradient_distance"):
-            if row[measure] is not None:
-                yield "inversion", row["client"], row["image"], row["source"], measure, row[measure]
-    for result in (*membership["clients"], membership["all"]) if membership else ():
-        for quantity, value in result.items():
-            if quantity != "name":
-                yield "membership", result["name"], membership["others"], membership["model"], quantity, value
+    image = folder / "inversion.png"
+    if picture is None:
+        image.unlink(missing_ok=True)
+        return [numbers]
+    write_bytes(image, picture.image("png"))
+    return [numbers, image]
 
 
 def audit_table(facts: Facts) -> str:

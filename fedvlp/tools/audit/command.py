@@ -59,8 +59,8 @@ def run_audit(arguments: Sequence[str]) -> int:
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))
     folder = run.folder(config.output, "audit")
-    result = audit(run, kinds, inversion, membership, config.trainer.seed)
-    written = write_audit(folder, result)
-    lines = [*result.left_out, audit_table(result.facts), "", *map(str, written)]
+    facts, picture, left_out = audit(run, kinds, inversion, membership, config.trainer.seed)
+    written = write_audit(folder, facts, picture)
+    lines = [*left_out, audit_table(facts), "", *map(str, written)]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0

@@ -9,13 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from fedvlp.results import find_records
 from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
-from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers, tidy_printed
-from fedvlp.tools.compare.printing import TextTable, format_tables, table_text, tidy
+from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers
+from fedvlp.tools.compare.printing import TextTable, format_tables, table_text
 from fedvlp.tools.compare.tables import AVERAGE, BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
@@ -54,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "fedvlp compare", description="Compare finished runs: domains as columns, mean and deviation over seeds."
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
-    parser.add_argument("--format", choices=("table", "markdown", "csv", "latex"), default="table")
+    parser.add_argument("--format", choices=("table", "markdown", "latex"), default="table")
     parser.add_argument("--row", choices=ROUNDS, default="both", help="which round: last, best on source validation")
     parser.add_argument(
         "--intervals",
@@ -91,13 +89,6 @@ def _parts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[Part
 
 
 def _format(parts: Sequence[Part], options: argparse.Namespace) -> str:
-    if options.format == "csv":
-        cells = [
-            tidy_printed(printed, number, table) if printed else tidy(table, number)
-            for number, (table, printed) in enumerate(parts, 1)
-        ]
-        # As objects, since printed numbers are strings: they keep the digits of the paper.
-        return str(pd.concat([frame.astype(object) for frame in cells]).to_csv(index=False)).rstrip("\n")
     texts = [paper_text(printed, table) if printed else _own_text(table, options) for table, printed in parts]
     ours = [table for table, printed in parts if printed is None]
     one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in ours) else ""

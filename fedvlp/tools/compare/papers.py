@@ -314,25 +314,6 @@ def _our_cells(table: Table, row: Row, printed: PrintedRow) -> dict[str, Cell | 
     return cells | {AVERAGE: table.cell(row, AVERAGE) if table.is_whole else None}
 
 
-def tidy_printed(printed: PrintedTable, number: int, table: Table | None = None) -> pd.DataFrame:
-    """Returns one row for each printed number, as printed, and for each difference; columns as ``tidy`` has them."""
-    rows: list[dict[str, Any]] = []
-    for row in printed.rows:
-        common = {"source": printed.name, "method": row.method, "backbone": BACKBONES[row.backbone]}
-        common["clients"] = row.clients
-        for name, value in row.numbers.items():
-            notes = " ".join(note.text for note in printed.footnotes if note.is_of(row.method, name))
-            rows.append({**common, "column": name, "mean": value, "note": notes})
-        if table is None:
-            continue
-        for method, name in matching_rows(table, row.method):
-            ours = {**common, "source": f"ours - {printed.name}", "method": method, "round": name}
-            differences = _differences(table, (method, name), row)
-            rows += [{**ours, "column": column, "mean": value} for column, value in differences.items()]
-    about = {"data": DATASETS[printed.dataset], "protocol": PROTOCOLS[printed.protocol], "shots": printed.shots}
-    return pd.DataFrame(rows).assign(table=number, **about)
-
-
 def _mismatch(table: Table, printed: PrintedTable) -> str:
     """Returns a line that says in what ours and the printed numbers differ beside the method."""
     record = next((record for record in table.records if not record.is_centralised), table.records[0])

@@ -196,24 +196,6 @@ def _notes(table: Table) -> list[str]:
     return [*(versions if len(versions) > 1 else []), *unmeasured]
 
 
-def tidy(table: Table, number: int) -> pd.DataFrame:
-    """Returns one row for each cell, for programs; ``std`` is the sample deviation over seeds."""
-    cells = table.cells.reset_index()
-    cells["column"] = cells["column"].replace(AVERAGE, table.average_title)
-    counted: list[dict[str, Any]] = []
-    for method, name in table.rows:
-        records = table.runs[method]
-        if name == UNTRAINED:
-            continue
-        for column, value in {**costs(records), "seconds": _mean_seconds(records)}.items():
-            counted.append({"method": method, "round": name, "n": len(records), "column": column, "mean": value})
-    cells = pd.concat([cells, pd.DataFrame(counted)], ignore_index=True) if counted else cells
-    versions = {method: versions_of(records) for method, records in table.runs.items()}
-    cells = cells.assign(note=cells["method"].map(versions))
-    common = pd.DataFrame({"table": number, **table.about, "source": "ours"}, index=cells.index)
-    return pd.concat([common, cells], axis=1)
-
-
 def versions_of(records: Sequence[Record]) -> str:
     """Returns the versions of fedvlp and PyTorch of all runs."""
     parts = []

@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedvlp.utils.errors import unwrapped_errors
 from fedvlp.utils.text_table import frame_markdown, frame_table
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "json")
 COST_TITLES = {
     "method": "method",
     "config": "config",
@@ -50,9 +49,7 @@ def run_cost(arguments: Sequence[str]) -> int:
     options, of_methods = parser.parse_known_args(arguments)
     from fedvlp.tools.cost.counting import costs
 
-    with unwrapped_errors():
-        rows = costs(of_methods)
-    sys.stdout.write(format_costs(rows, options.format) + "\n")
+    sys.stdout.write(format_costs(costs(of_methods), options.format) + "\n")
     return 0
 
 
@@ -62,14 +59,12 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     Methods of one phase have one row; the others have one a phase and one for all of them.
 
     >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
-    >>> print(format_costs([row], "csv").splitlines()[1])
-    A,,all,0,4000,0,0,0,0,0,0,0,0
+    >>> print(format_costs([row], "markdown").splitlines()[2])
+    | A |  | all | 0 | 4,000 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |
     """
     if form == "json":
         return json.dumps(list(rows), indent=2, ensure_ascii=False)
     frame = pd.DataFrame(list(rows), columns=list(COST_TITLES))
-    if form == "csv":
-        return str(frame.to_csv(index=False)).rstrip("\n")
     cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
     if form == "markdown":
         return frame_markdown(cells, text_columns=3)

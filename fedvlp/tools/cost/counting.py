@@ -17,8 +17,6 @@ from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
 
-PARSER = {"prog": "fedvlp cost"}
-
 
 class CostCLI(FederationCLI):
     """Makes a method whose CLIP has zeros as weights, and a data set of which no image is opened; no federation."""
@@ -57,7 +55,7 @@ def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
     """Returns the rows of one method, or of several where several configs name one."""
     rows: list[dict[str, Any]] = []
     for config, of_method in _arguments_by_config(with_config_paths(arguments)).items():
-        command = CostCLI(run=False, args=of_method, save_config_callback=None, parser_kwargs=PARSER)
+        command = CostCLI.make(of_method, prog="fedvlp cost")
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
     return rows
 

@@ -190,7 +190,7 @@ def explain_tsne(run: TrainedRun, most_points: int) -> Files:
 
 
 def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
-    """Returns the words nearest to the learned prompts: a picture, the same as Markdown, and more of them as CSV."""
+    """Returns the words nearest to the learned prompts: a picture, and more of them as CSV."""
     if not text_prompts(run.module):
         raise UserError(f"{run.name} learns no vectors that stand among words.")
     if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_asked_for:
@@ -201,10 +201,9 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
     prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))
     nearest = words.prompt_words(run.clip, prompts)
     picture = pictures.words_picture(nearest, run.name, words.typical_distance(words.token_embeddings(run.clip)))
-    page = f"# {picture.title}\n\n{words.format_words(nearest, 'markdown')}\n\n{picture.caption}\n"
     # More ranks than the picture shows, for who wants to look further.
     table = nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")
-    return {"words.png": picture, "words.md": page, "words.csv": table}
+    return {"words.png": picture, "words.csv": table}
 
 
 def _personal_by_name(run: TrainedRun) -> dict[str, State]:

@@ -32,7 +32,7 @@ from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, ResNetTower, TimmTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
-from fedvlp.data.files.images import ImageFiles, image_paths
+from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.tools.explain.methods import image_features, logits_by_prompt
 from fedvlp.tools.trained_run import RunImage, evaluation_images, read_pixels
 from fedvlp.utils.errors import UserError
@@ -76,10 +76,10 @@ class Samples:
 
 def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
     """Returns image files and those in folders, without labels."""
-    files = ImageFiles(image_paths(paths), clip.preprocess)
-    names = [f"{path.parent.name}/{path.name}" for path in files.paths]
-    titles = [path.name for path in files.paths]
-    pixels = torch.cat([batch for _, batch in files])
+    files = image_paths(paths)
+    names = [f"{path.parent.name}/{path.name}" for path in files]
+    titles = [path.name for path in files]
+    pixels = torch.cat([batch for _, batch in image_batches(files, clip.preprocess)])
     return Samples(pixels, drawable(clip, pixels), names, titles, torch.full((len(names),), -1))
 
 

@@ -299,7 +299,7 @@ def words_picture(words: DataFrame, method: str, scale: float) -> Picture:
     # Matplotlib warns of each letter that a font lacks, and draws a box.
     has_letters = words["word"].map(lambda word: all(font.get_char_index(ord(letter)) for letter in word))
     # The alternative text keeps what the font can't draw.
-    text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")), "table")
+    text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")))
     lines = text.split("\n")
     # In inches: of a letter's width and a line's height in a monospaced font, with a margin.
     width = max(map(len, lines)) * SMALL_FONT_SIZE * 0.0086 + 0.2

@@ -6,7 +6,7 @@ Distances are Euclidean, between a prompt's vectors and the embeddings of the vo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.tools.explain.methods import text_prompts
-from fedvlp.utils.text_table import markdown_table, markdown_text, text_table
+from fedvlp.utils.text_table import frame_table
 
 COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 
@@ -107,22 +107,10 @@ def named_prompts(
     return prompts
 
 
-def format_words(words: DataFrame, form: Literal["table", "markdown"]) -> str:
+def format_words(words: DataFrame) -> str:
     """Returns the nearest word of each vector with its distance, a column for each prompt."""
     nearest_words = words[words["rank"] == 1]
-    shown = nearest_words["word"] if form == "table" else nearest_words["word"].map(_code)
-    cells = nearest_words.assign(cell=shown + nearest_words["distance"].map(" {:.3f}".format))
+    cells = nearest_words.assign(cell=nearest_words["word"] + nearest_words["distance"].map(" {:.3f}".format))
     table = cells.pivot(index="vector", columns="prompt", values="cell")
     # A shorter prompt has empty cells below it; pivot sorts the prompts by name.
-    table = table[list(dict.fromkeys(words["prompt"]))].fillna("").reset_index().astype(str)
-    rows = table.to_numpy().tolist()
-    if form == "table":
-        return text_table([list(table.columns), *rows])
-    return markdown_table([*map(markdown_text, table.columns)], ["---:", *[":---"] * (table.shape[1] - 1)], rows)
-
-
-def _code(word: str) -> str:
-    """Returns a word as code in a Markdown table, so that no sign in it has a meaning."""
-    word = word.replace("|", "\\|")
-    # A backtick needs longer fences, with spaces between them and the word.
-    return f"`` {word} ``" if "`" in word else f"`{word}`"
+    return frame_table(table[list(dict.fromkeys(words["prompt"]))].fillna("").reset_index().astype(str))

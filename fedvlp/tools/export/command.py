@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
 from fedvlp.runs.run_folder import files_of_runs, run_of
-from fedvlp.utils.errors import unwrapped_errors
 
 
 def run_export(arguments: Sequence[str]) -> int:
@@ -38,16 +37,10 @@ def run_export(arguments: Sequence[str]) -> int:
     config = trained_config(trained, options.allow)
     # On the CPU: a graph that was traced on a GPU has its device in every constant.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
-    with unwrapped_errors():
-        command = FederationCLI(
-            run=False,
-            args=[config_option(config), *others],
-            save_config_callback=None,
-            parser_kwargs={"prog": "fedvlp export"},
-        )
-        command.model.load_state(load_deployed_to_all(trained, command.model))
-        inputs = list(files_of_runs([trained, run_of(trained)]))
-        exported = export_method(command.model, options.format, options.output, inputs)
-    sys.stdout.write(f"{exported.file}: its logits differ from ours by at most {exported.difference:.1e}\n")
-    sys.stdout.write(f"{exported.description}: classes and preprocessing\n")
+    command = FederationCLI.make([config_option(config), *others], prog="fedvlp export")
+    command.model.load_state(load_deployed_to_all(trained, command.model))
+    inputs = list(files_of_runs([trained, run_of(trained)]))
+    difference = export_method(command.model, options.format, options.output, inputs)
+    sys.stdout.write(f"{options.output}: its logits differ from ours by at most {difference:.1e}\n")
+    sys.stdout.write(f"{options.output.with_suffix('.json')}: classes and preprocessing\n")
     return 0

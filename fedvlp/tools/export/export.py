@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,22 +47,7 @@ class ExportedClassifier(nn.Module):
         return logits
 
 
-@dataclass(frozen=True)
-class Exported:
-    """What was written.
-
-    Attributes:
-        file: the graph.
-        description: the JSON beside it: classes and preprocessing.
-        difference: the largest between its logits and the method's own, over all images that were compared.
-    """
-
-    file: Path
-    description: Path
-    difference: float
-
-
-def export_method(method: FederatedModule, file_format: str, output: Path, inputs: Iterable[Path] = ()) -> Exported:
+def export_method(method: FederatedModule, file_format: str, output: Path, inputs: Iterable[Path] = ()) -> float:
     """Writes a trained method and its description, unless the file does not compute what the method does.
 
     Args:
@@ -70,6 +55,9 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
         file_format: one of ``FORMATS``.
         output: the file; its description is beside it, with the suffix ``.json``.
         inputs: files that neither of the two may replace.
+
+    Returns:
+        The largest difference between the file's logits and the method's own, over all images that were compared.
 
     Raises:
         UserError: if the format lacks a package, logits differ, a file would be replaced, or it can't be written.
@@ -93,7 +81,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
                 os.replace(path, output.parent / path.name)
     except OSError as error:  # of a full disk NumPy, which writes the second file, names neither number nor file
         raise UserError(f"{output} was not written: {error}. Check the disk and its rights.") from error
-    return Exported(output, beside, difference)
+    return difference
 
 
 @torch.no_grad()

@@ -104,10 +104,11 @@ def verify(
         raise UserError(f"It is of real sites, so its images are not here. Measure it on images of yours: {of_others}")
     record = load_record(entry)
     words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(of_config)]
-    from fedvlp.tools.verify.measuring import described, measured_again, parsed  # makes the method, so it needs PyTorch
+    # They make the method, so they need PyTorch.
+    from fedvlp.commands.lightning_cli import FederationCLI
+    from fedvlp.tools.verify.measuring import described, measured_again
 
-    with unwrapped_errors():
-        command = parsed(words)
+    command = FederationCLI.make(words, "Its config can't be used", prog="fedvlp verify")
     rounds = command.config.trainer.rounds
     if record.rounds > rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {rounds}.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentError
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,17 +12,6 @@ from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.prediction import without_validation
-from fedvlp.utils.errors import UserError
-
-
-def parsed(words: Sequence[str]) -> FederationCLI:
-    """Returns the method, data and federation of a command line; raises UserError if an option is wrong."""
-    # A wrong option is of this entry alone, so it ends no program.
-    parser_kwargs = {"prog": "fedvlp verify", "exit_on_error": False}
-    try:
-        return FederationCLI(run=False, args=words, save_config_callback=None, parser_kwargs=parser_kwargs)
-    except ArgumentError as error:
-        raise UserError(f"Its config can't be used: {error}") from error
 
 
 def described(command: FederationCLI) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedvlp.data import ArrayImages, FolderImages, ImageFiles, Images, image_paths
-from fedvlp.data.files.images import bad_images_message, read_rgb, to_rgb, unreadable
+from fedvlp.data import ArrayImages, FolderImages, Images, image_paths
+from fedvlp.data.files.images import bad_images_message, image_batches, read_rgb, to_rgb, unreadable
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -171,9 +171,8 @@ def test_image_paths_refuses(tmp_path):
 
 def test_image_files_are_batched_in_order(tmp_path, save, transform):
     paths = [save(tmp_path / f"{i}.png", seed=i) for i in range(5)]
-    files = ImageFiles(paths, transform, batch_size=2)
-    batches = list(files)
-    assert len(files) == len(batches) == 3
+    batches = list(image_batches(paths, transform, batch_size=2))
+    assert len(batches) == 3
     assert list(chain.from_iterable(found for found, _ in batches)) == paths
     assert batches[0][1].shape == (2, 3, 8, 8)
     assert torch.equal(batches[2][1][0], transform(read_rgb(paths[4])))
@@ -184,4 +183,4 @@ def test_image_files_reports_damaged_files_before_work(tmp_path, save, transform
     bad = Path(tmp_path / "bad.png")
     bad.write_text("no")
     with pytest.raises(UserError, match=r"(?s)1 of 2 images can't be read.*bad\.png: it is not an image"):
-        ImageFiles([good, bad], transform)
+        image_batches([good, bad], transform)

@@ -35,7 +35,7 @@ def test_a_run_is_audited_into_its_folder(trained, tmp_path, capsys):
     shutil.copytree(trained, folder)
     assert main(["audit", f"--ckpt_path={folder}", *SHORT]) == 0
     printed = capsys.readouterr().out
-    assert names(folder / "audit") == ["audit.csv", "audit.json", "inversion.png"]
+    assert names(folder / "audit") == ["audit.json", "inversion.png"]
     assert all(str(folder / "audit" / name) in printed for name in names(folder / "audit"))
     assert "full model, closed form" in printed
     assert "0.5 says nothing of membership" in printed

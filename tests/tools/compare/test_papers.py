@@ -19,9 +19,7 @@ from fedvlp.tools.compare.papers import (
     matching_tables,
     paper_text,
     papers,
-    plain_name,
     printed_tables,
-    tidy_printed,
 )
 from fedvlp.tools.compare.tables import tables
 from fedvlp.utils.errors import UserError
@@ -201,19 +199,6 @@ def test_a_method_is_called_by_how_it_is_trained_and_combined(method, training, 
     (table,) = tables([make_record(method=method, training={"seed": 0, **training}, baseline=None)], ("last",))
     found = {name for name in printed_methods() if matching_rows(table, name)}
     assert found == ({printed} if printed else set())
-
-
-def test_tidy_numbers_are_as_printed():
-    cells = tidy_printed(table_of("trip", "III", "vlcs"), 3).to_dict("records")
-    (cell,) = [c for c in cells if (c["method"], c["column"]) == ("SWAD", "labelme")]
-    assert cell["mean"] == "68.36"
-    assert "63.86" in cell["note"]
-    table = ours()
-    found = tidy_printed(table_of("trip", "I", "pacs"), 3, table).to_dict("records")
-    assert [c["mean"] for c in found if c["source"].startswith("ours - ")] == [
-        "+1.09", "+0.07", "-0.12", "-0.71", "+0.09"
-    ]  # fmt: skip
-    assert {plain_name(c["data"]) for c in found} == {"pacs"}
 
 
 @pytest.mark.parametrize(

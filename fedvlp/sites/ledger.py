@@ -1,0 +1,161 @@
+"""The ledger of a site: a line of JSON for each message that came or left, chained so that a changed line shows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from fedvlp.sites.wire import LENGTH_BYTES
+
+FOLDER = "ledger"
+MAX_FILE_BYTES = 10_000_000
+"""A file that is longer is followed by the next one; none is ever deleted."""
+DELTA = 1e-5
+"""With which probability the bound epsilon may fail."""
+NAMED = ("run", "round", "phase", "client", "reason")
+START = "0" * 64
+
+
+class Ledger:
+    """Appends to the ledger of a site, as its only writer.
+
+    Args:
+        home: the site's folder; ``ledger/000001.jsonl`` and so on are made in it.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / FOLDER
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.last = START
+        self.spent: dict[str, float] = {}
+        for _, entry in read_ledger(home):
+            if entry is not None:
+                self.last = entry["hash"]
+                self._spend(entry)
+
+    def add(self, way: str, kind: str, content: bytes, values: Mapping[str, Any], **more: Any) -> None:
+        """Writes the line of a message, which is on the disk when this returns: no kill loses what has left.
+
+        Args:
+            way: ``came`` or ``left``.
+            kind: of the message; ``unreadable`` for bytes that are none.
+            content: its bytes.
+            values: the message's own, and of a reply those of the request, of which some are written.
+            **more: what else is written, such as the ``norm`` of an update and the ``noise`` in it.
+
+        Raises:
+            OSError: if the line can't be written; the message must then not leave.
+        """
+        entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds")}
+        entry |= {"way": way, "kind": kind, **{name: values[name] for name in NAMED if name in values}}
+        entry |= {"bytes": len(content), "tensors": {} if kind == "unreadable" else _tensors(content), **more}
+        entry["epsilon"] = self._spend(entry)
+        entry["previous"] = self.last
+        entry["hash"] = _digest(entry)
+        files = _files(self.folder)
+        path = files[-1] if files else self.folder / "000001.jsonl"
+        if files and path.stat().st_size > MAX_FILE_BYTES:
+            path = self.folder / f"{int(path.stem) + 1:06}.jsonl"
+        with open(path, "a+b") as file:
+            # What a killed process left of a line is closed; its message had not left, and no line refers to it.
+            file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
+            start = b"" if file.read() in (b"", b"\n") else b"\n"
+            file.write(start + json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.last = entry["hash"]
+
+    def _spend(self, entry: Mapping[str, Any]) -> float | None:
+        """Epsilon of all that a run has uploaded so far, for all data of the site; None if there is no bound.
+
+        Two updates within the limit S differ by up to 2 S, so noise of z S costs rho = 2 / z^2, and rho adds up:
+        epsilon = rho + 2 sqrt(rho log(1 / delta)) (Bun and Steinke 2016, Propositions 1.3, 1.6 and 1.7).
+        """
+        run = entry.get("run", "")
+        if (entry["way"], entry["kind"]) == ("left", "trained"):
+            cost = 2 / entry["noise"] ** 2 if entry["noise"] else math.inf
+            self.spent[run] = self.spent.get(run, 0.0) + cost
+        rho = self.spent.get(run, 0.0)
+        return rho + 2 * math.sqrt(rho * math.log(1 / DELTA)) if rho < math.inf else None
+
+
+def read_ledger(home: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Yields file and number of each line of a site's ledger, and what it says; None if its hash is another's.
+
+    What is no JSON was never ended, and is left out: where it was changed to be that, the next line shows it.
+    """
+    for path in _files(home / FOLDER):
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            is_whole = isinstance(entry, dict) and entry.get("hash") == _digest(entry)
+            yield f"{path.name}:{number}", entry if is_whole else None
+
+
+def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
+    """What a ledger says of each run, and where its chain is broken, both in lines for readers.
+
+    A line that was changed, left out or added shows, but for the last ones: who can write to the folder can cut the
+    end off. A copy elsewhere of the last hash, which is the last line of what is said, shows that, too.
+    """
+    last = START
+    broken: list[str] = []
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for place, entry in read_ledger(home):
+        if entry is None:
+            broken.append(f"{place} was changed")
+            continue
+        if entry["previous"] != last:
+            broken.append(f"a line was changed or is missing before {place}")
+        last = entry["hash"]
+        runs.setdefault(entry.get("run", ""), []).append(entry)
+    lines = [line for run, entries in runs.items() for line in _run_lines(run, entries)]
+    return [*lines, f"last hash: {last}"], broken
+
+
+def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
+    """The totals of a run, its largest message that left, and what the site refused."""
+    ways = {way: [entry for entry in entries if entry["way"] == way] for way in ("came", "left")}
+    counts = [f"{len(found)} {way} with {sum(each['bytes'] for each in found):,} bytes" for way, found in ways.items()]
+    lines = [f"run {run!r}, {entries[0]['time'][:16]} to {entries[-1]['time'][:16]}: {', '.join(counts)}"]
+    if ways["left"]:
+        largest = max(ways["left"], key=lambda entry: entry["bytes"])
+        where = f" in round {largest['round'] + 1}" if "round" in largest else ""
+        lines.append(f"  largest that left: {largest['kind']}{where}, {largest['bytes']:,} bytes")
+    if norms := [entry["norm"] for entry in ways["left"] if "norm" in entry]:
+        epsilon = entries[-1]["epsilon"]
+        bound = "no bound epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {DELTA:g}"
+        lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
+    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry)
+    return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.jsonl"))
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a line says, with the hash of the line before it."""
+    said = {name: value for name, value in entry.items() if name != "hash"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _tensors(content: bytes) -> dict[str, Any]:
+    """Shape, bytes and SHA-256 of each tensor in a message that could be read."""
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    found: dict[str, Any] = {}
+    for name, tensor in json.loads(content[LENGTH_BYTES:start]).items():
+        if name != "__metadata__":
+            first, end = tensor["data_offsets"]
+            digest = hashlib.sha256(content[start + first : start + end]).hexdigest()
+            found[name] = {"shape": tensor["shape"], "bytes": end - first, "sha256": digest}
+    return found
