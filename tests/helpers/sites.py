@@ -23,9 +23,10 @@ def make_site(home: Path, name: str, root: Path, **options) -> Path:
     return home
 
 
-def make_sites(folder: Path, image_root: Path, names) -> dict[str, Path]:
+def make_sites(folder: Path, image_root: Path, names, **options) -> dict[str, Path]:
     """Makes a home for each domain; places have names that say nothing of the sites."""
-    return {f"node-{place}": make_site(folder / name, name, image_root / name) for place, name in enumerate(names)}
+    homes = [make_site(folder / name, name, image_root / name, **options) for name in names]
+    return {f"node-{place}": home for place, home in enumerate(homes)}
 
 
 def method_config(method: str, rounds: int = 2, **trainer) -> dict:
