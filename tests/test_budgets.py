@@ -9,7 +9,7 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_560,
+    "lines": 38_566,
     "files": 248,
     "lines outside tools and sites": 27_732,
     "folders": 14,

@@ -124,8 +124,13 @@ def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
 
 def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
     """The totals of a run, its largest message that left, and what the site refused."""
-    ways = {way: [entry for entry in entries if entry["way"] == way] for way in ("came", "left")}
-    counts = [f"{len(found)} {way} with {sum(each['bytes'] for each in found):,} bytes" for way, found in ways.items()]
+    ways: dict[str, list[dict[str, Any]]] = {"came": [], "left": []}
+    for entry in entries:
+        ways[entry["way"]].append(entry)
+    counts = []
+    for way, found in ways.items():
+        total = sum(entry["bytes"] for entry in found)
+        counts.append(f"{len(found)} {way} with {total:,} bytes")
     lines = [f"run {run!r}, {entries[0]['time'][:16]} to {entries[-1]['time'][:16]}: {', '.join(counts)}"]
     if ways["left"]:
         largest = max(ways["left"], key=lambda entry: entry["bytes"])

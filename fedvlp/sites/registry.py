@@ -65,12 +65,12 @@ class SiteRegistry:
             raise UserError(f"{' '.join(self.problems.values())} Nothing was trained.")
         if missing := self.missing():
             log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
-        self.said = ""
+        self._end_waiting()
 
     def regather(self, least: int) -> None:
         """Looks for sites that came or left, and waits while too few are there."""
         self._wait_for(least)
-        self.said = ""
+        self._end_waiting()
 
     def missing(self) -> list[str]:
         """Names of the sites that are not connected."""
@@ -197,6 +197,12 @@ class SiteRegistry:
         self.said = waits
         time.sleep(seconds)
         self.look()
+
+    def _end_waiting(self) -> None:
+        """Takes back what was said of waiting."""
+        self.said = ""
+        if self.waiting is not None:
+            self.waiting.unlink(missing_ok=True)
 
     def say(self, line: str) -> None:
         """Prints a line at once."""

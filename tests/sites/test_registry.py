@@ -205,6 +205,8 @@ def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said
         f"waiting {then} without them in 0 s",
     ]
     assert f"waiting    {first}" in lines, "that is what the command says"
+    assert not found.waiting.exists(), "it waits no longer"
+    found.waiting.write_text(first)
     os.utime(found.waiting, (0, 0))
     assert main(["status", str(tmp_path / "runs")]) == 1, "a server that was killed waits no longer"
 
