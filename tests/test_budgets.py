@@ -30,7 +30,7 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (7063, 50),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2267, 14),
+    "sites": (2278, 14),
     "testing": (900, 6),
     "tools": (8720, 61),
     "training": (3840, 25),
