@@ -144,7 +144,7 @@ def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
         epsilon = entries[-1]["epsilon"]
         bound = "no bound epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {DELTA:g}"
         lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
-    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry)
+    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry and entry["kind"] != "waiting")
     return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
 
 

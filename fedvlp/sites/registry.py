@@ -20,6 +20,7 @@ from fedvlp.version import __version__
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_QUESTIONS = 15.0
 """To a site whose keeper has not yet approved the run."""
+UNDECIDED = "its keeper has not approved the run yet"
 SECONDS_TO_LEAVE = 10.0
 LARGEST_SHARE = 0.9
 """Of all training images so far: a site that says it has more is named."""
@@ -42,7 +43,7 @@ class SiteRegistry:
         places: under which name the transport reaches each site, by the site's own name.
         refused: names of the transport whose sites can't take part.
         problems: why sites that are on the list can't or will not take part, by the site's name.
-        undecided: when each place was last asked whose site's keeper has not yet approved the run, by the site's name.
+        undecided: place, and when it was asked, of sites whose keeper has not yet approved the run, by the site's name.
     """
 
     transport: Transport
@@ -86,10 +87,11 @@ class SiteRegistry:
         """Asks newly connected sites for their descriptions, and forgets those that have left."""
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
-        already_asked = {*self.places.values(), *self.refused}
-        # Each question is two lines of the site's ledger, and people take their time.
-        asked_after = time.monotonic() - SECONDS_BETWEEN_QUESTIONS
-        already_asked |= {place for place, when in self.undecided.values() if when > asked_after}
+        # Not often: each question is two lines of the site's ledger, and people take their time.
+        since = time.monotonic() - SECONDS_BETWEEN_QUESTIONS
+        asked = self.undecided.items()
+        self.undecided = {name: (place, when) for name, (place, when) in asked if place in connected and when > since}
+        already_asked = {*self.places.values(), *self.refused, *(place for place, _ in self.undecided.values())}
         request = Message("describe", {"run": self.run, **self.description}).to_bytes()
         new = {place: request for place in connected if place not in already_asked}
         replies = self.transport.exchange(new, self.data.arrival_seconds)
@@ -148,7 +150,6 @@ class SiteRegistry:
             log.warning("%s", self.problems[name])
         else:
             self.places[name] = place
-            self.undecided.pop(name, None)
             facts = self.data.facts[name] = SiteFacts(**values)
             _compare_versions(name, facts.versions)
             self._warn_of_claims(name)
@@ -199,9 +200,8 @@ class SiteRegistry:
 
     def _wait(self, why: str, seconds: float) -> None:
         """Says for whom the server waits, to the file each time and else where something has changed; looks again."""
-        missing = _listed(self.missing())
-        if undecided := [name for name in self.missing() if name in self.undecided]:
-            missing += f" (`fedvlp site approve` has not been said at {_listed(undecided)})"
+        notes = dict.fromkeys(self.undecided, f" ({UNDECIDED})")
+        missing = ", ".join(f"{name!r}{notes.get(name, '')}" for name in self.missing())
         waits = f"for {missing}: {len(self.places)} of {len(self.data.sites)} sites are there"
         if self.waiting is not None:
             self.waiting.parent.mkdir(parents=True, exist_ok=True)

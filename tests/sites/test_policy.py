@@ -157,7 +157,7 @@ def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_r
     monkeypatch.setattr("fedvlp.sites.registry.SECONDS_BETWEEN_QUESTIONS", 0.0)
     assert serve(config, in_process(homes), tmp_path / "runs") == 0
     waits, shown, approved = said
-    assert waits.startswith("for 'paint' (`fedvlp site approve` has not been said at 'paint'): 2 of 3 sites are there")
+    assert waits.startswith("for 'paint' (its keeper has not approved the run yet): 2 of 3 sites are there")
     for words in (
         "method: PromptFL, with add-ons none",
         "CLIP: fedvlp-tiny, fingerprint",
