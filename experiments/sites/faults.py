@@ -166,7 +166,7 @@ def asks_its_keeper(deployed: Deployed) -> str:
     deployed.start()
     deployed.hand_over()
     federation = deployed.federation
-    federation.wait_for(lambda: "not approved" in federation.processes.text("run"), 120, "waiting", "run")
+    federation.wait_for(lambda: "not approved" in federation.processes.text("run"), 300, "waiting", "run")
     digest = next((home / APPROVALS).glob("*.json")).stem
     words = [sys.executable, "-m", "fedvlp", "site", "approve", str(home), digest[:8]]
     print(subprocess.run(words, check=True, capture_output=True, text=True).stdout, file=sys.stderr)
@@ -201,7 +201,11 @@ FAULTS = {
         too_few,
         ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),
-    "asks_its_keeper": Fault("approve: ask in a site's policy; approved once the run waits for it", asks_its_keeper),
+    "asks_its_keeper": Fault(
+        "approve: ask in a site's policy; approved once the run waits for it",
+        asks_its_keeper,
+        ("--trainer.server.min_clients=3",),
+    ),
     "policies": Fault("a policy at each site that does not allow the run", policies),
 }
 
