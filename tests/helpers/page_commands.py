@@ -24,6 +24,7 @@ PARSED_ALONE = {
     "convert output": "tests/tools/pretrained converts files of this kind",
     "cost --config": "test_pages.py runs it",
     "diagnose --config": "tests/tools/explain diagnoses runs of TRIP",
+    "deploy check": "tests/sites/flower checks a server",
     "deploy init": "test_sites.py writes the app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain prompts.safetensors": "a run's folder is explained",
