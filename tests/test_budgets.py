@@ -9,7 +9,7 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 37_966,
+    "lines": 37_968,
     "files": 246,
     "lines outside tools and sites": 27_730,
     "folders": 14,
