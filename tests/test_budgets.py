@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_163,
+    "lines": 38_239,
     "files": 247,
     "lines outside tools and sites": 27_730,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_266,
+    "lines of tests": 37_362,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -32,7 +32,7 @@ ROOMS = {  # lines and files of each folder of the library
     "runs": (1000, 7),
     "sites": (2473, 15),
     "testing": (900, 6),
-    "tools": (8122, 59),
+    "tools": (8167, 59),
     "training": (3840, 25),
     "utils": (1000, 11),
 }
