@@ -60,14 +60,13 @@ WAITS = {
     "verify": "classifies the images of each entry again; seconds to minutes for each",
 }
 """What takes long, and about how long; shown on a terminal before anything is imported."""
-TAKES_RUN = ("validate", "test", "predict", "diagnose", "explain", "audit")
+TAKES_RUN = ("validate", "test", "predict", "explain", "audit")
 """Commands in which a trained run stands first, or after ``--ckpt_path``; the parsers of others have RUN themselves."""
 COMMANDS = (
     Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy."),
     Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
     Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits."),
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV."),
-    Command("diagnose", "tools.explain.routes:run_diagnose", "Look inside a method, such as at TRIP's routes."),
     Command("explain", "tools.explain.command:run_explain", "Show where a trained method looks, and its experts."),
     Command("export", "tools.export.command:run_export", "Write a trained method as ONNX or torch.export."),
     Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),
@@ -81,7 +80,6 @@ COMMANDS = (
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
     Command("tune", "tools.tune.command:run_tune", "Choose options of methods on source validation, and run them."),
     Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
-    Command("convert", "tools.hub.command:run_convert", "Make a trained model of the prompts of a Dassl checkpoint."),
     Command("push", "tools.hub.command:run_push", "Put what a run learned on the Hugging Face hub."),
     Command("leaderboard", "tools.report.command:run_leaderboard", "Write a page that ranks a folder of entries."),
     Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),

@@ -21,7 +21,7 @@ except SystemExit as end:
 print(code, *(set(sys.argv[1].split()) & set(sys.modules)))
 """
 LIGHT = ("compare", "report", "leaderboard", "status", "sweep", "data", "verify", "site", "deploy", "cost")
-FORMS = [[name, "--help"] for name in (*LIGHT, "export", "convert", "push")]
+FORMS = [[name, "--help"] for name in (*LIGHT, "export", "push")]
 
 
 def imported(names, words):
@@ -52,4 +52,4 @@ def test_runs_are_read_without_pytorch(tmp_path):
 
 
 def test_training_begins_without_tables_and_what_only_tools_use():
-    assert imported(("pandas", "sklearn", "onnx", "onnxruntime", "flwr"), ["fit", "--help"]) == set()
+    assert imported(("pandas", "onnx", "onnxruntime", "flwr"), ["fit", "--help"]) == set()
