@@ -16,7 +16,7 @@ WHOLE = {
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_530,
+    "lines of tests": 37_531,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
