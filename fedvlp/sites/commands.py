@@ -60,9 +60,14 @@ def run_site(arguments: Sequence[str]) -> int:
 
 
 def run_deploy(arguments: Sequence[str]) -> int:
-    """Writes a Flower app that trains a config, prints its files, and returns the exit code."""
+    """Writes a Flower app that trains a config, and prints its files; or checks an end. Returns the exit code."""
+    if arguments[:1] == ["check"] and find_spec("flwr") is not None:
+        from fedvlp.sites.flower.check import run_check
+
+        return run_check(arguments[1:])
     parser = argparse.ArgumentParser("fedvlp deploy", description="Train on real sites with Flower.")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="try what a site and its server need of each other")
     init = commands.add_parser(
         "init",
         help="write a Flower app",
@@ -74,7 +79,7 @@ def run_deploy(arguments: Sequence[str]) -> int:
     signing.add_argument("folder", type=Path, metavar="DIR", help="the app's folder")
     signing.add_argument("key", type=Path, metavar="KEY", help="private key of ssh-keygen, ed25519 or ECDSA")
     options, of_config = parser.parse_known_args(arguments)
-    # Nothing here needs Flower, but an app that nobody can run is no help.
+    # Nothing else here needs Flower, but an app that nobody can run is no help.
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     if options.command == "sign":
