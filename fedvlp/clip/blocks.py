@@ -262,8 +262,7 @@ class Blocks:
         last = self._blocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden)[:, indices]
-        output = self._run_block(last, hidden, mask, indices)
-        return self._with_branch(len(self) - 1, hidden[:, indices], output)
+        return self._with_branch(len(self) - 1, hidden, self._run_block(last, hidden, mask, indices), indices)
 
     def last_scores(
         self,
@@ -315,10 +314,13 @@ class Blocks:
     def _blocks(self) -> Any:
         return self._transformer.resblocks
 
-    def _with_branch(self, index: int, hidden: Tensor, output: Tensor) -> Tensor:
-        """Returns a block's output with what runs beside the block, of what went into it."""
+    def _with_branch(self, index: int, hidden: Tensor, output: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Returns a block's output, for some tokens or all, with what runs beside the block, of what went into it."""
         branch = self._branches.get(index)
-        return output if branch is None else output + branch(self.attention_inputs(index, hidden))
+        if branch is None:
+            return output
+        chosen = hidden if indices is None else hidden[:, indices]
+        return output + branch(self.attention_inputs(index, chosen))
 
     def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
