@@ -9,9 +9,9 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_360,
-    "files": 247,
-    "lines outside tools and sites": 27_731,
+    "lines": 38_550,
+    "files": 248,
+    "lines outside tools and sites": 27_921,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
@@ -23,11 +23,11 @@ LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (875, 7),
     "catalog": (400, 2),
-    "clip": (3125, 15),
+    "clip": (3176, 15),
     "commands": (679, 4),
     "core": (2900, 15),
     "data": (4800, 22),
-    "methods": (7063, 50),
+    "methods": (7202, 51),
     "results": (880, 5),
     "runs": (1000, 7),
     "sites": (2278, 14),

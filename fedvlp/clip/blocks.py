@@ -329,15 +329,9 @@ class Blocks:
 
 
 def with_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
-    """Returns a tower's blocks with branches beside some.
+    """Returns a tower's blocks with branches beside some, by index from 0; a tower of this name without any is refused.
 
-    Args:
-        blocks: The tower's, whose weights are shared; None where it has none that are run one by one.
-        branches: By the block's index, from 0. Beside the last block only those tokens pass that are read.
-        tower: The tower's name, for the message.
-
-    Raises:
-        UserError: If there are no blocks.
+    Weights are shared. Beside the last block only those tokens pass that are read.
     """
     if blocks is None:
         raise UserError(

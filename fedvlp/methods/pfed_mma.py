@@ -7,7 +7,7 @@ Symbols: o in {T, I} a tower; W_jd^o, r x width, and W_ju^o, width x r, of block
 r x r, of both towers -> ``shared``; r -> ``rank``; delta ReLU; z what goes into a block, ln its first normalisation;
 t_c, "a photo of a [class c].".
     A_j^o(z) = W_ju^o delta(W_js delta(W_jd^o ln(z)))                    :meth:`PFedMMA.adapt`
-    z <- block_j^o(z) + alpha A_j^o(z), in the last blocks               :meth:`PFedMMA.tower`, :func:`.with_branches`
+    z <- block_j^o(z) + alpha A_j^o(z), in the last blocks               :meth:`PFedMMA.branches`
     p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)                        :meth:`PFedMMA.forward`
     W_js <- sum_k |S_k| W_js,k / sum_k |S_k|; W_jd and W_ju stay         :class:`.FedAvg`
 
@@ -21,7 +21,8 @@ Departures:
       round that is best on test images. Here they are the client's own, and the last round's.
     * The papers' clients are tested on domains that they have. On another one the mean of the probabilities under all
       clients' models decides. The shared maps do nothing alone: without personal ones it is zero-shot CLIP.
-    * In the first round the released code has all clients take part, whatever the cohort.
+    * alpha and the number of blocks are those of the released config, in which, whatever the cohort, all clients take
+      part in the first round.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class PFedMMA(PromptLearner):
         blocks = {name: len(tower.blocks or ()) for name, tower in towers.items()}
         most = min(blocks.values())
         depth = checked_depth(min(8, most) if depth is None else depth, most)
-        self.first_block = {name: number - depth for name, number in blocks.items()}  # with an adapter, from 0
+        self.first_block = {name: number - depth for name, number in blocks.items()}  # of those with adapters
         self.down = nn.ModuleDict({name: BlockMaps(depth, tower.width, rank) for name, tower in towers.items()})
         self.shared = BlockMaps(depth, rank, rank)
         self.up = nn.ModuleDict({name: BlockMaps(depth, rank, tower.width) for name, tower in towers.items()})

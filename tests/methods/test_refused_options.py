@@ -63,7 +63,6 @@ RESNET = CLIPSpec("RN50", "random")
         (FedTPG, {"heads": 7}, "heads that divide"),
         (FineTuning, {"towers": "both", "head": "linear"}, "reads no text features"),
         (PFedMMA, {"clip": RESNET}, "ModifiedResNet has others"),
-        (PFedMMA, {"depth": 9}, r"depth in \[1, 3\]"),
         (PFedMoAP, {"heads": 3}, "heads that divide"),
         (PLOT, {"clip": RESNET}, "ViT"),
         (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
