@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_159,
-    "files": 247,
-    "lines outside tools and sites": 27_921,
+    "lines": 38_394,
+    "files": 248,
+    "lines outside tools and sites": 28_080,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_298,
+    "lines of tests": 37_477,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -27,12 +27,12 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (678, 4),
     "core": (2900, 15),
     "data": (4800, 22),
-    "methods": (7203, 51),
+    "methods": (7362, 52),
     "results": (880, 5),
     "runs": (1000, 7),
     "sites": (2278, 14),
     "testing": (900, 6),
-    "tools": (8122, 59),
+    "tools": (8167, 59),
     "training": (3840, 25),
     "utils": (1000, 11),
 }
