@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_394,
-    "files": 248,
-    "lines outside tools and sites": 28_080,
+    "lines": 38_531,
+    "files": 249,
+    "lines outside tools and sites": 28_069,
     "folders": 14,
     "floors of modules": 20,
-    "trainer options": 16,
+    "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_477,
+    "lines of tests": 37_663,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -30,10 +30,10 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (7362, 52),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2278, 14),
+    "sites": (2473, 15),
     "testing": (900, 6),
-    "tools": (8167, 59),
-    "training": (3840, 25),
+    "tools": (8120, 59),
+    "training": (3833, 25),
     "utils": (1000, 11),
 }
 

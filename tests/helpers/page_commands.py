@@ -122,5 +122,5 @@ def run(words: list[str], desk: Desk) -> int:
         end = given.index("--") if "--" in given else len(given)
         given = [*given[:end], "--dry_run", *given[end:]]
     if given[0] == "explain":
-        given = [*given, "--num_images=1", "--most_points=40"]
+        given = [*given, "--num_images=1"]
     return cli.main(given)
