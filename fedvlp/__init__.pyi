@@ -62,6 +62,7 @@ from fedvlp.federation import Federation as Federation
 from fedvlp.methods import ADAPT as ADAPT
 from fedvlp.methods import BPL as BPL
 from fedvlp.methods import CCST as CCST
+from fedvlp.methods import DPFPL as DPFPL
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
 from fedvlp.methods import IVLP as IVLP
@@ -90,6 +91,7 @@ from fedvlp.methods import FedSR as FedSR
 from fedvlp.methods import FedTPG as FedTPG
 from fedvlp.methods import FineTuning as FineTuning
 from fedvlp.methods import KgCoOp as KgCoOp
+from fedvlp.methods import PFedMMA as PFedMMA
 from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG
 from fedvlp.methods import ProDA as ProDA

@@ -6,6 +6,7 @@ from fedvlp.methods.ccst import CCST
 from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.do_prompt import DoPrompt
+from fedvlp.methods.dp_fpl import DPFPL
 from fedvlp.methods.elcfs import ELCFS
 from fedvlp.methods.fast_pt import FaSTPT
 from fedvlp.methods.fed_adg import FedADG
@@ -27,6 +28,7 @@ from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
+from fedvlp.methods.pfed_mma import PFedMMA
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
@@ -46,6 +48,7 @@ __all__ = [
     "ADAPT",
     "BPL",
     "CCST",
+    "DPFPL",
     "ELCFS",
     "HCVP",
     "IVLP",
@@ -74,6 +77,7 @@ __all__ = [
     "FedTPG",
     "FineTuning",
     "KgCoOp",
+    "PFedMMA",
     "PFedMoAP",
     "PFedPG",
     "ProDA",
