@@ -9,25 +9,25 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_768,
-    "files": 249,
-    "lines outside tools and sites": 27_878,
+    "lines": 38_959,
+    "files": 250,
+    "lines outside tools and sites": 28_069,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_734,
+    "lines of tests": 37_912,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
     "callbacks": (875, 7),
     "catalog": (400, 2),
-    "clip": (3125, 15),
+    "clip": (3176, 15),
     "commands": (678, 4),
     "core": (2900, 15),
     "data": (4800, 22),
-    "methods": (7222, 51),
+    "methods": (7362, 52),
     "results": (880, 5),
     "runs": (1000, 7),
     "sites": (2901, 16),
