@@ -9,7 +9,7 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_959,
+    "lines": 38_960,
     "files": 250,
     "lines outside tools and sites": 28_069,
     "folders": 14,
@@ -30,7 +30,7 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (7362, 52),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2901, 16),
+    "sites": (2902, 16),
     "testing": (900, 6),
     "tools": (8120, 59),
     "training": (3833, 25),

@@ -83,6 +83,7 @@ def run_deploy(arguments: Sequence[str]) -> int:
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     if options.command == "sign":
+        parser.parse_args(arguments)  # refuses further options, which only a config has
         return sign_app(options.folder, options.key)
     method, config = parsed_config(of_config)
     files = write_app(options.folder, method, config)
