@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 10_000_000
 """A file that is longer is followed by the next one; none is ever deleted."""
 DELTA = 1e-5
 """With which probability the bound epsilon may fail."""
-NAMED = ("run", "round", "phase", "client", "reason")
+NAMED = ("run", "round", "phase", "step", "client", "reason")
 START = "0" * 64
 
 
@@ -80,7 +80,7 @@ class Ledger:
         """
         run = entry.get("run", "")
         if (entry["way"], entry["kind"]) == ("left", "trained"):
-            cost = 2 / entry["noise"] ** 2 if entry["noise"] else math.inf
+            cost = 2 / entry["noise"] ** 2 if entry.get("noise") else math.inf
             self.spent[run] = self.spent.get(run, 0.0) + cost
         rho = self.spent.get(run, 0.0)
         return rho + 2 * math.sqrt(rho * math.log(1 / DELTA)) if rho < math.inf else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning as L
 from jsonargparse import ArgumentError, ArgumentParser
@@ -26,7 +26,7 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import Message, WireError, is_plain_name, read_request, versions_here
+from fedvlp.sites.wire import Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -38,13 +38,12 @@ from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
 
+if TYPE_CHECKING:
+    from fedvlp.sites.summing import SiteSums
+
 FILES_KEPT = 64
 """How many files of a client's personal tensors are kept: a server resumes from one of its last few rounds."""
 log = logging.getLogger(__name__)
-
-
-class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
-    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
 
 
 class Site:
@@ -74,7 +73,8 @@ class Site:
         reply = self._answer_or_reason(request)
         answer = reply.to_bytes()
         more: dict[str, float] = {}
-        if reply.kind == "trained":
+        # Keys for a secure sum have no norm, and there is no noise in what it gives.
+        if reply.kind == "trained" and request.values["weighting"] is None:
             noise = request.values["noise"]
             # Noise from a seed hides nothing from who knows the seed.
             multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
@@ -108,6 +108,8 @@ class Site:
             return Message("left")
         if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
             return Message("unprepared")
+        if request.kind == "sum":
+            return self.worker.sum(request)
         return self.worker.train(request) if request.kind == "train" else self.worker.evaluate(request)
 
     def _describe(self, request: Message) -> Message:
@@ -210,12 +212,22 @@ class SiteWorker:
             validation=validation_splits(add_ons, data),
             run_folder=folder,
         )
+        self.sums: SiteSums | None = None
+        if config.secure_sum is not None:
+            # Imported here: other sites need not have what comes with Flower.
+            from fedvlp.sites.summing import SiteSums
+
+            self.sums = SiteSums(config.name, config.secure_sum, request, folder)
 
     def train(self, request: Message) -> Message:
         """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
         values = request.values
         if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
+        if self.sums is None and values["weighting"] is not None:
+            raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
+        if self.sums is not None and values["weighting"] is None:
+            raise SiteProblem("trains only for a secure sum, for which the server does not ask")
         task = self._task(request)
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)
@@ -234,7 +246,15 @@ class SiteWorker:
             "personal": result.personal,
             "optimizer": result.optimizer_state,
         }
+        if self.sums is not None:
+            return Message("trained", {**reply, "metrics": {}}, self.sums.begin(request, result))
         return Message("trained", reply, result.update.state)
+
+    def sum(self, request: Message) -> Message:
+        """Answers a request of the kind ``sum``, which follows ``train`` in a run with a secure sum."""
+        if self.sums is None:
+            raise SiteProblem("has no keys for secure sums")
+        return self.sums.answer(request)
 
     def evaluate(self, request: Message) -> Message:
         """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""

@@ -42,6 +42,9 @@ from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generato
 # Folder of the run in which tracebacks of clients that failed are.
 FAILURES = "failures"
 
+# Why a client is left out whose upload may be finite.
+KEEPS_NOT_FINITE = "keeps NaN or infinity"
+
 # Retrying elsewhere does not mend these, and skipping clients for them would skip every client.
 DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -67,6 +70,7 @@ class Workspace:
         run_folder: gets the tracebacks of clients that fail; None to keep none.
         on_failure: what is done about a client that fails.
         min_clients: how many clients each phase needs.
+        secure_sum: whether the server sees the mean of all updates in place of each.
         optimizers: of the running phase, by its place in the round, where it can serve the next client too.
         errors: what clients raised in the running phase, by the client's id.
     """
@@ -83,6 +87,7 @@ class Workspace:
     run_folder: Path | None = None
     on_failure: OnClientFailure = "skip"
     min_clients: int = 1
+    secure_sum: bool = False
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 

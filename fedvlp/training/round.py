@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.phases import guarantees, most_needed_uploads, too_few_uploads
 from fedvlp.core.state import (
     NOT_FINITE,
     Client,
@@ -22,16 +22,15 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.runs.descriptions import describe_optimizer
-from fedvlp.training.client import ClientResult, Workspace
+from fedvlp.training.client import KEEPS_NOT_FINITE, ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
 from fedvlp.training.options import Clients, Server
-from fedvlp.training.task import PhaseSetup, PhaseTask
+from fedvlp.training.task import PhaseSetup, PhaseTask, upload_like
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
 DROPPED_OUT = "dropped out"
-KEEPS_NOT_FINITE = "keeps NaN or infinity"
 NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
 # With more clients than these, metrics are given as mean, least and largest, and not client by client.
 MOST_COLUMNS = 100
@@ -84,7 +83,9 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here)
         accepted, reasons = accept(run, results, task, metrics)
-        server = task.aggregate([result.update for result in accepted])
+        updates = [result.update for result in accepted]
+        # With a secure sum each is the mean of all, and the mean of one is that to the bit.
+        server = task.aggregate(updates[:1] if run.server.secure_sum else updates)
         report_phase(run, task, server, results, metrics)
         state = after_phase(state, server, accepted)
         # Left out of one phase is left out of the round, so that no client's phases fall apart.
@@ -200,11 +201,7 @@ def check_aggregators(run: Run, task: PhaseTask, uploading: Sequence[Client]) ->
 def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, TensorSpec]:
     """The spec of each tensor that a client has to send; the same for all clients and rounds."""
     if task.index not in run.expected:
-        module = run.here.module
-        # What is uploaded depends on the phase, so the module is put into it for a moment.
-        module.start_client(RoundContext(task.round, task.phase, client))
-        upload = module.upload_state()
-        module.context = None
+        upload = upload_like(run.here.module, task, client)
         if upload_error(upload):
             return {}  # each client is refused for it
         run.expected[task.index] = tensor_specs(upload | task.sent_like(task.state.server.shared))
