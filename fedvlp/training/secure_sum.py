@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedvlp.core.aggregation.base import OuterAggregator
 from fedvlp.core.aggregation.fixed_point import MOST_CLIENTS, fixed_point_error, fixed_point_mean
 from fedvlp.core.phases import Phase, one_by_one
 from fedvlp.core.state import State
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.client import KEEPS_NOT_FINITE, ClientResult
-from fedvlp.training.options import ConfiguredRun
+from fedvlp.training.options import ConfiguredRun, Server
 from fedvlp.utils.errors import UserError
 
 FEWEST_CLIENTS = 3
@@ -67,13 +68,14 @@ def summed(results: Sequence[ClientResult], strategy: Strategy) -> list[ClientRe
     return after
 
 
-def check_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> None:
-    """Raises UserError for what a run can't have in which the server sees sums alone."""
-    needed = sum_threshold(num_clients)
+def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> Server:
+    """The server's options of a run with a secure sum, for which ``min_clients`` is at least what a sum needs.
+
+    Raises:
+        UserError: for what a run can't have in which the server sees sums alone.
+    """
     if not FEWEST_CLIENTS <= num_clients <= MOST_CLIENTS:
         _refuse(f"has sums of {FEWEST_CLIENTS} to {MOST_CLIENTS} clients, and there are {num_clients}. Leave it out.")
-    if run.server.min_clients < needed:
-        _refuse(f"needs updates of {needed} of {num_clients} clients. Set trainer.server.min_clients to it, or more.")
     ruled_out = {
         "server.max_update_norm, since no single update can be measured": run.server.max_update_norm is not None,
         "clients.cohort_size, since sums over changing clients can be subtracted": run.clients.cohort_size is not None,
@@ -89,6 +91,7 @@ def check_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: i
     for reason, is_given in ruled_out.items():
         if is_given:
             _refuse(f"can't be had with {reason}. Leave one of them out.")
+    return replace(run.server, min_clients=max(run.server.min_clients, sum_threshold(num_clients)))
 
 
 def _not_a_sum(strategy: Strategy) -> str:
@@ -96,8 +99,11 @@ def _not_a_sum(strategy: Strategy) -> str:
     if reason := one_by_one(strategy):
         return reason
     for reducer in strategy.reducers:
-        if not reducer.aggregator.is_linear:
-            return f"its aggregator {type(reducer.aggregator).__name__} looks at single updates"
+        aggregator = reducer.aggregator
+        while isinstance(aggregator, OuterAggregator) and not aggregator.inner.is_linear:
+            aggregator = aggregator.inner
+        if not aggregator.is_linear:
+            return f"its aggregator {type(aggregator).__name__} looks at single updates"
     ways = weightings(strategy)
     if len(ways) != 1 or "otherwise" in ways:
         return f"its strategy {type(strategy).__name__} has not one weighted mean"
