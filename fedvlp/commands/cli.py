@@ -81,7 +81,6 @@ COMMANDS = (
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
     Command("tune", "tools.tune.command:run_tune", "Choose options of methods on source validation, and run them."),
     Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
-    Command("convert", "tools.hub.command:run_convert", "Make a trained model of the prompts of a Dassl checkpoint."),
     Command("push", "tools.hub.command:run_push", "Put what a run learned on the Hugging Face hub."),
     Command("leaderboard", "tools.report.command:run_leaderboard", "Write a page that ranks a folder of entries."),
     Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),

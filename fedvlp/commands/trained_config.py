@@ -126,7 +126,7 @@ def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict
     """Returns ``data``, and ``trainer`` with the precision, of the config beside a trained file.
 
     Args:
-        file: prompts or a checkpoint; those that were pushed or converted have no config.
+        file: prompts or a checkpoint; a model that was saved by itself has no config.
         allow: modules and paths of classes that the config may name, besides fedvlp's own.
         instead: the option that makes the run's images needless, for the message; None if no ``data`` are wanted.
 

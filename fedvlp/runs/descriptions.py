@@ -154,7 +154,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """
     path = where
     if not where.is_file():
-        # A folder that was pushed or converted has no checkpoints.
+        # A folder that was pushed has no checkpoints.
         paths = find_checkpoints(where) or list(where.glob("prompts.safetensors"))
         if not paths:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")

@@ -21,7 +21,7 @@ except SystemExit as end:
 print(code, *(set(sys.argv[1].split()) & set(sys.modules)))
 """
 LIGHT = ("compare", "report", "leaderboard", "status", "sweep", "data", "verify", "site", "deploy", "cost")
-FORMS = [[name, "--help"] for name in (*LIGHT, "export", "convert", "push")]
+FORMS = [[name, "--help"] for name in (*LIGHT, "export", "push")]
 
 
 def imported(names, words):

@@ -35,7 +35,11 @@ SHORTER = {
     "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
     "range(3)": "range(1)",
 }
-NOT_RUN = {"docs/sites.md": "NVFlare is not installed", "docs/export.md": "it runs an exported file"}
+NOT_RUN = {
+    "docs/sites.md": "NVFlare is not installed",
+    "docs/export.md": "it runs an exported file",
+    "docs/coming_from/dassl.md": "it reads a checkpoint of Dassl",
+}
 """Pages whose Python is compiled and not run, and why."""
 
 

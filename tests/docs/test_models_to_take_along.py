@@ -7,29 +7,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 import fedvlp
 from fedvlp.commands.cli import main
-from tests.helpers.dassl import CLASSES, saved
 from tests.helpers.documents import BRIEF, ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "models_to_take_along.md")
 
 
 @pytest.fixture
-def desk(image_root, tmp_path, monkeypatch, clip):
-    """A folder with images and a checkpoint of Dassl, in which one works."""
+def desk(image_root, tmp_path, monkeypatch):
+    """A folder with images, in which one works."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copytree(image_root, "my_images")
-    Path("output/prompt_learner").mkdir(parents=True)
-    saved(Path("output/prompt_learner/model.pth.tar-50"), {"ctx": torch.ones(4, clip.text_width)}, clip)
-    Path("classes.txt").write_text("\n".join(CLASSES))
 
 
 def test_commands_and_code_run(desk, capsys):
-    fit, push, convert = PAGE.commands("fedvlp")
+    fit, push = PAGE.commands("fedvlp")
     assert main([*fit[1:], *BRIEF, "--trainer.accelerator=cpu"]) == 0
     space: dict[str, object] = {}
     for code in PAGE.blocks("python"):
@@ -40,9 +35,6 @@ def test_commands_and_code_run(desk, capsys):
     assert set(re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)) == {
         path.name for path in Path("shapes_folder").iterdir()
     }
-    assert main([word.replace("ViT-B-16", "fedvlp-tiny") for word in convert[1:]]) == 0
-    assert main(["predict", "--ckpt_path", "coop_model", "--images", "my_images/photo", "--output", "new.csv"]) == 0
-    assert Path("new.csv").read_text().splitlines()[0] == f"path,class,{','.join(CLASSES)}"
 
 
 def test_every_attribute_of_a_classifier_is_there(clip):

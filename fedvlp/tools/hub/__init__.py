@@ -1,1 +1,1 @@
-"""Models on a hub or in a folder: cards, pushing, and prompts converted from Dassl."""
+"""Models on a hub or in a folder: cards, and pushing."""

@@ -1,4 +1,4 @@
-"""The commands ``fedvlp convert`` and ``fedvlp push``. What needs PyTorch is imported after their options."""
+"""The command ``fedvlp push``. What needs PyTorch is imported after its options."""
 
 from __future__ import annotations
 
@@ -8,39 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP
-
-
-def run_convert(arguments: Sequence[str]) -> int:
-    """Converts the file, prints what became of each tensor, and returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="fedvlp convert",
-        description="Make a trained model of the prompts of CoOp, PromptFL or MaPLe in one of Dassl's checkpoints. "
-        "Nothing in the file is run but PyTorch's own loading of tensors and optimizers.",
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="Such as prompt_learner/model.pth.tar-50.")
-    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="Gets prompts.safetensors.")
-    parser.add_argument(
-        "--classes", type=Path, required=True, help="Text file: a class on each line, in the order of Dassl's labels."
-    )
-    parser.add_argument("--clip.name", dest="clip_name", default="ViT-B-16", help="The CLIP that it was trained with.")
-    parser.add_argument(
-        "--clip.pretrained", dest="clip_pretrained", default="auto", help="Its weights: a tag or a file."
-    )
-    parser.add_argument(
-        "--class_position",
-        choices=["end", "middle", "front"],
-        default="end",
-        help="CoOp's CLASS_TOKEN_POSITION, which the file does not say.",
-    )
-    options = parser.parse_args(list(arguments))
-    from fedvlp.clip import CLIPSpec
-    from fedvlp.tools.hub.dassl import convert_dassl, read_classes
-
-    clip = CLIPSpec(options.clip_name, options.clip_pretrained)
-    lines = convert_dassl(options.file, options.to, read_classes(options.classes), clip, options.class_position)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.write(f"written to {options.to / 'prompts.safetensors'}\n")
-    return 0
 
 
 def run_push(arguments: Sequence[str]) -> int:
