@@ -85,12 +85,13 @@ def make_sum_keys(homes: Mapping[str, Path]) -> None:
     roster = ""
     for name, home in homes.items():
         key = ed25519.Ed25519PrivateKey.generate()
-        _write_private(home / "site_sum.key", key, PrivateFormat.OpenSSH)
+        (home / "sum").mkdir()
+        _write_private(home / "sum" / "key", key, PrivateFormat.OpenSSH)
         roster += f"{name}: {key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()}\n"
     for home in homes.values():
-        (home / "roster.yaml").write_text(roster, encoding="utf-8")
+        (home / "sum" / "roster.yaml").write_text(roster, encoding="utf-8")
         with open(home / "site.yaml", "a", encoding="utf-8") as file:
-            file.write("secure_sum: {key: site_sum.key, roster: roster.yaml}\n")
+            file.write("secure_sum: sum\n")
 
 
 def _name(text: str) -> x509.Name:
@@ -134,7 +135,9 @@ def _usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, form: PrivateFormat) -> None:
+def _write_private(
+    path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, form: PrivateFormat
+) -> None:
     """Writes a private key that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

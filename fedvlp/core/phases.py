@@ -163,19 +163,12 @@ def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
     return tuple(given)
 
 
-def one_by_one(strategy: Strategy) -> str:
-    """Which part of a strategy does not average the whole cohort's uploads; an empty string if all do."""
-    if strategy.reduces_cohort:
-        return ""
-    parts = [type(reducer).__name__ for reducer in strategy.reducers if not reducer.reduces_cohort]
-    name = parts[0] if parts else type(strategy).__name__
-    return f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
-
-
 def _exposed(strategy: Strategy) -> str:
     """Why something of the uploads gets past the noise; an empty string if nothing does."""
-    if reason := one_by_one(strategy):
-        return reason
+    if not strategy.reduces_cohort:
+        one_by_one = [type(reducer).__name__ for reducer in strategy.reducers if not reducer.reduces_cohort]
+        name = one_by_one[0] if one_by_one else type(strategy).__name__
+        return f"its strategy {name} looks at uploads one by one, and does not average the cohort's"
     aggregators = [reducer.aggregator for reducer in strategy.reducers]
     if len(aggregators) > 1 and any(aggregator.client_noise for aggregator in aggregators):
         return "clients add noise to a whole upload, and its tensors are combined in several ways"

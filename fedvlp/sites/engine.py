@@ -20,7 +20,7 @@ from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.secure_sum import weightings
-from fedvlp.training.task import PhaseTask, upload_like
+from fedvlp.training.task import PhaseTask
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +68,10 @@ class SitesEngine:
         for client in clients:
             results[client] = client_result(task, client, replies.get(client, absent))
         if here.secure_sum:
-            # Imported here: only a run with a secure sum needs what comes with Flower.
+            # Imported here: it needs what comes with Flower.
             from fedvlp.sites.summing import summed_at_sites
 
-            results = summed_at_sites(self.registry, results, task, upload_like(here.module, task, clients[0]))
+            results = summed_at_sites(self.registry, results, task)
         for result in results.values():
             if not result.failure:
                 here.hooks.call("on_client_end", phase=task.phase, update=result.update)

@@ -16,19 +16,6 @@ FILE = "site.yaml"
 
 
 @dataclass(frozen=True)
-class SumKeys:
-    """Where a site's keys for secure sums are; relative to the site's home unless absolute.
-
-    Attributes:
-        key: file of its own key, of ``ssh-keygen -t ed25519``.
-        roster: YAML file of the names of all sites with their public keys.
-    """
-
-    key: str
-    roster: str
-
-
-@dataclass(frozen=True)
 class SiteConfig:
     """A site's own options; the server knows none of them but the name.
 
@@ -43,7 +30,7 @@ class SiteConfig:
         pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
         min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
             standard deviation of at least so many times the longest update; None trusts the server with updates.
-        secure_sum: train only where the server sees no update but the sum of all, with these keys; None sends updates.
+        secure_sum: folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
         idle_minutes: after so many minutes without a request the warm process ends.
         allow: modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
             such as ``hf-hub:organisation/model``. To import a class runs its code.
@@ -58,7 +45,7 @@ class SiteConfig:
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
     min_noise_multiplier: NonNegativeFloat | None = None
-    secure_sum: SumKeys | None = None
+    secure_sum: str | None = None
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)
 
@@ -87,8 +74,6 @@ def read_site_config(home: Path) -> SiteConfig:
     # Relative paths are the home's, wherever the process was started.
     here = home.resolve()
     cache_dir = None if config.cache_dir is None else str(here / Path(config.cache_dir).expanduser())
-    keys = config.secure_sum
-    if keys is not None:
-        paths = [str(here / Path(path).expanduser()) for path in (keys.key, keys.roster)]
-        keys = SumKeys(*paths)
-    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir, secure_sum=keys)
+    secure_sum = None if config.secure_sum is None else str(here / Path(config.secure_sum).expanduser())
+    root = str(here / Path(config.root).expanduser())
+    return replace(config, root=root, cache_dir=cache_dir, secure_sum=secure_sum)

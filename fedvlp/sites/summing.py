@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from torch import Tensor
 
 from fedvlp.core.aggregation.fixed_point import decode, encode
-from fedvlp.core.state import Client, State, numel
+from fedvlp.core.state import Client, State, numel, select
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.secure_sum import CONTENT, STEPS, Parts, SumError, SumServer, SumSite
-from fedvlp.sites.site_config import SumKeys
+from fedvlp.sites.secure_sum import Parts, SumSite, sum_of_sites
 from fedvlp.sites.wire import Message, SiteError, SiteProblem
 from fedvlp.training.client import ClientResult
 from fedvlp.training.secure_sum import sum_error, sum_weight, weightings, with_mean
@@ -28,33 +25,25 @@ from fedvlp.utils.files import write_json
 
 OWN = ("client", "domain", "seed", "personal", "optimizer")
 """Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ."""
-ANSWERED = "secure_sum.json"
-"""In a run's folder at a site: the last round and phase of which it has revealed its part."""
 
 
 class SiteSums:
-    """A site's part in the secure sums of one run.
+    """A site's part in the secure sums of one run; a SiteProblem if its keys can't be used.
 
     Args:
         name: the site's own.
-        files: of its key and of the roster.
+        keys: folder of its key and of the roster.
         prepared: the request of the kind ``prepare``.
         folder: of the run at the site.
-
-    Raises:
-        SiteProblem: if key and roster can't be used.
     """
 
-    def __init__(self, name: str, files: SumKeys, prepared: Message, folder: Path) -> None:
+    def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
         self.name = name
         self.prepared = prepared.digest(without=OWN)
-        self.answered = folder / ANSWERED
+        self.answered = folder / "secure_sum.json"  # the last round and phase of which the site has revealed its part
         self.place = [0, 0]
         self.under_way: SumSite | None = None
-        try:
-            self.key, self.roster = read_keys(name, files)
-        except UserError as error:
-            raise SiteProblem("has a key or a roster for secure sums that can't be used; its log says why") from error
+        self.key, self.roster = _read_keys(name, keys)
 
     def begin(self, request: Message, result: ClientResult) -> State:
         """What leaves in place of an update: the site's keys for the sum."""
@@ -68,121 +57,80 @@ class SiteSums:
         numbers = encode(result.update.state, sum_weight(result, weighting))
         about = self.prepared + request.digest(without=OWN)
         self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
-        return as_tensors({CONTENT: self.under_way.advert})
+        return _as_tensors({self.name: self.under_way.advert})
 
     def answer(self, request: Message) -> Message:
         """Answers a request of the kind ``sum``."""
         if self.under_way is None:
             raise SiteProblem("has no secure sum under way: it was restarted, or has revealed its part")
-        step = request.values["step"]
-        answer = self.under_way.answer(step, as_parts(request.tensors))
-        if step == STEPS[-1]:
+        answer = self.under_way.answer(request.values["step"], _as_parts(request.tensors))
+        if not self.under_way.steps:
             # On the disk before it leaves, so that no kill makes the site reveal twice.
             self.answered.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.answered, self.place)
             self.under_way = None
-        return Message("summed", {"step": step}, as_tensors(answer))
+        return Message("summed", {}, _as_tensors(answer))
 
 
-def read_keys(name: str, files: SumKeys) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
-    """Reads a site's own key and the public keys of all sites, as ``ssh-keygen -t ed25519`` writes them.
-
-    Raises:
-        UserError: if one can't be read, or the site's own is not the one in the roster.
-    """
-    roster = read_yaml(Path(files.roster))
-    if not isinstance(roster, dict):
-        raise UserError(f"Expected names of sites with their public keys in {files.roster}; found none.")
+def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
+    """The site's own key and, by name, the public keys of all sites, as ``ssh-keygen -t ed25519`` writes them."""
+    roster: dict[str, Ed25519PublicKey] = {}
     try:
-        key = load_ssh_private_key(Path(files.key).read_bytes(), password=None)
-        publics = {str(each): load_ssh_public_key(str(line).encode()) for each, line in roster.items()}
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{files.key} or a key in {files.roster} can't be used: {error}") from error
-    keys = {each: public for each, public in publics.items() if isinstance(public, Ed25519PublicKey)}
-    if not isinstance(key, Ed25519PrivateKey) or len(keys) < len(roster):
-        raise UserError(f"Expected keys of ssh-keygen -t ed25519 in {files.key} and {files.roster}; found others.")
-    if name not in keys or keys[name] != key.public_key():
-        raise UserError(f"Expected {name!r} in {files.roster} with the public key of {files.key}. Correct one of them.")
-    return key, keys
-
-
-@dataclass
-class SumRequests:
-    """Passes the steps of one sum on to sites.
-
-    Args:
-        registry: reaches them.
-        clients: the sites that were asked to train, by name.
-        problems: why a site is no longer in the sum, by its name.
-    """
-
-    registry: SiteRegistry
-    clients: Mapping[str, Client]
-    problems: dict[str, str] = field(default_factory=dict)
-
-    def ask(self, step: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
-        """Sends sites a step, and returns the answers that came; both by the site's name."""
-        messages: dict[str, Message] = {}
-        for name, part in parts.items():
-            client = self.clients[name]
-            values = {"run": self.registry.run, "step": step, "client": client.id, "domain": client.domain}
-            messages[name] = Message("sum", values, as_tensors(part))
-        answers: dict[str, Parts] = {}
-        for name, reply in self.registry.exchange(messages).items():
-            if isinstance(reply, SiteError):
-                self.problems[name] = str(reply)
-            elif reply.kind != "summed" or reply.values["step"] != step:
-                self.problems[name] = "was restarted, and so forgot the secure sum it was in"
-            else:
-                answers[name] = as_parts(reply.tensors)
-        return answers
+        key = load_ssh_private_key((folder / "key").read_bytes(), password=None)
+        for each, line in read_yaml(folder / "roster.yaml").items():
+            public = load_ssh_public_key(line.encode())
+            if isinstance(public, Ed25519PublicKey):
+                roster[each] = public
+    except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
+        raise SiteProblem("has no key or roster.yaml for secure sums that can be read; its log says why") from error
+    if not isinstance(key, Ed25519PrivateKey) or roster.get(name) != key.public_key():
+        raise SiteProblem("has a key for secure sums that is not of ed25519, or not the one in its roster.yaml")
+    return key, roster
 
 
 def summed_at_sites(
-    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask, like: State
+    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask
 ) -> dict[Client, ClientResult]:
-    """The results with the mean of all in place of the keys that each site sent; a site that is not in it has failed.
+    """The results with the mean of all in place of the keys that each site sent; whoever is not in it has failed."""
+    like = select(task.state.server.shared, task.phase.upload)
+    (weighting,) = weightings(task.phase.strategy)
+    by_name = {client.name: result for client, result in results.items()}
+    adverts = {name: _as_parts(result.update.state) for name, result in by_name.items() if not result.failure}
+    replies: dict[str, Message | SiteError] = {}
 
-    Args:
-        registry: reaches the sites.
-        results: with each site's keys as its update.
-        task: the phase.
-        like: tensors such as each site would upload.
-    """
-    requests = SumRequests(registry, {client.name: client for client in results})
-    adverts: dict[str, bytes] = {}
-    for client, result in results.items():
-        if result.failure:
-            requests.problems[client.name] = result.failure
-        else:
-            adverts[client.name] = as_parts(result.update.state).get(CONTENT, b"")
-    otherwise = "sent what no sum can be made of"
+    def ask(step: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
+        messages: dict[str, Message] = {}
+        for name, part in parts.items():
+            client = by_name[name].client
+            values = {"run": registry.run, "step": step, "client": client.id, "domain": client.domain}
+            messages[name] = Message("sum", values, _as_tensors(part))
+        answers = registry.exchange(messages)
+        replies.update(answers)
+        return {name: _as_parts(reply.tensors) for name, reply in answers.items() if isinstance(reply, Message)}
+
+    problem = "answered nothing that a sum can be made of"
     mean: State = {}
     try:
-        survivors, total = SumServer(registry.data.sites, numel(like) + 1).sum(adverts, requests.ask)
-        (weighting,) = weightings(task.phase.strategy)
-        weights = [sum_weight(results[requests.clients[name]], weighting) for name in survivors]
+        survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask)
         # What each site weighs is known, so this shows wrong masks and shares, but not whose they are.
-        if total[-1] != sum(weights):
-            raise SumError("the sites' weights do not add up, so a mask or a share was wrong")
+        if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
+            raise SiteError("got no secure sum: the weights do not add up, so a mask or a share was wrong")
         mean = decode(total, like)
-    except SumError as error:
+    except SiteError as error:
         survivors = set()
-        otherwise = f"got no secure sum: {error}"
+        problem = str(error)
     after: dict[Client, ClientResult] = {}
     for client, result in results.items():
-        if client.name in survivors:
-            after[client] = with_mean(result, mean)
-        else:
-            after[client] = ClientResult.of_failure(client, requests.problems.get(client.name, otherwise))
+        reply = replies.get(client.name)
+        reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
+        is_in = client.name in survivors
+        after[client] = with_mean(result, mean) if is_in else ClientResult.of_failure(client, reason)
     return after
 
 
-def as_tensors(parts: Parts) -> State:
-    """Bytes as a message carries them."""
+def _as_tensors(parts: Parts) -> State:
     return {name: torch.from_numpy(np.array(bytearray(content), np.uint8)) for name, content in parts.items()}
 
 
-def as_parts(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
-    """The bytes in a message."""
+def _as_parts(tensors: State) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in tensors.items()}

@@ -165,7 +165,7 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
         "retried": STRING,
         **FILES,
     },
-    "summed": {"step": STRING},
+    "summed": {},
     "evaluated": {"correct": COUNTS, "count": COUNTS},
     "left": {},
     "unprepared": {},

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import lightning as L
 from jsonargparse import ArgumentError, ArgumentParser
@@ -37,9 +37,6 @@ from fedvlp.training.setup import make_fabric, set_up_data, set_up_method
 from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
-
-if TYPE_CHECKING:
-    from fedvlp.sites.summing import SiteSums
 
 FILES_KEPT = 64
 """How many files of a client's personal tensors are kept: a server resumes from one of its last few rounds."""
@@ -108,8 +105,9 @@ class Site:
             return Message("left")
         if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
             return Message("unprepared")
-        if request.kind == "sum":
-            return self.worker.sum(request)
+        if request.kind == "sum" and self.worker.sums is not None:
+            reply: Message = self.worker.sums.answer(request)
+            return reply
         return self.worker.train(request) if request.kind == "train" else self.worker.evaluate(request)
 
     def _describe(self, request: Message) -> Message:
@@ -212,12 +210,12 @@ class SiteWorker:
             validation=validation_splits(add_ons, data),
             run_folder=folder,
         )
-        self.sums: SiteSums | None = None
+        self.sums: Any = None
         if config.secure_sum is not None:
-            # Imported here: other sites need not have what comes with Flower.
+            # Imported here: it needs what comes with Flower.
             from fedvlp.sites.summing import SiteSums
 
-            self.sums = SiteSums(config.name, config.secure_sum, request, folder)
+            self.sums = SiteSums(config.name, Path(config.secure_sum), request, folder)
 
     def train(self, request: Message) -> Message:
         """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
@@ -249,12 +247,6 @@ class SiteWorker:
         if self.sums is not None:
             return Message("trained", {**reply, "metrics": {}}, self.sums.begin(request, result))
         return Message("trained", reply, result.update.state)
-
-    def sum(self, request: Message) -> Message:
-        """Answers a request of the kind ``sum``, which follows ``train`` in a run with a secure sum."""
-        if self.sums is None:
-            raise SiteProblem("has no keys for secure sums")
-        return self.sums.answer(request)
 
     def evaluate(self, request: Message) -> Message:
         """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""

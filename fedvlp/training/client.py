@@ -42,9 +42,6 @@ from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generato
 # Folder of the run in which tracebacks of clients that failed are.
 FAILURES = "failures"
 
-# Why a client is left out whose upload may be finite.
-KEEPS_NOT_FINITE = "keeps NaN or infinity"
-
 # Retrying elsewhere does not mend these, and skipping clients for them would skip every client.
 DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)}
 

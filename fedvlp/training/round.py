@@ -7,8 +7,9 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvlp.core.phases import guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
 from fedvlp.core.state import (
+    KEEPS_NOT_FINITE,
     NOT_FINITE,
     Client,
     ClientUpdate,
@@ -22,11 +23,11 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.runs.descriptions import describe_optimizer
-from fedvlp.training.client import KEEPS_NOT_FINITE, ClientResult, Workspace
+from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
 from fedvlp.training.options import Clients, Server
-from fedvlp.training.task import PhaseSetup, PhaseTask, upload_like
+from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -201,7 +202,11 @@ def check_aggregators(run: Run, task: PhaseTask, uploading: Sequence[Client]) ->
 def expected_upload(run: Run, task: PhaseTask, client: Client) -> Mapping[str, TensorSpec]:
     """The spec of each tensor that a client has to send; the same for all clients and rounds."""
     if task.index not in run.expected:
-        upload = upload_like(run.here.module, task, client)
+        module = run.here.module
+        # What is uploaded depends on the phase, so the module is put into it for a moment.
+        module.start_client(RoundContext(task.round, task.phase, client))
+        upload = module.upload_state()
+        module.context = None
         if upload_error(upload):
             return {}  # each client is refused for it
         run.expected[task.index] = tensor_specs(upload | task.sent_like(task.state.server.shared))

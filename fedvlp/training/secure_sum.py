@@ -9,25 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedvlp.core.aggregation.base import OuterAggregator
-from fedvlp.core.aggregation.fixed_point import MOST_CLIENTS, fixed_point_error, fixed_point_mean
-from fedvlp.core.phases import Phase, one_by_one
-from fedvlp.core.state import State
+import numpy as np
+
+from fedvlp.core.aggregation.fixed_point import MOST_CLIENTS, decode, encode, fixed_point_error
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import KEEPS_NOT_FINITE, State
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.training.add_ons.base import AddOn
-from fedvlp.training.client import KEEPS_NOT_FINITE, ClientResult
+from fedvlp.training.client import ClientResult
 from fedvlp.training.options import ConfiguredRun, Server
 from fedvlp.utils.errors import UserError
-
-FEWEST_CLIENTS = 3
-"""In a sum over two each finds the other's update: it subtracts its own."""
-SERVER_PARTS = ("sent_like", "before_aggregation", "aggregator")
-"""Hooks of an add-on with which the server makes something of single updates."""
 
 
 def sum_threshold(num_clients: int) -> int:
     """How many clients each sum needs: more than half of all, so that a round can't have two sums."""
-    return max(FEWEST_CLIENTS, num_clients // 2 + 1)
+    # In a sum over two each finds the other's update: it subtracts its own.
+    return max(3, num_clients // 2 + 1)
 
 
 def weightings(strategy: Strategy) -> set[str]:
@@ -55,17 +52,14 @@ def with_mean(result: ClientResult, mean: State) -> ClientResult:
 def summed(results: Sequence[ClientResult], strategy: Strategy) -> list[ClientResult]:
     """The results with the mean of all updates in place of each; whose update can't be added up has failed."""
     (weighting,) = weightings(strategy)
-    problems = {result.client.id: sum_error(result, weighting) for result in results}
-    added = [result for result in results if not problems[result.client.id]]
-    weights = [sum_weight(result, weighting) for result in added]
-    mean = fixed_point_mean([result.update.state for result in added], weights) if added else {}
     after: list[ClientResult] = []
     for result in results:
-        if reason := problems[result.client.id]:
-            after.append(ClientResult.of_failure(result.client, reason))
-        else:
-            after.append(with_mean(result, mean))
-    return after
+        reason = sum_error(result, weighting)
+        after.append(ClientResult.of_failure(result.client, reason) if reason else result)
+    added = [result for result in after if not result.failure]
+    numbers = [encode(result.update.state, sum_weight(result, weighting)) for result in added]
+    mean = decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}
+    return [result if result.failure else with_mean(result, mean) for result in after]
 
 
 def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> Server:
@@ -74,41 +68,25 @@ def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: in
     Raises:
         UserError: for what a run can't have in which the server sees sums alone.
     """
-    if not FEWEST_CLIENTS <= num_clients <= MOST_CLIENTS:
-        _refuse(f"has sums of {FEWEST_CLIENTS} to {MOST_CLIENTS} clients, and there are {num_clients}. Leave it out.")
     ruled_out = {
+        f"{num_clients} clients, as it has sums of 3 to {MOST_CLIENTS}": not 3 <= num_clients <= MOST_CLIENTS,
         "server.max_update_norm, since no single update can be measured": run.server.max_update_norm is not None,
         "clients.cohort_size, since sums over changing clients can be subtracted": run.clients.cohort_size is not None,
         "clients.stragglers, since all clients must be asked for the same": run.clients.stragglers > 0,
         "clients.on_failure retry, since a sum is over once a client fails": run.clients.on_failure == "retry",
     }
     for add_on in run.local.every_add_on:
+        server_parts = ("sent_like", "before_aggregation", "aggregator")
         reason = f"the add-on {type(add_on).__name__}, whose server part looks at single updates"
-        ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in SERVER_PARTS)
+        ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
     for phase in phases:
-        if reason := _not_a_sum(phase.strategy):
-            ruled_out[f"phase {phase.name!r}: {reason}"] = True
-    for reason, is_given in ruled_out.items():
-        if is_given:
-            _refuse(f"can't be had with {reason}. Leave one of them out.")
+        for reducer in phase.strategy.reducers:
+            reason = f"phase {phase.name!r}: its aggregator {type(reducer.aggregator).__name__} looks at single updates"
+            ruled_out[reason] = not reducer.aggregator.is_linear
+        is_one_mean = phase.strategy.reduces_cohort and weightings(phase.strategy) in ({"examples"}, {"uniform"})
+        reason = f"phase {phase.name!r}: its strategy {type(phase.strategy).__name__} needs more than one weighted mean"
+        ruled_out[reason] = not is_one_mean
+    for reason, is_so in ruled_out.items():
+        if is_so:
+            raise UserError(f"trainer.server.secure_sum can't be had with {reason}. Leave one of them out.")
     return replace(run.server, min_clients=max(run.server.min_clients, sum_threshold(num_clients)))
-
-
-def _not_a_sum(strategy: Strategy) -> str:
-    """Why a weighted sum is not all that a strategy needs; an empty string if it is."""
-    if reason := one_by_one(strategy):
-        return reason
-    for reducer in strategy.reducers:
-        aggregator = reducer.aggregator
-        while isinstance(aggregator, OuterAggregator) and not aggregator.inner.is_linear:
-            aggregator = aggregator.inner
-        if not aggregator.is_linear:
-            return f"its aggregator {type(aggregator).__name__} looks at single updates"
-    ways = weightings(strategy)
-    if len(ways) != 1 or "otherwise" in ways:
-        return f"its strategy {type(strategy).__name__} has not one weighted mean"
-    return ""
-
-
-def _refuse(reason: str) -> None:
-    raise UserError(f"trainer.server.secure_sum {reason}")

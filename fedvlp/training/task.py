@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, RoundContext, client_noise, guarantees
+from fedvlp.core.phases import Phase, client_noise, guarantees
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import (
     ADD_ON,
@@ -226,15 +226,6 @@ def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
         if is_sent and not matches_prefix((*module.personal, *module.train_only_personal), name):
             names.append(name)
     return tuple(phase.strategy.averaged(names))
-
-
-def upload_like(module: FederatedModule, task: PhaseTask, client: Client) -> State:
-    """The method's tensors that a client uploads in a phase, with whatever values the module now has."""
-    # What is uploaded depends on the phase, so the module is put into it for a moment.
-    module.start_client(RoundContext(task.round, task.phase, client))
-    upload = module.upload_state()
-    module.context = None
-    return upload
 
 
 def of_method(state: State) -> State:

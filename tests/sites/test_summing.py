@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,11 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
 from fedvlp.sites.server import serve
-from fedvlp.sites.site_config import SumKeys
-from fedvlp.sites.summing import read_keys
-from fedvlp.sites.wire import Message, SiteError, read_reply, read_request
+from fedvlp.sites.summing import _read_keys
+from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
-from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES, draw
 from tests.helpers.sites import InProcess, make_sites, method_config, run_of, simulate, sites_config
 
@@ -31,19 +28,20 @@ DROPPED = "node-2"
 """The place of the site 'oil'."""
 
 
-def write_key(path):
+def write_key(folder):
     """Writes a private key as ``ssh-keygen -t ed25519`` does; returns the line of the public one."""
     key = Ed25519PrivateKey.generate()
-    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    folder.mkdir()
+    (folder / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def keyed_sites(folder, root, names):
     """Homes of sites with a key each and the same roster."""
-    homes = make_sites(folder, root, names, secure_sum={"key": "sum.key", "roster": "roster.yaml"})
-    roster = {name: write_key(home / "sum.key") for name, home in zip(names, homes.values(), strict=True)}
+    homes = make_sites(folder, root, names, secure_sum="sum")
+    roster = {name: write_key(home / "sum") for name, home in zip(names, homes.values(), strict=True)}
     for home in homes.values():
-        (home / "roster.yaml").write_text(yaml.safe_dump(roster))
+        (home / "sum" / "roster.yaml").write_text(yaml.safe_dump(roster))
     return homes
 
 
@@ -179,7 +177,7 @@ def test_a_site_that_is_restarted_within_a_sum_has_dropped_out(deployment):
 
     transport.sites[DROPPED] = restarts
     assert deployment.serve(transport) == 0
-    assert deployment.left_out() == [(1, "oil", "was restarted, and so forgot the secure sum it was in")]
+    assert deployment.left_out() == [(1, "oil", "answered nothing that a sum can be made of")]
 
 
 def test_no_update_and_no_metric_of_a_site_crosses(deployment):
@@ -188,11 +186,12 @@ def test_no_update_and_no_metric_of_a_site_crosses(deployment):
     trained = [reply for _, reply in transport.replies if reply.kind == "trained"]
     assert len(trained) == 2 * 5
     for reply in trained:
-        assert {name: value.shape for name, value in reply.tensors.items()} == {"content": (160,)}
+        assert [value.shape for value in reply.tensors.values()] == [(160,)]
         assert reply.values["metrics"] == {}
-    masked = [reply.tensors for request, reply in transport.replies if request.values.get("step") == "mask"]
-    assert {tensors["content"].numel() for tensors in masked} == {8 * (16 * 64 + 1)}
-    assert len({tensors["content"].numpy().tobytes() for tensors in masked}) == 2 * 5
+    asked = [(request.values.get("step"), reply) for request, reply in transport.replies]
+    masked = [value for step, reply in asked if step == "mask" for value in reply.tensors.values()]
+    assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
+    assert len({value.numpy().tobytes() for value in masked}) == 2 * 5
     entries = [entry for _, entry in read_ledger(deployment.homes[DROPPED])]
     steps = [entry["step"] for entry in entries if entry["kind"] == "summed"]
     assert steps == 2 * ["share", "mask", "confirm", "reveal"]
@@ -203,34 +202,36 @@ def test_no_update_and_no_metric_of_a_site_crosses(deployment):
 def test_a_site_reveals_its_part_of_a_round_once(deployment):
     """A server that is started again before a checkpoint knows of the sum would get a second one of the same round."""
 
+    asked = []
+
     def dies(place, request):
-        if request.kind == "evaluate" and not request.values["baseline"]:
+        asked.append(request.kind)
+        # Asked to measure the second round: all have revealed their part.
+        if request.kind == "evaluate" and asked.count("train") == 2 * 5:
             raise KeyboardInterrupt
         return False
 
     with pytest.raises(KeyboardInterrupt):
         deployment.serve(Crossed(deployment.homes, dies))
-    home = deployment.homes[DROPPED]
-    (mark,) = home.glob("runs/*/secure_sum.json")
-    assert json.loads(mark.read_text()) == [0, 0]
-    (run,) = (deployment.folder / "deployed").glob("*/*/")
+    (mark,) = deployment.homes[DROPPED].glob("runs/*/secure_sum.json")
+    assert json.loads(mark.read_text()) == [1, 0]
     transport = Crossed(deployment.homes)
-    assert deployment.serve(transport, checkpoint=str(run)) == 1
+    assert deployment.serve(transport, checkpoint="last") == 1
     reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
     assert reasons == {"has revealed its part in the sum of this round or a later one, which it does once"}
 
 
 def test_a_run_that_broke_before_anything_was_revealed_is_resumed(deployment):
+    asked = []
+
     def dies(place, request):
-        if request.kind == "sum" and request.values["step"] == "confirm" and transport.rounds == 2:
+        asked.append(request.kind)
+        if request.values.get("step") == "confirm" and asked.count("train") == 2 * 5:
             raise KeyboardInterrupt
-        transport.rounds += request.kind == "train" and place == "node-0"
         return False
 
-    transport = Crossed(deployment.homes, dies)
-    transport.rounds = 0
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(transport)
+        deployment.serve(Crossed(deployment.homes, dies))
     assert deployment.serve(checkpoint="last") == 0
     config = method_config("promptfl", secure_sum=True)
     assert_equal(deployment.prompts(), simulate(deployment.folder, config, deployment.root).run_state.server.deployed)
@@ -256,14 +257,14 @@ def other_weights(place, request):
     return Message(request.kind, values, request.tensors)
 
 
-def other_steps(place, request):
+def other_options(place, request):
     values = dict(request.values)
     if request.kind == "prepare" and place != DROPPED:
-        values["training"] = {**values["training"], "steps": 1, "epochs": None}
+        values["training"] = {**values["training"], "steps": 1}
     return Message(request.kind, values, request.tensors)
 
 
-@pytest.mark.parametrize("lie", [other_model, other_rate, other_weights, other_steps])
+@pytest.mark.parametrize("lie", [other_model, other_rate, other_weights, other_options])
 def test_a_server_that_asks_one_site_for_something_else_gets_no_sum(lie, deployment, capsys):
     """Else all others could be asked for updates that it knows, and the sum would show that site's."""
     transport = Crossed(deployment.homes, change=lie)
@@ -287,42 +288,46 @@ def test_a_site_without_keys_takes_no_part_in_a_sum(deployment, capsys):
     assert "has no secure_sum in its site.yaml, for which the server asks" in capsys.readouterr().err
 
 
-def damaged(folder, what):
-    """A key and a roster of which one is wrong."""
-    line = write_key(folder / "sum.key")
-    roster = {"ink": line, "oil": write_key(folder / "other.key")}
+def damaged(home, what):
+    """Makes a site's key or its roster one that can't be used."""
+    path = home / "sum" / "roster.yaml"
+    roster = yaml.safe_load(path.read_text())
     if what == "no roster":
         roster = []
     elif what == "not listed":
-        del roster["ink"]
+        del roster["oil"]
     elif what == "another's":
-        roster["ink"], roster["oil"] = roster["oil"], roster["ink"]
-    elif what == "no key":
-        roster["oil"] = "ssh-ed25519 AAAA"
+        roster["oil"] = roster["ink"]
+    elif what == "no public key":
+        roster["ink"] = "ssh-ed25519 AAAA"
     elif what == "lost":
-        (folder / "sum.key").unlink()
-    (folder / "roster.yaml").write_text(yaml.safe_dump(roster))
-    return SumKeys(str(folder / "sum.key"), str(folder / "roster.yaml"))
+        (home / "sum" / "key").unlink()
+    elif what == "another kind":
+        key = ec.generate_private_key(ec.SECP384R1())
+        content = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        (home / "sum" / "key").write_bytes(content)
+    path.write_text(yaml.safe_dump(roster))
 
 
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("no roster", "Expected names of sites with their public keys"),
-        ("not listed", "Expected 'ink' in .*roster.yaml with the public key of"),
-        ("another's", "Expected 'ink' in .*roster.yaml with the public key of"),
-        ("no key", "can't be used"),
-        ("lost", "can't be used"),
-    ],
-)
-def test_keys_that_can_not_be_used_are_named(what, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        read_keys("ink", damaged(tmp_path, what))
-
-
-def test_keys_of_another_kind_are_refused(tmp_path):
-    files = damaged(tmp_path, "")
-    key = ec.generate_private_key(ec.SECP384R1())
-    Path(files.key).write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    with pytest.raises(UserError, match="Expected keys of ssh-keygen -t ed25519"):
-        read_keys("ink", files)
+def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
+    home = deployment.homes[DROPPED]
+    good = {path: path.read_bytes() for path in (home / "sum").iterdir()}
+    unreadable = "has no key or roster.yaml for secure sums that can be read; its log says why"
+    unlisted = "has a key for secure sums that is not of ed25519, or not the one in its roster.yaml"
+    for what, reason in {
+        "no roster": unreadable,
+        "no public key": unreadable,
+        "lost": unreadable,
+        "not listed": unlisted,
+        "another's": unlisted,
+        "another kind": unlisted,
+    }.items():
+        damaged(home, what)
+        with pytest.raises(SiteProblem, match=reason):
+            _read_keys("oil", home / "sum")
+        for path, content in good.items():
+            path.write_bytes(content)
+    _read_keys("oil", home / "sum")
+    damaged(home, "lost")
+    assert deployment.serve(rounds=1) == 0
+    assert deployment.left_out() == [(1, "oil", unreadable)]
