@@ -123,7 +123,7 @@ RULED_OUT = {
     ),
     "around": (
         {"aggregation": FedAdam(inner=CoordinateMedian())},
-        AT_ONE.format("CoordinateMedian"),
+        AT_ONE.format("FedAdam"),
     ),
     "norm bound": ({"max_update_norm": 2.5}, "server.max_update_norm, since no single update can be measured"),
     "cohort": ({"cohort_size": 4}, "clients.cohort_size, since sums over changing clients can be subtracted"),
