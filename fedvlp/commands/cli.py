@@ -60,14 +60,13 @@ WAITS = {
     "verify": "classifies the images of each entry again; seconds to minutes for each",
 }
 """What takes long, and about how long; shown on a terminal before anything is imported."""
-TAKES_RUN = ("validate", "test", "predict", "diagnose", "explain", "audit")
+TAKES_RUN = ("validate", "test", "predict", "explain", "audit")
 """Commands in which a trained run stands first, or after ``--ckpt_path``; the parsers of others have RUN themselves."""
 COMMANDS = (
     Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy."),
     Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
     Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits."),
     Command("predict", FEDERATION, "Classify images with a trained method and write a CSV."),
-    Command("diagnose", "tools.explain.routes:run_diagnose", "Look inside a method, such as at TRIP's routes."),
     Command("explain", "tools.explain.command:run_explain", "Show where a trained method looks, and its experts."),
     Command("export", "tools.export.command:run_export", "Write a trained method as ONNX or torch.export."),
     Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),

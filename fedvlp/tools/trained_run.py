@@ -1,4 +1,4 @@
-"""A method with its trained tensors, and the images of its run: what explain, diagnose and audit begin with."""
+"""A method with its trained tensors, and the images of its run: what explain and audit begin with."""
 
 from __future__ import annotations
 

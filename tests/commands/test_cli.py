@@ -255,7 +255,6 @@ def test_bad_input_is_one_error_before_training(options, arguments, message, cap
         ["fit", "--config=promptfl"],
         ["fit", "--model=PromptFL"],
         ["test", "--config=promptfl", "--config=base_to_new"],
-        ["diagnose", "--config=promptfl"],
         ["sweep", "--models=promptfl"],
         ["deploy", "init", "app", "--config=promptfl"],
     ],

@@ -14,16 +14,14 @@ from fedvlp.sites import commands as deploy
 from tests.helpers.desk import Desk, offline
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 
-TRAINING = ("fit", "validate", "test", "diagnose")
+TRAINING = ("fit", "validate", "test")
 CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes", "data/icon_domains")
 PARSED_ALONE = {
     "BackdoorPatch": "tests/tools/attacks trains with it",
     "audit runs": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
-    "convert output": "tests/tools/pretrained converts files of this kind",
     "cost --config": "test_pages.py runs it",
-    "diagnose --config": "tests/tools/explain diagnoses runs of TRIP",
     "deploy init": "test_sites.py writes the app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain prompts.safetensors": "a run's folder is explained",

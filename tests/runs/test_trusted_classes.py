@@ -126,7 +126,6 @@ CONFIGS = {
 READERS = {
     "predict": ["--images=."],
     "test": [],
-    "diagnose": [],
     "explain": [],
     "audit": [],
     "export": ["--format=torch_export", "--output=file.pt2"],
@@ -134,7 +133,7 @@ READERS = {
 }
 REFUSALS = [
     *((command, "prompts.safetensors", name) for command in READERS for name in HEADERS),
-    *((command, "config.yaml", name) for command in ("test", "diagnose", "explain", "audit") for name in CONFIGS),
+    *((command, "config.yaml", name) for command in ("test", "explain", "audit") for name in CONFIGS),
     *(("push", "config.yaml", name) for name in ("aliases", "merged aliases", "tags", "depth", "length", "classes")),
 ]
 

@@ -15,7 +15,6 @@ COMMANDS = {
     "compare": ["compare", "RUN", "--output"],
     "export": ["export", "RUN", "--format", "torch_export", "--output"],
     "test": ["test", "--ckpt_path", "RUN/prompts.safetensors", "--output"],
-    "diagnose": ["diagnose", "--ckpt_path", "RUN", "--output"],
 }
 
 

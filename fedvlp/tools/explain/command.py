@@ -19,16 +19,15 @@ from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
-from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse, read_pixels
+from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.ranges import PositiveInt
 
-KINDS = ("predictions", "overlays", "experts", "tsne", "words")
+KINDS = ("predictions", "overlays", "experts", "words")
 CAPTIONS = "captions.json"
 IMAGES_IN_A_FIGURE = 6
-BATCH_SIZE = 64
 
 Files = dict[str, Picture | str]
 """From a file's name, which begins with that of the kind, to a picture or a table."""
@@ -52,8 +51,6 @@ class ExplainCLI(TrainedRunCLI):
         parser.add_argument("--relevance", type=Method | None, help=help)
         help = "How many of the run's own images to look at."
         parser.add_argument("--num_images", type=PositiveInt, default=4, help=help)
-        help = "The largest number of images in t-SNE."
-        parser.add_argument("--most_points", type=PositiveInt, default=1000, help=help)
 
 
 def run_explain(arguments: Sequence[str]) -> int:
@@ -66,7 +63,7 @@ def run_explain(arguments: Sequence[str]) -> int:
         file = trained_file(given.ckpt_path, "explain")
         kinds = _kinds(given.what)
         needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = trained_config(file, given.allow, "--images" if "tsne" in kinds or needs_samples else None)
+        trained = trained_config(file, given.allow, "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 
@@ -111,8 +108,6 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
     # Routes are the same on all clients; whatever classifies is not.
     if kind != "experts" and run.module.personal and run.personal:
         raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
-    if kind == "tsne":
-        return explain_tsne(run, config.most_points)
     if samples is None:
         raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
     figures = []
@@ -158,35 +153,6 @@ def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
     if experts is None:
         raise UserError(f"{run.name}, as it is set up here, sends no token to an expert.")
     return pictures.token_map_picture(samples, experts.cpu(), list(text_prompts(run.module)))
-
-
-@torch.no_grad()
-def explain_tsne(run: TrainedRun, most_points: int) -> Files:
-    """Returns images of the run that no client trained on as points in the plane, before and after training."""
-    baseline = run.module.baseline()
-    if baseline is None or baseline is run.module:
-        raise UserError(f"{run.name} has nothing before training to compare with.")
-    if run.data is None:
-        raise UserError("t-SNE shows a run's own labelled images. Pass a run folder with its config.yaml.")
-    chosen = images.spread_images(run.data, most_points)
-    tsne = images.suited_tsne(len(chosen))
-    before = []
-    after = []
-    # A thousand images at once may not fit into the memory of a GPU.
-    for start in range(0, len(chosen), BATCH_SIZE):
-        pixels = read_pixels(chosen[start : start + BATCH_SIZE]).to(run.device)
-        of_trained, of_baseline, shown = images.embeddings(run.module, baseline, pixels)
-        before.append(of_baseline.cpu())
-        after.append(of_trained.cpu())
-    # Each gets a plane of its own: one t-SNE of both would place them apart from each other.
-    panels = {}
-    for title, parts in ((ZERO_SHOT, before), (run.name, after)):
-        panels[title] = tsne.fit_transform(torch.cat(parts).double().numpy()).astype("float32")
-    remark = " (the method leaves image features unchanged)" if shown == "class logits" else ""
-    caption = f"{shown}{remark}, perplexity {tsne.perplexity:.3g}, seed 0"
-    labels = [image.label for image in chosen]
-    domains = [image.domain for image in chosen]
-    return {"tsne.png": pictures.tsne_picture(panels, labels, domains, run.class_names, caption)}
 
 
 def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:

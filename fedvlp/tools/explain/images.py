@@ -1,4 +1,4 @@
-"""What is computed of images: who predicts what, which patches speak for a class, and places in the plane.
+"""What is computed of images: who predicts what, and which patches speak for a class.
 
 Relevance of a patch for a class, by the gradient of the class's logit:
 
@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
@@ -33,7 +32,7 @@ from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, ResNetTower, Tim
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import image_batches, image_paths
-from fedvlp.tools.explain.methods import image_features, logits_by_prompt
+from fedvlp.tools.explain.methods import logits_by_prompt
 from fedvlp.tools.trained_run import RunImage, evaluation_images, read_pixels
 from fedvlp.utils.errors import UserError
 
@@ -365,42 +364,3 @@ def _weighted_attention(score: Tensor, blocks: Blocks, calls: Calls) -> Float[Te
         weighted = weights.softmax(-1) * torch.einsum("bhd,bhnd->bhn", slopes, value)
         maps.append(weighted.relu().mean(dim=1))
     return torch.stack(maps).mean(dim=0)
-
-
-def suited_tsne(count: int) -> Any:
-    """Returns scikit-learn's t-SNE for so many points (van der Maaten and Hinton, JMLR 2008), always of one seed.
-
-    Raises:
-        UserError: if scikit-learn is missing, or there are fewer than four points.
-    """
-    try:
-        from sklearn.manifold import TSNE  # optional, and slow to import
-    except ImportError as error:
-        missing = 't-SNE needs scikit-learn, which is not installed. Run: pip install "fedvlp[explain]"'
-        raise UserError(missing) from error
-    if count < 4:
-        raise UserError(f"t-SNE needs at least 4 images, but there are {count}. Use a domain with more images.")
-    # Its authors advise a perplexity of 5 to 50; scikit-learn refuses as many as there are points.
-    return TSNE(perplexity=min(30.0, (count - 1) / 3), init="pca", random_state=0)
-
-
-@torch.no_grad()
-def embeddings(
-    trained: FederatedModule, baseline: FederatedModule, images: Float[Tensor, "B 3 V V"]
-) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B d"], Literal["class logits", "image features"]]:
-    """Returns what t-SNE is shown of images under the trained method and under its baseline, and what that is.
-
-    These are unit image features where the trained method changes them. Another method differs from CLIP in its logits
-    alone; of these the mean over classes is subtracted, which no probability depends on.
-    """
-    changed = image_features(trained, images)
-    if changed is None:
-        logits = [module(images).float() for module in (trained, baseline)]
-        after, before = [of_module - of_module.mean(dim=1, keepdim=True) for of_module in logits]
-        return after, before, "class logits"
-    clip: Any = baseline.clip
-    # Directions alone, as CLIP compares by cosines.
-    unchanged = image_features(baseline, images)
-    if unchanged is None:
-        unchanged = clip.encode_image(images)
-    return F.normalize(changed.float(), dim=-1), F.normalize(unchanged.float(), dim=-1), "image features"

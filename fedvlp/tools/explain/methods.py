@@ -55,13 +55,6 @@ def token_experts(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> 
     return None
 
 
-@singledispatch
-def image_features(module: FederatedModule, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"] | None:
-    """Joint image features, not normalised; None where they are those of the frozen CLIP."""
-    encode = getattr(module, "image_features", None)
-    return None if encode is None else encode(images)
-
-
 @text_prompts.register
 def _(module: FedTPG) -> dict[str, Tensor]:
     return {"prompt": module.prompt()}  # made by the network from the class names
@@ -123,32 +116,18 @@ def _(module: Any, inputs: Inputs) -> dict[str, Tensor]:
     return logits
 
 
-@image_features.register(FedDPT)
-def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
-    features: Tensor = module.features(images).image
-    return features
-
-
-@text_prompts.register(PLAN)
 @text_prompts.register(IVLP)
-@text_prompts.register(FedMaPLe)
 @text_prompts.register(FedPromptSRC)
 def _(module: Any) -> dict[str, Tensor]:
     # Prompts of deeper blocks do not stand among words.
-    return {"global prompt": _deep_prompts(module)["text"][0]}
+    return {"global prompt": module.prompts["text"][0]}
 
 
-@image_features.register(PLAN)
-@image_features.register(IVLP)
-@image_features.register(FedMaPLe)
-@image_features.register(FedPromptSRC)
-def _(module: Any, images: Float[Tensor, "B 3 V V"]) -> Tensor:
-    features: Tensor = module.prompted.visual.encode(images, _deep_prompts(module)["visual"])
-    return features
+@text_prompts.register
+def _(module: FedMaPLe) -> dict[str, Tensor]:
+    return {"global prompt": module.deep_prompts()["text"][0]}
 
 
-def _deep_prompts(module: PLAN | IVLP | FedMaPLe | FedPromptSRC) -> Any:
-    """The prompts of both towers that all clients share."""
-    if isinstance(module, PLAN):
-        return module.pool.globals
-    return module.deep_prompts() if isinstance(module, FedMaPLe) else module.prompts
+@text_prompts.register
+def _(module: PLAN) -> dict[str, Tensor]:
+    return {"global prompt": module.pool.globals["text"][0]}

@@ -1,14 +1,12 @@
-"""The pictures of explanations: predictions, overlays, experts of patches, t-SNE and nearest words."""
+"""The pictures of explanations: predictions, overlays, experts of patches, and nearest words."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from math import ceil, isqrt
 from typing import Any
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from matplotlib.axes import Axes
@@ -17,26 +15,13 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from pandas import DataFrame
 from torch import Tensor
 
-from fedvlp.results.figures import (
-    COLOURS,
-    COLUMN_WIDTH,
-    FONT_SIZE,
-    MARKERS,
-    MAX_SERIES,
-    SMALL_FONT_SIZE,
-    Picture,
-    escape_text,
-)
+from fedvlp.results.figures import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.explain.images import Samples, Views
 from fedvlp.tools.explain.words import format_words
-
-Points = NDArray[np.float32]
-"""Places [N, 2] in the plane."""
 
 
 def _fitting(lines: Sequence[str], length: int) -> str:
@@ -140,6 +125,7 @@ def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int,
 def describe_place(values: Float[Tensor, "rows columns"]) -> str:
     """Returns where a map is largest, for a description of the picture.
 
+    >>> import torch
     >>> describe_place(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
     'top right'
     >>> describe_place(torch.zeros(3, 3))
@@ -226,68 +212,6 @@ def _patch_options(expert: int) -> dict[str, Any]:
     if expert < 0:
         return DROPPED
     return {"facecolor": COLOURS[expert % MAX_SERIES], "edgecolor": "white", "alpha": 0.55}
-
-
-FILLS: tuple[dict[str, str], ...] = ({}, {"facecolors": "none"}, {"facecolors": "none", "hatch": "||||||||"})
-"""Of markers, in this order where there are more classes than colours."""
-
-
-def neighbour_agreement(points: Points, labels: Sequence[int]) -> float:
-    """Returns the share of points whose nearest other point has the same label, in [0, 1]."""
-    # In double precision, as near points decide.
-    distances = torch.cdist(torch.from_numpy(points).double(), torch.from_numpy(points).double())
-    nearest = distances.fill_diagonal_(torch.inf).argmin(dim=1)
-    return float((torch.as_tensor(labels)[nearest] == torch.as_tensor(labels)).double().mean())
-
-
-def tsne_picture(
-    panels: Mapping[str, Points], labels: Sequence[int], domains: Sequence[str], class_names: Sequence[str], shown: str
-) -> Picture:
-    """Returns the panels side by side, which are called by their method, colour by class and marker by domain.
-
-    ``shown`` is what the points are and how they were placed, in the caption's words.
-    """
-    markers = dict(zip(dict.fromkeys(domains), itertools.cycle(MARKERS), strict=False))
-    styles: dict[int, dict[str, Any]] = {}
-    for index, label in enumerate(sorted(set(labels))):
-        colour = COLOURS[index % MAX_SERIES]
-        fill = FILLS[index // MAX_SERIES % len(FILLS)]
-        styles[label] = {"s": 16, "linewidths": 0.8, "edgecolors": colour, "facecolors": colour, **fill}
-    # A legend can't tell more classes apart, so their names are in the middle of their points.
-    is_legend_of_classes = len(styles) <= MAX_SERIES * len(FILLS)
-
-    figure = Figure(figsize=(COLUMN_WIDTH * len(panels), COLUMN_WIDTH + 0.9), dpi=200, layout="constrained")
-    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    for axes, (title, points) in zip(all_axes, panels.items(), strict=True):
-        axes.set_title(escape_text(title), fontsize=FONT_SIZE)
-        axes.set(xticks=[], yticks=[])
-        # One call a class and domain, as a call of `scatter` has one marker.
-        for label, style in styles.items():
-            of_class = np.asarray(labels) == label
-            for domain, marker in markers.items():
-                axes.scatter(*points[of_class & (np.asarray(domains) == domain)].T, marker=marker, **style)
-            if not is_legend_of_classes:
-                x, y = np.median(points[of_class], axis=0)
-                text = axes.text(float(x), float(y), escape_text(class_names[label]), fontsize=5)
-                text.set(ha="center", va="center", path_effects=[withStroke(linewidth=1.5, foreground="white")])
-    handles = []
-    for label, style in styles.items() if is_legend_of_classes else ():
-        handles.append(all_axes[0].scatter([], [], label=escape_text(class_names[label]), **style))
-    for domain, marker in markers.items() if len(markers) > 1 else ():
-        handles.append(all_axes[0].scatter([], [], label=escape_text(domain), s=16, marker=marker, color="0.5"))
-    if handles:
-        options = {"ncols": 5, "fontsize": SMALL_FONT_SIZE, "frameon": False}
-        figure.legend(handles=handles, loc="outside lower center", **options)
-
-    where = ", ".join(markers)
-    scores = [f"{title}: {neighbour_agreement(points, labels):.0%}" for title, points in panels.items()]
-    agreement = f"Share of points whose nearest neighbour in the plane is of their class: {'; '.join(scores)}."
-    caption = (
-        f"t-SNE of {shown}, for {len(labels)} images of {where}, which no client trained on. Each panel has a plane of "
-        f"its own; only which points are near each other can be compared. Colour and fill: class"
-        f"{'. Marker: domain' if len(markers) > 1 else ''}. {agreement}"
-    )
-    return Picture(figure, f"Images of {where} before and after training", caption, f"Scatter plots. {agreement}")
 
 
 FONT = "DejaVu Sans Mono"

@@ -114,7 +114,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
-    _make_logarithmic(axes)
+    make_logarithmic(axes)
     _draw_zero_shot(axes, table)
     add_legend(figure, axes)
     return Picture(
@@ -202,7 +202,7 @@ def option_curve(table: Table, study: OptionStudy) -> Picture:
     # Values such as 1, 4 and 16 are even steps on a logarithmic axis alone.
     smallest = min(study.rows)
     if smallest > 0 and max(study.rows) / smallest >= 10:
-        _make_logarithmic(axes)
+        make_logarithmic(axes)
     add_legend(figure, axes)
     return Picture(
         figure,
@@ -266,7 +266,7 @@ def _draw_points(
     )
 
 
-def _make_logarithmic(axes: Axes) -> None:
+def make_logarithmic(axes: Axes) -> None:
     """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))

@@ -1,4 +1,4 @@
-"""Figures of a search by ``fedvlp tune``: what more trials bring."""
+"""Figures of a search by ``fedvlp tune``: what more trials bring, and which values do well."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.results.figures import MAX_SERIES, Picture, add_legend, escape_text, new_axes, series_style
+from fedvlp.results.figures import FONT_SIZE, MAX_SERIES, Picture, add_legend, escape_text, new_axes, series_style
+from fedvlp.tools.report.figures import make_logarithmic
 from fedvlp.tools.tune.choice import TUNE_FILE, Choice, read_choices
 
 
@@ -28,6 +29,7 @@ def tuning_pictures(folders: Sequence[Path]) -> list[Picture]:
             labels = list({choice.label: None for choice in choices if len(choice.trials) > 1})
             for start in range(0, len(labels), MAX_SERIES):
                 pictures.append(best_so_far(choices, labels[start : start + MAX_SERIES]))
+            pictures += [over_options([choice for choice in choices if choice.label == label]) for label in labels]
     return pictures
 
 
@@ -55,6 +57,47 @@ def best_so_far(choices: Sequence[Choice], labels: Sequence[str]) -> Picture:
         "held-out domains: on source validation, which chooses, and on the images that methods are compared on.",
         f"Line chart of accuracy over the number of trials of {', '.join(labels)}.",
     )
+
+
+def over_options(choices: Sequence[Choice]) -> Picture:
+    """The accuracy of a method's trials over the value of each option that was searched, a panel for each option.
+
+    Args:
+        choices: those of the method, whose trials are the same for each held-out domain.
+    """
+    values: dict[str, dict[int, str]] = {}  # by option and trial; the config as it is names none
+    for trial, arguments in enumerate(choices[0].trials):
+        for argument in arguments:
+            option, _, value = argument.removeprefix("--").partition("=")
+            values.setdefault(option, {})[trial] = value
+    titles = {"validation": "source validation", "compared": "compared images"}
+    figure, panels = new_axes(["accuracy (%)"] * len(values), "", list(titles.values()))
+    for axes, (option, by_trial) in zip(panels, values.items(), strict=True):
+        axes.set_xlabel(option, fontsize=FONT_SIZE)
+        places = _places(list(by_trial.values()))
+        for index, (name, title) in enumerate(titles.items()):
+            means = [statistics.mean(getattr(choice, name)[trial] for choice in choices) for trial in by_trial]
+            axes.plot(places, means, **{**series_style(index), "linestyle": "none"}, markersize=3.5, label=title)
+        numbers = [place for place in places if isinstance(place, float)]
+        if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= 10:
+            make_logarithmic(axes)
+    add_legend(figure, panels[0])
+    label = choices[0].label
+    return Picture(
+        figure,
+        f"{label}: values that were tried",
+        f"Accuracy of the trials of {label} over the value of each option, mean over held-out domains. Other options "
+        "change from trial to trial. Source validation chooses.",
+        f"Charts of the accuracy of trials over {', '.join(values)}.",
+    )
+
+
+def _places(values: Sequence[str]) -> Sequence[float] | Sequence[str]:
+    """Returns numbers, or words as they are if some are none."""
+    try:
+        return [float(value) for value in values]
+    except ValueError:
+        return values
 
 
 def _chosen_of_first(choice: Choice, accuracies: Sequence[float]) -> list[float]:

@@ -73,7 +73,7 @@ class Choice:
 
         Args:
             of: digest of the arguments that all trials share.
-            search: the spaces.
+            search: texts of the method's spaces, where the command line may have said no more than auto.
         """
         return {
             "of": of,

@@ -30,10 +30,10 @@ def run_tune(arguments: Sequence[str]) -> int:
 
     plan = request.plan
     configs = parse_methods(plan)
+    spaces = {label: spaces_of(config, options.search) for label, config in configs.items()}
     trials: dict[str, list[Trial]] = {}
     for method in plan.methods:
-        spaces = spaces_of(configs[method.label], options.search)
-        trials[method.label] = trials_of(spaces, options.trials, options.search_seed)
+        trials[method.label] = trials_of(spaces[method.label], options.trials, options.search_seed)
         # One trial of each method is parsed, so that a wrong option is found before the first run.
         parse_methods(replace(plan, methods=(with_trial(method, trials[method.label][-1]),)))
     found: dict[str, list[str]] = {}
@@ -61,7 +61,7 @@ def run_tune(arguments: Sequence[str]) -> int:
     if progress.is_submitted or progress.missing:
         return _unfinished(progress)
     for job, choice in runs:
-        mark(job, choice.summary(_shared(plan, choice.label), options.search))
+        mark(job, choice.summary(_shared(plan, choice.label), [str(space) for space in spaces[choice.label]]))
     run_compare([*(str(job.folder) for job, _ in runs), "--row=last"])
     sys.stdout.write(f"{choices_text(choices)}\n")
     return 0
@@ -128,7 +128,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         required=True,
         help="OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or A,B,C; or auto, the learning rate "
-        "from a tenth to ten times the config's; several are allowed, and a method that lacks an option leaves it out",
+        "from a tenth to ten times the config's and each method's own options; several are allowed, and a method that "
+        "lacks an option leaves it out",
     )
     add("--trials", type=PositiveInt, help="how many are tried, the config as it is first; if not given, all of A,B,C")
     add("--search_seed", type=Seed, default=0, help="seed of the draws")

@@ -8,12 +8,16 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from jsonargparse import Namespace
 
-from fedvlp.utils.errors import UserError
+from fedvlp.tools.compare.grouping import method_configs
+from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.errors import UserError, did_you_mean
 
 AUTO = "auto"
+SPACES_FILE = Path(__file__).with_name("spaces.yaml")
 LEARNING_RATE = "model.optimizer.lr"
 _AUTO_FACTOR = 10.0  # by which a rate is at most changed
 _DISTRIBUTION = re.compile(r"(loguniform|uniform|integer)\(([^,()]+),([^,()]+)\)")
@@ -65,6 +69,11 @@ class Space:
             raise error
         return cls(option, found[1], low, high)
 
+    def __str__(self) -> str:
+        """The text that ``parse`` reads."""
+        given = f"{self.distribution}({self.low:g},{self.high:g})" if self.distribution else ",".join(self.values)
+        return f"{self.option}={given}"
+
     def draw(self, generator: random.Random) -> str:
         """Returns a value, of four digits where it is drawn from an interval."""
         if self.distribution == "loguniform":
@@ -77,20 +86,19 @@ class Space:
 
 
 def spaces_of(config: Namespace, search: Sequence[str]) -> list[Space]:
-    """Returns the spaces of those options that a method has.
+    """Returns the spaces of those options that a method has; of several spaces of an option the last one.
 
-    ``auto`` is its learning rate, from a tenth to ten times that of its config.
+    ``auto`` is its learning rate, from a tenth to ten times that of its config, and what ``spaces.yaml`` has for it.
 
     Args:
         config: the method's parsed configuration.
         search: texts of spaces, or ``auto``.
     """
-    spaces = []
+    spaces: list[Space] = []
     for text in search:
-        space = _automatic(config) if text == AUTO else Space.parse(text)
-        if space is not None and _has(config, space.option):
-            spaces.append(space)
-    return spaces
+        given = _automatic(config) if text == AUTO else [Space.parse(text)]
+        spaces += [space for space in given if _has(config, space.option)]
+    return list({space.option: space for space in spaces}.values())
 
 
 def _has(config: Namespace, option: str) -> bool:
@@ -99,11 +107,35 @@ def _has(config: Namespace, option: str) -> bool:
     return part != "model" or name in config.model.get("init_args", {})
 
 
-def _automatic(config: Namespace) -> Space | None:
+def _automatic(config: Namespace) -> list[Space]:
+    spaces = []
     rate = config.get("model.init_args.optimizer.init_args.lr")
-    if rate is None:
-        return None
-    return Space(LEARNING_RATE, "loguniform", rate / _AUTO_FACTOR, rate * _AUTO_FACTOR)
+    if rate is not None:
+        spaces.append(Space(LEARNING_RATE, "loguniform", rate / _AUTO_FACTOR, rate * _AUTO_FACTOR))
+    options = config.model.get("init_args", {})
+    for space in automatic_spaces().get(config.model.class_path.removeprefix("fedvlp."), []):
+        name = space.option.removeprefix("model.")
+        if name not in options:
+            raise UserError(f"{SPACES_FILE}: no option {space.option}. {did_you_mean(name, options.keys())}")
+        # What a config switches off, by null or 0, stays off.
+        if options[name]:
+            spaces.append(space)
+    return spaces
+
+
+def automatic_spaces() -> dict[str, list[Space]]:
+    """Reads what ``auto`` tries beside the learning rate, by the methods' classes.
+
+    Raises:
+        UserError: if the file has something else.
+    """
+    known = {config["model"]["class_path"] for config in method_configs().values()}
+    spaces: dict[str, list[Space]] = {}
+    for name, texts in read_yaml(SPACES_FILE).items():
+        if name not in known:
+            raise UserError(f"{SPACES_FILE}: no method {name}. {did_you_mean(name, known)}")
+        spaces[name] = [Space.parse(text) for text in texts]
+    return spaces
 
 
 def trials_of(spaces: Sequence[Space], number: int | None, seed: int) -> list[Trial]:

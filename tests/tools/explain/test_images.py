@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 
 import open_clip
 import pytest
@@ -19,13 +18,11 @@ from fedvlp.tools.explain.images import (
     ZERO_SHOT,
     classes_in_question,
     differentiable_logits,
-    embeddings,
     relevance,
     samples_of_files,
     samples_of_run,
     spread_images,
     suited_method,
-    suited_tsne,
     views,
 )
 from fedvlp.utils.errors import UserError
@@ -327,32 +324,3 @@ def test_files_have_names_and_no_labels(image_root, clip):
         classes_in_question("true", samples, NAMES)
     with pytest.raises(UserError, match="cat, dog, bird"):
         classes_in_question("dgo", samples, NAMES)
-
-
-def test_tsne_that_fits_the_points(monkeypatch):
-    assert suited_tsne(20).perplexity == pytest.approx(19 / 3)
-    assert suited_tsne(1000).perplexity == 30
-    with pytest.raises(UserError, match="at least 4"):
-        suited_tsne(3)
-    monkeypatch.setitem(sys.modules, "sklearn.manifold", None)
-    with pytest.raises(UserError, match=r"pip install \"fedvlp\[explain\]\""):
-        suited_tsne(20)
-
-
-def test_what_is_embedded(clip):
-    images = images_for(clip)
-    zero_shot = ZeroShotCLIP(NAMES, clip=clip)
-    plain = F.normalize(clip.encode_image(images), dim=-1)
-    prompted = PromptFL(NAMES, clip=clip)
-    logits = prompted(images).detach()
-    after, before, shown = embeddings(prompted, zero_shot, images)
-    assert shown == "class logits"
-    torch.testing.assert_close(after, logits - logits.mean(dim=1, keepdim=True))
-    assert before.shape == (2, 3)
-    module = PLAN(NAMES, 2, clip)
-    features, before, shown = embeddings(module, zero_shot, images)
-    assert shown == "image features"
-    torch.testing.assert_close(before, plain)
-    assert not torch.allclose(features, plain, atol=1e-3)
-    texts = F.normalize(module.prompted.text_features(module.pool.globals), dim=-1)
-    torch.testing.assert_close(module(images), features @ texts.T * clip.logit_scale, rtol=1e-4, atol=1e-3)

@@ -18,7 +18,7 @@ from fedvlp.methods import (
     PromptLearner,
     ZeroShotCLIP,
 )
-from fedvlp.tools.explain.methods import image_features, text_prompts, token_experts
+from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.explain.pictures import expert_shares
 
 CLASSES = ["cat", "dog", "bird"]
@@ -67,13 +67,6 @@ def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, nam
     prompts = text_prompts(make(clip))
     assert [name for name in prompts if name != "query prompt"] == names
     assert {prompt.shape[-1] for prompt in prompts.values()} == {clip.text_width}
-
-
-def test_image_features_are_none_where_they_are_those_of_clip(clip):
-    images = torch.zeros(1, 3, clip.image_size, clip.image_size)
-    assert image_features(ZeroShotCLIP(CLASSES, clip=clip), images) is None
-    for kind in (FedMaPLe, IVLP):
-        assert image_features(kind(CLASSES, clip), images).shape == (1, clip.embed_dim)
 
 
 @pytest.mark.parametrize("options", [{}, {"cluster_start": "keys"}, {"eval_capacity": 1.0}, {"matched_to": "experts"}])

@@ -15,7 +15,6 @@ from fedvlp.tools.explain.pictures import (
     overlay_picture,
     prediction_picture,
     token_map_picture,
-    tsne_picture,
     words_picture,
 )
 from fedvlp.tools.explain.words import COLUMNS
@@ -88,29 +87,6 @@ def test_token_map_has_a_patch_for_each_token():
     assert titles == ["ink: dog", "50:50 %", "0:100 %"]
     assert "expert 1: 1, expert 2: 2, dropped: 1 of 4 patches" in picture.alt
     assert "10.0% of these tokens were dropped" in picture.caption
-
-
-def points(count):
-    return np.stack([np.arange(count), np.arange(count) % 3], axis=1).astype(np.float32)
-
-
-def test_tsne_names_classes_and_domains():
-    labels = [0, 0, 1, 2, 2, 2]
-    domains = ["ink"] * 3 + ["oil"] * 3
-    picture = tsne_picture({"before": points(6), "after": points(6)}, labels, domains, NAMES, "class logits")
-    axes = picture.figure.axes
-    assert [panel.get_title() for panel in axes] == ["before", "after"]
-    assert [text.get_text() for text in picture.figure.legends[0].texts] == ["cat", "dog", "bird", "ink", "oil"]
-    assert sum(len(drawn.get_offsets()) for drawn in axes[1].collections) == 6
-    assert "t-SNE of class logits, for 6 images of ink, oil" in picture.caption
-    assert "after: 83%" in picture.alt  # the one dog is alone
-
-
-def test_more_classes_than_markers_are_named_in_place():
-    names = [f"class {index}" for index in range(26)]
-    picture = tsne_picture({"after": points(26)}, list(range(26)), ["ink"] * 26, names, "image features")
-    assert [text.get_text() for text in picture.figure.axes[0].texts] == names
-    assert not picture.figure.legends
 
 
 def test_words_are_those_that_the_font_can_draw():

@@ -1,14 +1,30 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from jsonargparse import dict_to_namespace
 
-from fedvlp.tools.tune.search import Space, spaces_of, trials_of
+from fedvlp.tools.compare.grouping import method_configs
+from fedvlp.tools.sweep.methods import parse_methods
+from fedvlp.tools.sweep.plan import make_sweep
+from fedvlp.tools.tune.search import LEARNING_RATE, Space, automatic_spaces, spaces_of, trials_of
 from fedvlp.utils.errors import UserError
 
-LEARNS = dict_to_namespace({"model": {"init_args": {"prompt_length": 16, "optimizer": {"init_args": {"lr": 0.002}}}}})
+
+def config_of(kind, **options):
+    """A parsed configuration of a method with a learning rate of 0.002."""
+    options["optimizer"] = {"init_args": {"lr": 0.002}}
+    return dict_to_namespace({"model": {"class_path": kind, "init_args": options}})
+
+
+def parsed(models):
+    """The configurations of some methods, as ``fedvlp tune`` parses them."""
+    return parse_methods(make_sweep({"config": "data/folders", "arguments": "--data.root=photos", "models": models}))
+
+
+LEARNS = config_of("own.Method", prompt_length=16)
 RATES = "model.optimizer.lr=0.001,0.01"
 
 
@@ -55,8 +71,52 @@ def test_auto_is_the_learning_rate_around_the_configs():
     assert (space.low, space.high) == pytest.approx((0.0002, 0.02))
 
 
+def test_auto_has_what_the_method_has_and_the_config_switches_on():
+    options = {"kl_weight": 0.8, "train_capacity": None, "eval_capacity": 2.0}
+    spaces = spaces_of(config_of("fedvlp.TRIP", **options), ["auto"])
+    assert [space.option for space in spaces] == [LEARNING_RATE, "model.kl_weight", "model.eval_capacity"]
+    spaces = spaces_of(
+        config_of("fedvlp.PromptFL", kl_weight=0.0, prompt_length=4), ["auto", "model.prompt_length=2,3"]
+    )
+    assert [str(space) for space in spaces] == ["model.optimizer.lr=loguniform(0.0002,0.02)", "model.prompt_length=2,3"]
+
+
+def test_auto_has_a_space_for_every_method_that_learns():
+    for name, config in parsed([*method_configs()]).items():
+        options = [space.option for space in spaces_of(config, ["auto"])]
+        learns = "optimizer" in config.model.init_args
+        assert (LEARNING_RATE in options, len(options) > 1) == (learns, learns), name
+
+
+def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
+    config_of_class = {config["model"]["class_path"]: name for name, config in method_configs().items()}
+    models = []
+    for kind, spaces in automatic_spaces().items():
+        for end in (0, -1):
+            ends = [(space.values or (space.low, space.high))[end] for space in spaces]
+            arguments = [f"--{space.option}={value}" for space, value in zip(spaces, ends, strict=True)]
+            models.append({"label": f"{kind} {end}", "config": config_of_class[kind], "arguments": arguments})
+    assert len(parsed(models)) == len(models)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("TRIPP:\n  - model.kl_weight=0.1,1", "no method TRIPP. Did you mean 'TRIP'"),
+        ("TRIP:\n  - model.kl_weigth=0.1,1", "no option model.kl_weigth. Did you mean 'kl_weight'"),
+        ("TRIP:\n  - model.kl_weight=uniform(1)", "Expected --search"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(content, message, tmp_path, monkeypatch):
+    file = tmp_path / "spaces.yaml"
+    file.write_text(content, encoding="utf-8")
+    monkeypatch.setattr("fedvlp.tools.tune.search.SPACES_FILE", file)
+    with pytest.raises(UserError, match=re.escape(message)):
+        spaces_of(config_of("fedvlp.TRIP", kl_weight=0.8), ["auto"])
+
+
 def test_a_method_that_lacks_an_option_is_tried_once():
-    zero_shot = dict_to_namespace({"model": {"init_args": {"templates": 1}}})
+    zero_shot = dict_to_namespace({"model": {"class_path": "fedvlp.ZeroShotCLIP", "init_args": {"templates": 1}}})
     assert trials_of(spaces_of(zero_shot, ["auto", RATES]), 8, 0) == [()]
     assert [space.option for space in spaces_of(zero_shot, ["trainer.rounds=1,2"])] == ["trainer.rounds"]
 
