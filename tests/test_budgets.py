@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_044,
-    "files": 246,
-    "lines outside tools and sites": 27_730,
+    "lines": 38_643,
+    "files": 250,
+    "lines outside tools and sites": 27_891,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 37_131,
+    "lines of tests": 38_061,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -25,15 +25,15 @@ ROOMS = {  # lines and files of each folder of the library
     "catalog": (400, 2),
     "clip": (3125, 15),
     "commands": (678, 4),
-    "core": (2900, 15),
+    "core": (2954, 16),
     "data": (4800, 22),
     "methods": (7063, 50),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2278, 14),
+    "sites": (2716, 16),
     "testing": (900, 6),
     "tools": (8167, 59),
-    "training": (3840, 25),
+    "training": (3944, 26),
     "utils": (1000, 11),
 }
 

@@ -10,7 +10,7 @@ all agree on who survived: of a survivor its own mask's seed, of a dropout its k
 A sum begins with each site's advert (the paper's round 0); four steps follow (rounds 1 to 4), methods of ``SumSite``.
 
 Departures: masks are of AES in counter mode; all that is signed, derived or encrypted is bound to a tag of what the
-server asked for, so that a server that asks sites for different things, or again for an old round, gets no sum.
+server asked for, so that a server that asks sites for different things, or sends on keys of another sum, gets none.
 """
 
 from __future__ import annotations
