@@ -62,6 +62,7 @@ from fedvlp.federation import Federation as Federation
 from fedvlp.methods import ADAPT as ADAPT
 from fedvlp.methods import BPL as BPL
 from fedvlp.methods import CCST as CCST
+from fedvlp.methods import DPFPL as DPFPL
 from fedvlp.methods import ELCFS as ELCFS
 from fedvlp.methods import HCVP as HCVP
 from fedvlp.methods import IVLP as IVLP

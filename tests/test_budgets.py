@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_643,
-    "files": 250,
-    "lines outside tools and sites": 27_891,
+    "lines": 38_961,
+    "files": 252,
+    "lines outside tools and sites": 28_209,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 38_061,
+    "lines of tests": 38_407,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -27,7 +27,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (678, 4),
     "core": (2954, 16),
     "data": (4800, 22),
-    "methods": (7063, 50),
+    "methods": (7222, 51),
     "results": (880, 5),
     "runs": (1000, 7),
     "sites": (2716, 16),

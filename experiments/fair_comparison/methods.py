@@ -24,6 +24,9 @@ SAME = (
 )
 """What replaces the choices of the methods' own configs."""
 
+WITHOUT_NOISE = ("--trainer.server.aggregation=null", "--model.local_noise_multiplier=0")
+"""What is left of DP-FPL: its low-rank steps."""
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -85,6 +88,7 @@ METHODS = (
     Compared("FedOTP", "fed_otp"),
     Compared("FaST-PT", "fast_pt", steps=STEPS // 3),
     Compared("PromptFolio", "prompt_folio"),
+    Compared("DP-FPL, no noise", "dp_fpl", WITHOUT_NOISE),
     Compared("pFedMoAP", "pfed_moap"),
     Compared("DiPrompT", "diprompt"),
     Compared("TRIP-Lite", "trip_lite", teacher="60 templates"),

@@ -6,6 +6,7 @@ from fedvlp.methods.ccst import CCST
 from fedvlp.methods.cocoop import CoCoOp
 from fedvlp.methods.diprompt import DiPrompT
 from fedvlp.methods.do_prompt import DoPrompt
+from fedvlp.methods.dp_fpl import DPFPL
 from fedvlp.methods.elcfs import ELCFS
 from fedvlp.methods.fast_pt import FaSTPT
 from fedvlp.methods.fed_adg import FedADG
@@ -46,6 +47,7 @@ __all__ = [
     "ADAPT",
     "BPL",
     "CCST",
+    "DPFPL",
     "ELCFS",
     "HCVP",
     "IVLP",

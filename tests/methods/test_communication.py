@@ -11,6 +11,7 @@ from fedvlp.core.state import Client, ServerState, numel, select
 from fedvlp.methods import (
     ADAPT,
     BPL,
+    DPFPL,
     IVLP,
     PLAN,
     PLOT,
@@ -53,6 +54,7 @@ TOWER = 86_192_640
         (lambda clip: BPL(CLASSES, clip), 3_072),
         (lambda clip: BPL(CLASSES, clip, conditional=True), 659_456),
         (lambda clip: CoCoOp(CLASSES, clip), 35_360),
+        (lambda clip: DPFPL(CLASSES, clip), 8_192),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), 40_960),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip, upload_query=False), 32_768),
         (lambda clip: FedAPT(CLASSES, DOMAINS, clip), 7 * 16 * 512 + 512 * 3),

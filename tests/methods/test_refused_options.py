@@ -11,6 +11,7 @@ from fedvlp.clip import CLIPSpec
 from fedvlp.methods import (
     ADAPT,
     CCST,
+    DPFPL,
     ELCFS,
     PLAN,
     PLOT,
@@ -53,6 +54,7 @@ RESNET = CLIPSpec("RN50", "random")
         (DiPrompT, {"prompt_length": 3}, "prompt_length of at least 4"),
         (DiPrompT, {"without": ("global_prompt", "domain_prompts")}, "not both"),
         (DiPrompT, {"without": ("lmse",)}, "parts of DiPrompT"),
+        (DPFPL, {"rank": 17}, "rank of at most 16"),
         (ELCFS, {"frequency": 32}, "no frequency"),
         (FedLoRA, {"clip": RESNET}, "ModifiedResNet has others"),
         (FedMaPLe, {"depth": 9}, r"depth in \[1, 3\]"),

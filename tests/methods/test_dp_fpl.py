@@ -1,0 +1,164 @@
+"""DP-FPL's two gradients by projectors, that noise and lengths are what they are called, and what a round sends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from fedvlp.methods import DPFPL, PromptFL
+from fedvlp.methods.dp_fpl import clipped, factor_gradients, local_gradient
+from fedvlp.training.privacy_accounting import PrivacyAccount
+from fedvlp.utils.config_files import configs_folder
+from tests.helpers.documents import ROOT, Document
+from tests.helpers.slow import unit
+
+CLASSES = ["red circle", "star", "big square"]
+LABELS = torch.tensor([2, 0, 1, 2])
+LENGTH = 5
+
+
+def make(clip, **options):
+    torch.manual_seed(5)
+    options = {"local_noise_multiplier": 0.0, "rank": 2, **options}
+    return DPFPL(CLASSES, clip, prompt_length=LENGTH, **options)
+
+
+def drawn(*shape):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def slow_loss(module, images, prompt):
+    """The cross-entropy of the images, one after another."""
+    texts = [unit(text) for text in module.text(prompt)]
+    loss = 0
+    for feature, label in zip(module.clip.encode_image(images), LABELS.tolist(), strict=True):
+        scores = torch.stack([module.clip.logit_scale * (unit(feature) * text).sum() for text in texts])
+        loss = loss - scores.log_softmax(0)[label] / len(LABELS)
+    return loss
+
+
+def projector(columns):
+    return columns @ np.linalg.pinv(columns)
+
+
+def slow_local_gradient(gradient, local, start, max_norm):
+    """Eq. 4 with the projectors on what u and v span, which no choice of orthonormal columns changes."""
+    of_left = projector(local @ start)
+    of_right = projector(local.T @ local @ start)
+    along_right = gradient @ of_right
+    along_right = along_right * min(1, max_norm / np.linalg.norm(along_right))
+    along_left = of_left @ gradient
+    along_left = along_left * min(1, max_norm / np.linalg.norm(along_left))
+    return along_right + along_left - of_left @ along_right
+
+
+@pytest.mark.parametrize("share", [2.0, 0.5, 0.05])
+def test_gradients_are_those_of_the_paper(clip, images, share):
+    """With a limit that nothing reaches, and with two that shorten."""
+    module = make(clip)
+    prompt = (module.global_prompt + module.local_prompt).detach().requires_grad_()
+    expected = slow_loss(module, images, prompt)
+    (gradient,) = torch.autograd.grad(expected, prompt)
+    module.clip_norm = share * gradient.norm().item()
+    torch.manual_seed(9)
+    loss = module.training_step((images, LABELS), 0)
+    loss.backward()
+    torch.manual_seed(9)
+    start = torch.randn(module.clip.text_width, module.rank).numpy().astype(np.float64)
+    local = module.local_prompt.detach().numpy().astype(np.float64)
+    of_own = slow_local_gradient(gradient.numpy().astype(np.float64), local, start, module.clip_norm)
+    bound = 1e-5 * gradient.abs().max().clamp_min(1.0).item()
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(module.local_prompt.grad, torch.tensor(of_own).float(), atol=bound, rtol=1e-4)
+    torch.testing.assert_close(module.global_prompt.grad, min(1, share) * gradient, atol=bound, rtol=1e-4)
+
+
+def test_with_all_ranks_both_prompts_get_promptfls_gradient(clip, images):
+    module = make(clip, rank=LENGTH, clip_norm=1e6)
+    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
+    with torch.no_grad():
+        plain.prompt.copy_(module.global_prompt + module.local_prompt)
+    for each in (module, plain):
+        each.training_step((images, LABELS), 0).backward()
+    bound = 1e-5 * plain.prompt.grad.abs().max().clamp_min(1.0).item()
+    for prompt in (module.global_prompt, module.local_prompt):
+        torch.testing.assert_close(prompt.grad, plain.prompt.grad, atol=bound, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_without_noise_the_local_gradient_is_a_projection(rank):
+    """What is taken off is orthogonal to what is left; with a plus in Eq. 4 it is not."""
+    gradient, local = drawn(2, LENGTH, 16)
+    kept = local_gradient(gradient, local, rank, 1e6, 0.0)
+    assert (kept * (gradient - kept)).sum().abs() < 1e-9
+    assert 0.1 < kept.norm() / gradient.norm() < 0.95
+
+
+def test_a_prompt_of_low_rank_leaves_nothing_to_chance():
+    """All draws of the power iteration find its directions."""
+    gradient = drawn(LENGTH, 16)
+    local = drawn(LENGTH, 2) @ drawn(2, 16)
+    once, again = (local_gradient(gradient, local, 2, 1e6, 0.0) for _ in range(2))
+    torch.testing.assert_close(once, again)
+    other = drawn(2, LENGTH, 16)[1]
+    assert not torch.allclose(
+        local_gradient(gradient, other, 2, 1e6, 0.0), local_gradient(gradient, other, 2, 1e6, 0.0)
+    )
+
+
+def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():
+    left = torch.linalg.qr(drawn(60, 20)).Q
+    right = torch.linalg.qr(drawn(80, 20)).Q.mT
+    gradient = drawn(60, 80)
+    exact = factor_gradients(gradient, left, right, 0.25, 0.0)
+    assert [each.norm().item() for each in exact] == pytest.approx([0.25, 0.25])
+    torch.manual_seed(0)
+    noise = [one - other for one, other in zip(factor_gradients(gradient, left, right, 0.25, 3.0), exact, strict=True)]
+    assert [each.std().item() for each in noise] == pytest.approx([3.0, 3.0], rel=0.05)
+    assert abs(torch.corrcoef(torch.stack([noise[0].flatten(), noise[1].flatten()[:1200]]))[0, 1]) < 0.1
+    short = drawn(2, 3)
+    assert torch.equal(clipped(short, 1e3), short)
+    assert not clipped(torch.zeros(2, 3), 1e3).any()
+
+
+def test_noise_moves_the_local_prompt_alone(clip, images):
+    quiet, noisy = make(clip), make(clip, local_noise_multiplier=0.5)
+    for each in (quiet, noisy):
+        each.training_step((images, LABELS), 0).backward()
+    assert torch.equal(quiet.global_prompt.grad, noisy.global_prompt.grad)
+    assert (quiet.local_prompt.grad - noisy.local_prompt.grad).norm() > 10
+
+
+def test_the_server_shortens_by_what_one_step_can_move():
+    config = yaml.safe_load((configs_folder() / "methods" / "dp_fpl.yaml").read_text())
+    method = config["model"]["init_args"]
+    server = config["trainer"]["server"]["aggregation"]["init_args"]
+    assert config["trainer"]["local"]["steps"] == 1
+    assert server["clip_norm"] == pytest.approx(method["optimizer"]["init_args"]["lr"] * method["clip_norm"])
+
+
+def test_the_card_says_what_the_accountant_counts():
+    """Of one noised gradient a round for the shared prompt, two for a client's own, and three for both."""
+    table = (
+        Document(ROOT / "docs" / "methods" / "dp_fpl.md").text.partition("## What is private")[2].partition("## ")[0]
+    )
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| 0")]
+    assert len(rows) == 5
+    for claimed, multiplier, *counted in rows:
+        noise = float(multiplier)
+        assert noise == pytest.approx((100 * np.log(1e5)) ** 0.5 / float(claimed) / 32, rel=0.01)
+        for gradients, epsilon in enumerate(counted, start=1):
+            account = PrivacyAccount((noise,) * gradients, 10, 10, 1e-5, repeats=False)
+            assert account.epsilon(100) == pytest.approx(float(epsilon), rel=0.01)
+
+
+def test_the_shared_prompt_stands_alone(clip, images):
+    method = make(clip)
+    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
+    with torch.no_grad():
+        plain.prompt.copy_(method.global_prompt)
+        with method.shared_part_alone():
+            torch.testing.assert_close(method(images), plain(images))
+    assert not torch.allclose(method(images), plain(images), atol=1e-2)
