@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_961,
-    "files": 252,
-    "lines outside tools and sites": 28_209,
+    "lines": 38_802,
+    "files": 251,
+    "lines outside tools and sites": 28_050,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 16,
     "groups of trainer options": 4,
-    "lines of tests": 38_407,
+    "lines of tests": 38_229,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
