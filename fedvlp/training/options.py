@@ -93,7 +93,6 @@ class ConfiguredRun(RunView):
     server: Server
     clients: Clients
     seed: int
-    patience: int | None
     precision: str
 
 
