@@ -54,7 +54,6 @@ class Federation(ConfiguredRun):
         seed: Fixes every random draw. The command line takes it from ``seed_everything``.
         name: Name of the run; made of method, data and held-out domains if not given.
         evaluate_every: Evaluate after every so many rounds, and after the last.
-        patience: Stop after so many evaluations without a better mean source validation accuracy; never if not given.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
         precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32. ``bf16-mixed``
@@ -84,7 +83,6 @@ class Federation(ConfiguredRun):
         seed: Seed = 0,
         name: str | None = None,
         evaluate_every: PositiveInt = 1,
-        patience: PositiveInt | None = None,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
         precision: setup.Precision = "32-true",
@@ -101,7 +99,6 @@ class Federation(ConfiguredRun):
         # The command line has checked the ranges; a caller in Python has not.
         check_range("rounds", rounds, NonNegativeInt)
         check_range("evaluate_every", evaluate_every, PositiveInt)
-        check_range("patience", patience, PositiveInt)
         check_range("seed", seed, Seed)
         for group in (server, clients, runtime):
             check_ranges(group)
@@ -119,7 +116,6 @@ class Federation(ConfiguredRun):
         self.seed = seed
         self.name = name
         self.evaluate_every = evaluate_every
-        self.patience = patience
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
@@ -302,7 +298,7 @@ class Federation(ConfiguredRun):
         clients = datamodule.clients
         phases = with_aggregation(check_phases(model), self.server.aggregation, clients, cohort_size, self.seed)
         privacy_account(phases, len(clients), cohort_size, self.fabric.world_size)
-        setup.check_data(datamodule, cohort_size, self.patience)
+        setup.check_data(datamodule, cohort_size)
         check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
         for phase in phases:
             phase.strategy.check(clients)

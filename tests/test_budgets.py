@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_203,
-    "files": 247,
-    "lines outside tools and sites": 27_889,
+    "lines": 38_340,
+    "files": 248,
+    "lines outside tools and sites": 27_878,
     "folders": 14,
     "floors of modules": 20,
-    "trainer options": 16,
+    "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_299,
+    "lines of tests": 37_485,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -30,10 +30,10 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (7222, 51),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2278, 14),
+    "sites": (2473, 15),
     "testing": (900, 6),
-    "tools": (8167, 59),
-    "training": (3840, 25),
+    "tools": (8120, 59),
+    "training": (3833, 25),
     "utils": (1000, 11),
 }
 

@@ -139,7 +139,7 @@ def test_missing_checkpoint(tmp_path):
         federation(tmp_path).fit(Linear(), Points(), ckpt_path=str(tmp_path / "gone.safetensors"))
 
 
-@pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "patience", "num_threads"])
+@pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "num_threads"])
 def test_counts_below_one_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=option):
         federation(tmp_path, **{option: 0})

@@ -52,9 +52,15 @@ def run_site(arguments: Sequence[str]) -> int:
 
 
 def run_deploy(arguments: Sequence[str]) -> int:
-    """Writes a Flower app that trains a config, prints its files, and returns the exit code."""
+    """Writes a Flower app that trains a config, and prints its files; or checks an end. Returns the exit code."""
+    if arguments[:1] == ["check"] and find_spec("flwr") is not None:
+        from fedvlp.sites.flower.check import run_check
+
+        return run_check(arguments[1:])
     parser = argparse.ArgumentParser("fedvlp deploy", description="Train on real sites with Flower.")
-    init = parser.add_subparsers(dest="command", required=True).add_parser(
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="try what a site and its server need of each other")
+    init = commands.add_parser(
         "init",
         help="write a Flower app",
         description="Write a Flower app that trains a config. Takes --config and dotted options as `fedvlp fit` does.",
@@ -62,7 +68,7 @@ def run_deploy(arguments: Sequence[str]) -> int:
     )
     init.add_argument("folder", type=Path, metavar="DIR", help="the app's folder: new or empty")
     options, of_config = parser.parse_known_args(arguments)
-    # Nothing here needs Flower, but an app that nobody can run is no help.
+    # Nothing else here needs Flower, but an app that nobody can run is no help.
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     method, config = parsed_config(of_config)

@@ -23,7 +23,7 @@ from fedvlp.training.round import Run, run_round
 from fedvlp.training.task import PhaseSetup, validation_splits
 from fedvlp.utils.memory import freed_memory_kept
 
-RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "patience", "server", "clients")
+RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "server", "clients")
 """Options that a resumed run may change, but that are equal on all processes."""
 
 
@@ -171,14 +171,9 @@ class FitLoop:
         return server
 
     def _is_stopped(self) -> bool:
-        """Whether a callback ends the run here, or no better evaluation for ``patience`` of them."""
-        run = self.run
-        history = run.run_state.history
-        if run.should_stop and (not history or _is_measured(history[-1])):
-            return True
-        # From the history alone, so that a resumed run stops where an unbroken one does.
-        scores = [metrics["validation"] for metrics in history if "validation" in metrics]
-        return run.patience is not None and bool(scores) and len(scores) > scores.index(max(scores)) + run.patience
+        """Whether a callback ends the run here."""
+        history = self.run.run_state.history
+        return self.run.should_stop and (not history or _is_measured(history[-1]))
 
     def _finish(self) -> None:
         """Ends the run: the method then holds what is deployed."""

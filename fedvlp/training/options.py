@@ -90,7 +90,6 @@ class ConfiguredRun(RunView):
     server: Server
     clients: Clients
     seed: int
-    patience: int | None
     precision: str
 
 

@@ -32,7 +32,7 @@ def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(deploy, "find_spec", lambda name: object())
     (tmp_path / "sites.yaml").write_text(YAML[1], encoding="utf-8")
-    (words,) = PAGE.commands("deploy")
+    (words,) = PAGE.commands("init")
     assert main(words[1:]) == 0
     config = yaml.safe_load((tmp_path / "skin" / "config.yaml").read_text(encoding="utf-8"))
     assert config["data"]["init_args"]["sites"] == ["north", "south", "west"]

@@ -22,6 +22,7 @@ PARSED_ALONE = {
     "--config centralised": "tests/methods trains with it",
     "--config methods/fine_tuning": "tests/methods trains it",
     "cost --config": "test_pages.py runs it",
+    "deploy check": "tests/sites/flower checks a server",
     "deploy init": "test_sites.py writes the app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain prompts.safetensors": "a run's folder is explained",
@@ -122,5 +123,5 @@ def run(words: list[str], desk: Desk) -> int:
         end = given.index("--") if "--" in given else len(given)
         given = [*given[:end], "--dry_run", *given[end:]]
     if given[0] == "explain":
-        given = [*given, "--num_images=1", "--most_points=40"]
+        given = [*given, "--num_images=1"]
     return cli.main(given)

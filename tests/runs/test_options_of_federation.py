@@ -37,7 +37,6 @@ VALUES = {
     "steps": 5,
     "schedule": ExponentialDecay(0.75),
     "cohort_size": 2,
-    "patience": 7,
     "accelerator": "cpu",
     "devices": 1,
     "min_clients": 2,
@@ -58,7 +57,6 @@ VALUES = {
 MAY_DIFFER = {
     "rounds": "a run may go on for more",
     "evaluate_every": "says when results are measured, and changes none",
-    "patience": "says when a run ends",
     "accelerator": "a run may move to another machine; results differ by rounding",
     "devices": "as accelerator",
     "num_nodes": "as accelerator",

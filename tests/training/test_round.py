@@ -120,32 +120,6 @@ def test_metrics_over_clients_leave_out_those_that_did_not_log_them():
     assert len(local_metrics(updates, by_client=True)) == 5
 
 
-@pytest.mark.parametrize(
-    ("scores", "patience", "rounds_run"),
-    [
-        ([50.0, 60.0, 55.0, 60.0, 40.0, 99.0], 3, 5),  # equal is no better
-        ([50.0, 60.0, 55.0, 61.0, 40.0, 30.0, 99.0], 2, 6),
-        ([70.0, 60.0, 99.0], 1, 2),
-        ([10.0, 20.0, 15.0, 30.0, 25.0], 2, 5),
-        ([10.0, 5.0, 4.0], None, 3),
-    ],
-)
-def test_patience_counts_evaluations_since_the_best(tmp_path, monkeypatch, scores, patience, rounds_run):
-    run = federation(tmp_path, rounds=len(scores), patience=patience, default_callbacks=False)
-    left = iter(scores)
-    monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(left)})
-    run.fit(Linear(), Points())
-    assert [row["validation"] for row in run.run_state.history] == scores[:rounds_run]
-
-
-def test_patience_counts_evaluations_and_not_rounds(tmp_path, monkeypatch):
-    run = federation(tmp_path, rounds=20, patience=2, evaluate_every=3, default_callbacks=False)
-    left = iter([50.0, 40.0, 30.0, 99.0, 99.0, 99.0, 99.0])
-    monkeypatch.setattr(run, "evaluate", lambda *state: {"validation": next(left)})
-    run.fit(Linear(), Points())
-    assert len(run.run_state.history) == 9
-
-
 class Averaged(Linear):
     """Deploys an average over rounds, and sends the newest weight."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,8 +27,6 @@ from fedvlp.utils.seeding import derive_seed
 
 START_DEVIATION = 0.1
 """Of the pixels from which an attack starts, in standard deviations of CLIP's normalised pixels."""
-GUESS_STEPS = 15
-"""Of the optimizer for each class, where the class is guessed."""
 SOURCES = ("prompts", "full model", "full model, closed form")
 """From what images are recovered; all other sources are baselines."""
 MEASURES = ("mse", "psnr", "ssim", "feature_cosine")
@@ -44,14 +42,12 @@ class Recovered:
         source: one of ``SOURCES``, or a baseline.
         images: in the target's order.
         distance: of its gradient from the one sent; None where none was searched for.
-        labels: the guessed classes; None where they were known.
         scores: similarity of each image to the true one.
     """
 
     source: str
     images: Float[Tensor, "B 3 V V"]
     distance: float | None = None
-    labels: list[int] | None = None
     scores: Sequence[dict[str, float]] = ()
 
 
@@ -229,33 +225,10 @@ def _attack(
             f"The gradient of the {source} has the length {length:g}, so there is nothing to invert. Pass another "
             "--inversion.phase, or a trained method whose loss is finite."
         )
-
-    def invert_as(labels: Tensor, steps: int) -> tuple[Tensor, float]:
-        gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
-        bounds = _pixel_bounds(module.clip, start)
-        return invert(gradient_of, gradient, start, bounds, replace(options, steps=steps))
-
-    # One label for all images: only a gradient of one image is guessed.
-    guessed = None
-    if options.labels == "guessed":
-        # Distances part early, and every class costs an attack.
-        steps = min(options.steps, GUESS_STEPS)
-        num_classes = len(module.hparams["class_names"])
-        guess = guess_label(lambda label: invert_as(torch.full_like(labels, label), steps)[1], num_classes)
-        guessed = [guess]
-        labels = torch.full_like(labels, guess)
-    recovered, distance = invert_as(labels, options.steps)
-    return Recovered(source, recovered, distance, guessed), gradient
-
-
-def guess_label(distance_as: Callable[[int], float], num_classes: int) -> int:
-    """Returns the class as which an image comes nearest to the gradient, after a few steps for each class.
-
-    In place of the rule of Zhao et al. ("iDLG", 2020, arXiv 2001.02610), which reads the class from the signs of the
-    last layer's gradient: prompts have no row for each class.
-    """
-    distances = [distance_as(label) for label in range(num_classes)]
-    return distances.index(min(distances))
+    # The attacker knows the classes.
+    gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
+    recovered, distance = invert(gradient_of, gradient, start, _pixel_bounds(module.clip, start), options)
+    return Recovered(source, recovered, distance), gradient
 
 
 def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:

@@ -103,7 +103,6 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
                     "client": client.name,
                     "class": run.class_names[image.label],
                     "source": recovered.source,
-                    "guessed_class": recovered.labels and run.class_names[recovered.labels[index]],
                     "gradient_distance": recovered.distance,
                 }
                 rows.append(row | recovered.scores[index])
@@ -191,13 +190,6 @@ def _inversion_table(facts: Mapping[str, Any]) -> str:
     lines = [text_table(cells)]
     if not facts["sent"]:
         lines.append(f"In phase {facts['phase']!r} clients send nothing, so there is no gradient of prompts to invert.")
-    # Baselines guess no class.
-    guesses: dict[str, list[bool]] = {}
-    for row in rows:
-        if row["guessed_class"] is not None:
-            guesses.setdefault(row["source"], []).append(row["guessed_class"] == row["class"])
-    for source, are_right in guesses.items():
-        lines.append(f"class guessed from the gradient of the {source}: right for {sum(are_right)} of {len(are_right)}")
     return "\n".join(lines)
 
 

@@ -34,7 +34,6 @@ class AuditCLI(TrainedRunCLI):
         """Checks the options before anything is loaded."""
         super().before_instantiate_classes()
         config = self.config
-        InversionOptions(**vars(config.inversion))  # refuses options that do not go together
         if config.output is not None and Path(config.output).is_file():
             raise UserError(f"Expected --output to be a folder; {config.output} is a file.")
         # The images themselves are looked at, not what a pass over them makes of them.

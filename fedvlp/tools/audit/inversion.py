@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, PositiveInt
 
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
@@ -48,7 +47,6 @@ class InversionOptions:
         step_size: Its first step size, in standard deviations of CLIP's normalised pixels.
         distance: How gradients are compared: the ``cosine`` of Geiping et al., or DLG's ``squared`` distance.
         total_variation: Weight alpha of the images' total variation, at least 0; DLG has none.
-        labels: Whether the classes are ``known`` to the attacker, or ``guessed`` from the gradient of one image.
         phase: Phase of the method's round whose gradient is inverted; the first that sends something if not given.
     """
 
@@ -58,16 +56,7 @@ class InversionOptions:
     step_size: PositiveFloat = 0.1
     distance: Distance = "cosine"
     total_variation: NonNegativeFloat = 0.3
-    labels: Literal["known", "guessed"] = "known"
     phase: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuses what does not go together."""
-        if self.labels == "guessed" and self.images > 1:
-            raise UserError(
-                f"The class is guessed from the gradient of 1 image, got inversion.images {self.images}. "
-                "Pass --inversion.images 1 or --inversion.labels known."
-            )
 
 
 def invert(

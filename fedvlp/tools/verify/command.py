@@ -22,7 +22,7 @@ from fedvlp.utils.ranges import NonNegativeFloat
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
 """What an entry is; a run's folder is one, and so is what ``fedvlp push --output`` writes."""
 OF_TRAINER = (
-    *("rounds", "seed", "precision", "deterministic", "evaluate_every", "patience"),
+    *("rounds", "seed", "precision", "deterministic", "evaluate_every"),
     *("local", "server", "clients"),
 )
 """Options of the trainer that a result depends on; others say where it ran and what wrote about it."""

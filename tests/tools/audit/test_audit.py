@@ -12,7 +12,6 @@ import torch.nn.functional as F
 
 from fedvlp.methods import PLAN, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.tools.audit import InversionOptions, MembershipOptions, audit, audit_table, write_audit
-from fedvlp.tools.audit.attack import guess_label
 from fedvlp.tools.audit.membership import measure_membership
 from fedvlp.tools.trained_run import read_pixels, training_images
 from fedvlp.utils.errors import UserError
@@ -25,7 +24,7 @@ SCHEMA = {
     "inversion": {"options", "phase", "sent", "picture", "mean", "images"},
     "membership": {"options", "others", "model", "clients", "all"},
 }
-IMAGE = {"image", "client", "class", "source", "guessed_class", "gradient_distance", *LIKENESS}
+IMAGE = {"image", "client", "class", "source", "gradient_distance", *LIKENESS}
 RESULT = {"name", "members", "others", "member_loss", "other_loss", "auc", "low", "high"}
 
 
@@ -85,17 +84,6 @@ def test_several_images_of_a_gradient_are_put_in_their_order(audited):
     assert facts["sent"].keys() == {"pool.own.text", "pool.own.visual"}
     assert list(facts["mean"]) == ["prompts", "full model", "same class", "grey", "noise"]
     assert len(facts["images"]) == 5 * 3
-
-
-def test_the_class_is_guessed_by_the_least_distance(audited):
-    distances = [0.4, 0.3, 0.1, 0.2]
-    assert guess_label(distances.__getitem__, 4) == 2
-    options = replace(INVERSION, labels="guessed")
-    facts = audit(audited(PromptFL, prompt_length=2), ["inversion"], options)[0]
-    guesses = {row["source"]: row["guessed_class"] for row in facts["inversion"]["images"]}
-    assert guesses["prompts"] in ("circle", "square", "star")
-    assert guesses["noise"] is None
-    assert "class guessed from the gradient of the prompts: right for" in audit_table(facts)
 
 
 def image_loss(run, images):

@@ -71,7 +71,6 @@ def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, mo
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--inversion.images=2", "--inversion.labels=guessed"], "The class is guessed from the gradient of 1 image"),
         (["--what=membership,words"], "Expected --what of inversion, membership, with"),
         (["--ckpt_path=last"], "audit needs a run"),
         (["--ckpt_path=nowhere"], "No file"),
