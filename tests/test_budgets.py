@@ -9,19 +9,19 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_145,
+    "lines": 38_132,
     "files": 247,
-    "lines outside tools and sites": 27_878,
+    "lines outside tools and sites": 27_865,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_253,
+    "lines of tests": 37_251,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
-    "callbacks": (875, 7),
+    "callbacks": (862, 7),
     "catalog": (400, 2),
     "clip": (3125, 15),
     "commands": (678, 4),
