@@ -71,7 +71,7 @@ COMMANDS = (
     Command("export", "tools.export.command:run_export", "Write a trained method as ONNX or torch.export."),
     Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),
     Command("cost", "tools.cost.command:run_cost", "Print what methods send, without training."),
-    Command("deploy", "sites.commands:run_deploy", "Write a Flower app that trains a config on real sites."),
+    Command("deploy", "sites.commands:run_deploy", "Write a Flower app for real sites, or check one end."),
     Command("status", "tools.status:run_status", "Show whether a run is running, finished or dead."),
     Command("doctor", "tools.doctor:run_doctor", "Show what this machine has, and test whether it trains."),
     Command("data", "tools.data:run_data", "List, download and check the field's data sets."),

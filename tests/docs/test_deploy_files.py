@@ -1,0 +1,68 @@
+"""Units and compose files start what the page says, without rights that it does not need."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from textwrap import indent
+
+import pytest
+import yaml
+
+from tests.helpers.documents import ROOT, Document
+
+FOLDER = ROOT / "docs" / "deploy"
+UNITS = sorted(FOLDER.glob("*.service"))
+SITE = "fedvlp-site.service"
+SERVICES = {
+    name: service
+    for path in FOLDER.glob("*.compose.yaml")
+    for name, service in yaml.safe_load(path.read_text(encoding="utf-8"))["services"].items()
+}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_runs_without_rights_and_is_started_again(path, tmp_path):
+    unit = ConfigParser(strict=False, interpolation=None, delimiters="=")
+    unit.read_string(path.read_text(encoding="utf-8"))
+    service = unit["Service"]
+    assert service["User"] == "federation"
+    assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("always", "0")
+    assert (service["ProtectSystem"], service["StateDirectory"]) == ("strict", "fedvlp")
+    assert not {"readwritepaths", "ambientcapabilities"} & set(service)
+    assert "--host 127.0.0.1" in service["ExecStart"]
+    if shutil.which("systemd-analyze"):
+        there = tmp_path / path.name
+        there.write_text(re.sub(r"/opt/fedvlp/bin/\S+", sys.executable, path.read_text(encoding="utf-8")))
+        verified = subprocess.run(["systemd-analyze", "verify", there], capture_output=True, text=True)
+        assert (verified.returncode, verified.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["superlink", "proxy", "site"])
+def test_a_container_runs_without_rights_and_is_started_again(name):
+    service = SERVICES[name]
+    assert service["user"] == "1000:1000"
+    assert service["read_only"] is True
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert (service["restart"], service["tmpfs"]) == ("always", ["/tmp"])
+    written = [volume for volume in service["volumes"] if not volume.endswith(":ro")]
+    assert written == {"superlink": ["./state:/state"], "proxy": [], "site": ["./home:/home/site"]}[name]
+    # The proxy's port, in a network that it has from the SuperLink; a site has none.
+    assert service.get("ports", []) == (["8443:8443"] if name == "superlink" else [])
+
+
+def test_unit_and_container_start_a_site_alike():
+    unit = (FOLDER / SITE).read_text(encoding="utf-8").replace("\\\n", " ")
+    words = shlex.split(re.search(r"^ExecStart=(.*)$", unit, re.MULTILINE).group(1))
+    service = SERVICES["site"]
+    assert words[1:3] == service["entrypoint"][1:]
+    assert words[3::2] == [option.partition("=")[0] for option in service["command"]]
+
+
+def test_the_proxy_is_that_of_the_page():
+    (block,) = Document(ROOT / "docs" / "sites.md").blocks("nginx")
+    assert indent(block, "    ") in (FOLDER / "nginx.conf").read_text(encoding="utf-8")
