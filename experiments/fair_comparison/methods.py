@@ -105,6 +105,7 @@ METHODS = (
     Compared("FedLoRA", "fed_lora"),
     Compared("FedPR", "fed_pr"),
     Compared("pFedPG", "pfed_pg"),
+    Compared("pFedMMA", "pfed_mma"),
     Compared("FedMVP", "fed_mvp"),
     Compared("Fed-DPT", "fed_dpt"),
     Compared("ADAPT", "adapt"),

@@ -5,8 +5,9 @@ First the masks: which tokens of a row see which, chunk by chunk, and attention 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +22,9 @@ from fedvlp.utils.errors import UserError
 
 Between = Callable[[Tensor], Tensor]
 """Changes tokens [sequences, length, width] between two blocks, for example by replacing those of a prompt."""
+
+Branch = Callable[[Tensor], Tensor]
+"""Makes of tokens [sequences, tokens, width], as attention reads them, what is added to the block's output."""
 
 Heads = Float[Tensor, "sequences heads tokens head"]
 """Queries, keys or values."""
@@ -194,6 +198,7 @@ class Blocks:
 
     def __init__(self, transformer: Any) -> None:
         self._transformer = transformer
+        self._branches: Mapping[int, Branch] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -228,13 +233,12 @@ class Blocks:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
         block = self._blocks[index]
         if is_standard_block(block):
-            return self._run_block(block, hidden, mask)
+            return self._with_branch(index, hidden, self._run_block(block, hidden, mask))
         # In image towers, whose blocks may be of another kind still, all tokens see each other.
         options: dict[str, Tensor] = {}
         if isinstance(mask, SequenceMask):
             options["attn_mask"] = mask.of_heads(hidden.shape[0], cast(Any, block).attn.num_heads)
-        output: Tensor = block(hidden, **options)
-        return output
+        return self._with_branch(index, hidden, block(hidden, **options))
 
     def run_before_last(
         self, hidden: Float[Tensor, "sequences length width"], between: Sequence[Between] = (), mask: Mask | None = None
@@ -258,7 +262,7 @@ class Blocks:
         last = self._blocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden)[:, indices]
-        return self._run_block(last, hidden, mask, indices)
+        return self._with_branch(len(self) - 1, hidden, self._run_block(last, hidden, mask, indices), indices)
 
     def last_scores(
         self,
@@ -284,6 +288,11 @@ class Blocks:
         products: Tensor = torch.einsum("sw,skw->sk", q, k)  # the sum over heads of each head's product
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
+    def attention_inputs(self, index: int, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Returns what the attention of the block of this index reads of tokens, normalised in most kinds of blocks."""
+        inputs: Tensor = self._blocks[index].ln_1(hidden)
+        return inputs
+
     def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
         """Returns queries, keys and values of a block's attention, of what goes into it."""
         attention = self._blocks[index].attn
@@ -305,10 +314,33 @@ class Blocks:
     def _blocks(self) -> Any:
         return self._transformer.resblocks
 
+    def _with_branch(self, index: int, hidden: Tensor, output: Tensor, indices: Tensor | None = None) -> Tensor:
+        """Returns a block's output, for some tokens or all, with what runs beside the block, of what went into it."""
+        branch = self._branches.get(index)
+        if branch is None:
+            return output
+        chosen = hidden if indices is None else hidden[:, indices]
+        return output + branch(self.attention_inputs(index, chosen))
+
     def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
         # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
         with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
             return run_block(block, hidden, mask, indices)
+
+
+def with_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
+    """Returns a tower's blocks with branches beside some, by index from 0; a tower of this name without any is refused.
+
+    Weights are shared. Beside the last block only those tokens pass that are read.
+    """
+    if blocks is None:
+        raise UserError(
+            f"Branches run beside the blocks of ViTs and of open_clip's own text towers, but this model's {tower} has "
+            "others. Choose another --model.clip.name, for example ViT-B-16."
+        )
+    branched = copy(blocks)
+    branched._branches = branches
+    return branched
 
 
 def check_depth(depth: int, blocks: int, tower: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedvlp.clip.blocks import Between, Blocks, is_standard_block
+from fedvlp.clip.blocks import Between, Blocks, Branch, is_standard_block, with_branches
 from fedvlp.clip.timm_blocks import TimmBlocks, pool_scores
 from fedvlp.utils.errors import UserError
 
@@ -93,6 +94,12 @@ class ImageTower:
             f"Single image tokens have joint features in {_VITS} alone, but this image tower is {self.kind}. "
             "Choose another --model.clip.name, for example ViT-B-16."
         )
+
+    def beside(self, branches: Mapping[int, Branch]) -> ImageTower:
+        """Returns this tower with branches beside its blocks, refused if it has none: `with_branches`."""
+        tower = copy(self)
+        tower.blocks = with_branches(self.blocks, branches, self.kind)
+        return tower
 
     def for_prompts(self) -> VisionTransformerTower:
         """Returns this tower, refused unless it is a ViT."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from functools import partial
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from open_clip.hf_model import HFTextEncoder
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import Between, Blocks, Mask, SequenceMask, is_standard_block
+from fedvlp.clip.blocks import Between, Blocks, Branch, Mask, SequenceMask, is_standard_block, with_branches
 from fedvlp.clip.tokens import TokenLayout
 
 
@@ -56,6 +57,12 @@ class TextTower(ABC):
         """Returns token embeddings, without positions."""
         embeddings: Tensor = self.embedding(ids)
         return embeddings
+
+    def beside(self, branches: Mapping[int, Branch]) -> TextTower:
+        """Returns this tower with branches beside its blocks, refused if it has none: `with_branches`."""
+        tower = copy(self)
+        tower.blocks = with_branches(self.blocks, branches, "text tower")
+        return tower
 
     def reads_end(self, ids: Sequence[int]) -> bool:
         """Whether a sequence's feature is that of its last token, on which nothing behind it has an effect."""

@@ -43,8 +43,8 @@ class TimmBlocks(Blocks):
         """Returns the output of the block of this index, from 0; all tokens see each other."""
         # timm's own attention leaves out the first tokens.
         rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
-        output: Tensor = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
-        return output
+        output = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
+        return self._with_branch(index, hidden, output)
 
     def run_last(
         self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
@@ -59,11 +59,16 @@ class TimmBlocks(Blocks):
         keys: Int[Tensor, "keys"],
     ) -> Float[Tensor, "sequences keys"]:
         """Returns the last block's scores, as `Blocks.last_scores` does."""
-        last = self._blocks[-1]
-        # Blocks of these kinds normalise what attention puts out, and not what goes in.
-        is_normalised_after = isinstance(last, (EvaBlockPostNorm, ResPostBlock))
-        query, key, _ = self.heads(len(self) - 1, hidden if is_normalised_after else last.norm1(hidden))
+        last = len(self) - 1
+        query, key, _ = self.heads(last, self.attention_inputs(last, hidden))
         return mean_scores(query[:, :, queries].mean(dim=2), key[:, :, keys])
+
+    def attention_inputs(self, index: int, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Returns what the attention of the block of this index reads of tokens."""
+        block = self._blocks[index]
+        # Blocks of these kinds normalise what attention puts out, and not what goes in.
+        inputs: Tensor = hidden if isinstance(block, (EvaBlockPostNorm, ResPostBlock)) else block.norm1(hidden)
+        return inputs
 
     def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
         """Returns queries, keys and values of a block's attention, normalised and rotated, of what goes into it."""

@@ -29,6 +29,7 @@ from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
+from fedvlp.methods.pfed_mma import PFedMMA
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
 from fedvlp.methods.plan import PLAN
@@ -78,6 +79,7 @@ __all__ = [
     "FedTPG",
     "FineTuning",
     "KgCoOp",
+    "PFedMMA",
     "PFedMoAP",
     "PFedPG",
     "ProDA",

@@ -14,7 +14,7 @@ from fedvlp.core.predictions import percent
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.data import MEASURED, SplitAtSite
-from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.registry import UNDECIDED, SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
@@ -62,10 +62,12 @@ class SitesEngine:
         # A client without images is a site that has not connected yet.
         present = [client for client in clients if client.num_examples]
         replies = self.request({client: self._training(task, client) for client in present})
-        absent = SiteError("was not there when the round began")
+        absent = {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
+        away = SiteError("was not there when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
-            results[client] = client_result(task, client, replies.get(client, absent))
+            reply = replies.get(client, absent.get(client.name, away))
+            results[client] = client_result(task, client, reply)
             if not results[client].failure:
                 here.hooks.call("on_client_end", phase=task.phase, update=results[client].update)
         return results

@@ -11,6 +11,7 @@ from open_clip.transformer import QuickGELU as OpenClipQuickGELU
 
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, blocks, load_clip
 from fedvlp.clip.blocks import QuickGELU, attend, multiply
+from fedvlp.clip.packing import make_rows
 from fedvlp.utils.errors import UserError
 
 NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
@@ -89,6 +90,38 @@ def test_quick_gelu_equals_open_clips_module():
     assert torch.equal(results[0][0], results[1][0])
     torch.testing.assert_close(results[0][1], results[1][1], atol=1e-6, rtol=1e-5)
     assert torch.autograd.gradcheck(QuickGELU.apply, points[:1].double().requires_grad_())
+
+
+def run_with_branches(modules, branches, hidden, mask=None):
+    """open_clip's own blocks one after another; [sequences, tokens, width]."""
+    for index, module in enumerate(modules):
+        added = branches[index](module.ln_1(hidden)) if index in branches else 0
+        hidden = module(hidden, attn_mask=mask) + added
+    return hidden
+
+
+@pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
+def test_branches_run_beside_blocks_of_the_text_tower(fresh_clip, layout):
+    """The first and the last of three; packed texts have the last for their ends alone."""
+    branches = {0: torch.sin, 2: torch.cos}
+    model = fresh_clip.model
+    rows = make_rows(fresh_clip.text, fresh_clip.tokenize(NAMES), layout)
+    ids = fresh_clip.tokenizer(NAMES)
+    tokens = model.token_embedding(ids) + model.positional_embedding
+    hidden = run_with_branches(model.transformer.resblocks, branches, tokens, model.attn_mask)
+    expected = model.ln_final(hidden[range(len(ids)), ids.argmax(1)]) @ model.text_projection
+    torch.testing.assert_close(rows.encode_words(fresh_clip.text.beside(branches)), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_branches_run_beside_blocks_of_the_image_tower(fresh_clip):
+    branches = {0: torch.sin, 1: torch.cos}
+    tower = fresh_clip.image.beside(branches)
+    tokens = tower.embed(images(fresh_clip))
+    expected = run_with_branches(fresh_clip.model.visual.transformer.resblocks, branches, tokens)
+    torch.testing.assert_close(tower.encode(images(fresh_clip))[1], expected, atol=1e-5, rtol=1e-4)
+    places = torch.tensor([3, 0])
+    last = tower.blocks.run_last(tower.blocks.run_before_last(tokens), places)
+    torch.testing.assert_close(last, expected[:, places], atol=1e-5, rtol=1e-4)
 
 
 LARGE = ("attn.in_proj_weight", "attn.out_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")

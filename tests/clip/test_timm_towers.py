@@ -128,6 +128,16 @@ def test_without_prompts_it_is_timms_own(timm_clip):
     torch.testing.assert_close(PromptedImageEncoder(timm_clip).encode(images), features)
 
 
+def test_a_branch_reads_what_attention_reads(timm_clip):
+    branches = {0: torch.sin, 1: torch.cos}
+    tower = timm_clip.image.beside(branches)
+    hidden = tower.embed(images_of(timm_clip))
+    for index, block in enumerate(timm_clip.model.visual.trunk.blocks):
+        read = hidden if type(block).__name__ == "EvaBlockPostNorm" else block.norm1(hidden)
+        hidden = timm_clip.image.blocks.run(index, hidden) + branches[index](read)
+    torch.testing.assert_close(tower.encode(images_of(timm_clip))[1], hidden)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_prompts_equal_attention_written_out(timm_clip, depth):
     images = images_of(timm_clip)

@@ -1,0 +1,138 @@
+"""pFedMMA: adapters beside the last blocks of both towers, of which the maps that both share are averaged over clients.
+
+Paper: Ghiasvand, Alizadeh and Pedarsani, "pFedMMA: Personalized Federated Fine-Tuning with Multi-Modal Adapter for
+Vision-Language Models", ICLR 2026. The adapter is that of MMA (Yang et al., CVPR 2024).
+
+Symbols: o in {T, I} a tower; W_jd^o, r x width, and W_ju^o, width x r, of block j -> ``down[o]``, ``up[o]``; W_js,
+r x r, of both towers -> ``shared``; r -> ``rank``; delta ReLU; z what goes into a block, ln its first normalisation;
+t_c, "a photo of a [class c].".
+    A_j^o(z) = W_ju^o delta(W_js delta(W_jd^o ln(z)))                    :meth:`PFedMMA.adapt`
+    z <- block_j^o(z) + alpha A_j^o(z), in the last blocks               :meth:`PFedMMA.branches`
+    p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)                        :meth:`PFedMMA.forward`
+    W_js <- sum_k |S_k| W_js,k / sum_k |S_k|; W_jd and W_ju stay         :class:`.FedAvg`
+
+Departures:
+    * The paper's adapter reads z, and its delta is "such as GELU". As in the released code it reads here what the
+      block's attention reads, ln(z), which has the same scale in all blocks, and delta is ReLU.
+    * The released code divides the adapters' gradients by alpha, 0.001, and has a rate of 0.001 and a weight decay of
+      5e-4. Gradients are as they are here. With SGD a rate of 0.001 / alpha and a decay of 5e-4 alpha are the same.
+    * In a tower with more blocks than the other, the last ones have adapters; the released code counts from the first.
+    * The released code measures every client with the text features of the first client's first round, and keeps the
+      round that is best on test images. Here they are the client's own, and the last round's.
+    * The papers' clients are tested on domains that they have. On another one the mean of the probabilities under all
+      clients' models decides. The shared maps do nothing alone: without personal ones it is zero-shot CLIP.
+    * alpha and the number of blocks are those of the released config, in which, whatever the cohort, all clients take
+      part in the first round.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.clip.blocks import Branch
+from fedvlp.clip.image_towers import ImageTower
+from fedvlp.clip.packing import make_rows
+from fedvlp.clip.prompted_text import PromptFeatureCache
+from fedvlp.clip.text_towers import TextTower
+from fedvlp.clip.zero_shot import written_out
+from fedvlp.core.module import HeldOutEvaluation
+from fedvlp.core.protocols import Inputs
+from fedvlp.methods.prompts import PromptLearner, checked_depth
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
+
+
+class PFedMMA(PromptLearner):
+    """Learns adapters beside both towers: maps to few hidden units and back for each client, and shared ones between.
+
+    Args:
+        rank: Number r of hidden units.
+        alpha: What an adapter's output is multiplied by; with 0 it is zero-shot CLIP. Half of it asks for twice the
+            rate of SGD.
+        depth: Number of last blocks with adapters, in both towers; if not given the released 8, or all blocks of a CLIP
+            with fewer.
+    """
+
+    needs_images = True  # adapters change the image tower
+    personal = ("down", "up")
+    held_out_evaluation: HeldOutEvaluation = "mean"
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        rank: PositiveInt = 32,
+        alpha: NonNegativeFloat = 0.001,
+        depth: PositiveInt | None = None,
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=1.0, momentum=0.9, weight_decay=5e-7),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.alpha = alpha
+        # Nothing runs beside them yet: towers that cannot have branches are refused here.
+        towers: dict[str, TextTower | ImageTower]
+        towers = {"text": self.clip.text.beside({}), "image": self.clip.image.beside({})}
+        blocks = {name: len(tower.blocks or ()) for name, tower in towers.items()}
+        most = min(blocks.values())
+        depth = checked_depth(min(8, most) if depth is None else depth, most)
+        self.first_block = {name: number - depth for name, number in blocks.items()}  # of those with adapters
+        self.down = nn.ModuleDict({name: BlockMaps(depth, tower.width, rank) for name, tower in towers.items()})
+        self.shared = BlockMaps(depth, rank, rank)
+        self.up = nn.ModuleDict({name: BlockMaps(depth, rank, tower.width) for name, tower in towers.items()})
+        self.rows = make_rows(self.clip.text, self.clip.tokenize(written_out(self.clip, class_names)))
+        self._cache = PromptFeatureCache()
+
+    def adapt(
+        self, tower: str, block: int, tokens: Float[Tensor, "sequences tokens width"]
+    ) -> Float[Tensor, "sequences tokens width"]:
+        """Returns alpha A_j of normalised tokens.
+
+        Args:
+            tower: Which one, ``text`` or ``image``.
+            block: Which of those with adapters, from 0.
+            tokens: What the block's attention reads.
+        """
+        hidden = F.relu(self.down[tower](tokens, block))
+        hidden = F.relu(self.shared(hidden, block))
+        added: Tensor = self.up[tower](hidden, block)
+        return self.alpha * added
+
+    def branches(self, tower: str) -> dict[int, Branch]:
+        """Returns what runs beside a tower's blocks, by index; nothing where the shared part is on its own."""
+        if not self.uses_personal:
+            return {}
+        depth = len(self.shared.bias)
+        return {self.first_block[tower] + block: partial(self.adapt, tower, block) for block in range(depth)}
+
+    def text_features(self) -> Float[Tensor, "C d"]:
+        """Returns w(t_c), not normalised."""
+        return self.rows.encode_words(self.clip.text.beside(self.branches("text")))
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(w(t_c), f(x)) / tau with adapters beside both towers."""
+        features = self.clip.image.beside(self.branches("image")).features(self.precomputed(inputs)["images"])
+        # Without gradients texts are encoded anew only when their adapters have changed.
+        adapters = [*self.down["text"].parameters(), *self.shared.parameters(), *self.up["text"].parameters()]
+        texts = self._cache(self.uses_personal, lambda *_: self.text_features(), *adapters)
+        return cosine_logits(features, texts, self.clip.logit_scale)
+
+
+class BlockMaps(nn.Module):
+    """A linear map for each block."""
+
+    def __init__(self, blocks: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        # As in the released code: He et al.'s start, by the number of outputs.
+        self.weight = nn.Parameter((2 / outputs) ** 0.5 * torch.randn(blocks, outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(blocks, outputs))
+
+    def forward(self, tokens: Float[Tensor, "*batch inputs"], block: int) -> Float[Tensor, "*batch outputs"]:
+        """Returns tokens through a block's map."""
+        return F.linear(tokens, self.weight[block], self.bias[block])
