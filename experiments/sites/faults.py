@@ -10,6 +10,7 @@ import argparse
 import os
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +29,7 @@ from experiments.sites.run import simulate
 from experiments.sites.setting import Setting
 from fedvlp.commands.cli import ended_by_sigterm
 from fedvlp.sites.daemon import SOCKET, warm_folder
+from fedvlp.sites.policy import APPROVALS
 
 WARM = "fedvlp.sites.daemon"
 CLIENT_APP = "flwr-clientapp"
@@ -157,6 +159,31 @@ def too_few(deployed: Deployed) -> str:
     return ending(deployed)
 
 
+def asks_its_keeper(deployed: Deployed) -> str:
+    """Lets a site ask its keeper, who approves the run once the server says that it waits."""
+    home = deployed.homes[deployed.setting.sites[1]]
+    set_policy(home, "{approve: ask}")
+    deployed.start()
+    deployed.hand_over()
+    federation = deployed.federation
+    federation.wait_for(lambda: "not approved" in federation.processes.text("run"), 300, "waiting", "run")
+    digest = next((home / APPROVALS).glob("*.json")).stem
+    words = [sys.executable, "-m", "fedvlp", "site", "approve", str(home), digest[:8]]
+    print(subprocess.run(words, check=True, capture_output=True, text=True).stdout, file=sys.stderr)
+    return f"{ending(deployed)}; approved once the run waited for it"
+
+
+def policies(deployed: Deployed) -> str:
+    """Lets each site refuse the run by another rule; one says as well that nobody has signed it."""
+    method, size, noise = deployed.setting.sites
+    set_policy(deployed.homes[method], "{methods: [TRIP], approve: listed}")
+    set_policy(deployed.homes[size], "{max_run_bytes: 10000}")
+    set_policy(deployed.homes[noise], "{min_noise_multiplier: 1.0}")
+    deployed.start()
+    deployed.hand_over()
+    return ending(deployed)
+
+
 FAULTS = {
     "site_killed": Fault("SIGKILL for all processes of a site in round 2; started again a round later", site_killed),
     "warm_process_killed": Fault("SIGKILL for a site's warm process between two rounds", warm_process_killed),
@@ -174,7 +201,19 @@ FAULTS = {
         too_few,
         ("--trainer.server.min_clients=3", "--data.arrival_seconds=30"),
     ),
+    "asks_its_keeper": Fault(
+        "approve: ask in a site's policy; approved once the run waits for it",
+        asks_its_keeper,
+        ("--trainer.server.min_clients=3",),
+    ),
+    "policies": Fault("a policy at each site that does not allow the run", policies),
 }
+
+
+def set_policy(home: Path, policy: str) -> None:
+    """Gives a site a policy, before its warm process starts."""
+    with open(home / "site.yaml", "a", encoding="utf-8") as file:
+        file.write(f"policy: {policy}\n")
 
 
 def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = signal.SIGKILL) -> int:

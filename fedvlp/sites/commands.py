@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
+from fedvlp.sites.policy import Proposal, answer_keeper, sign
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import write_text
@@ -21,7 +22,7 @@ APP_FOLDER = Path(__file__).parent / "flower" / "app"
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Starts, stops or shows the warm process of a site, or prints its ledger; returns the exit code.
+    """Starts, stops or shows the warm process of a site, prints its ledger, or decides on a run; returns the exit code.
 
     That is 1 if none runs for ``status``, and if the chain is broken for ``ledger``.
     """
@@ -29,10 +30,12 @@ def run_site(arguments: Sequence[str]) -> int:
         "fedvlp site",
         description="The warm process of a site keeps method, images and features between rounds. It starts by itself "
         "when the server first asks, and ends by itself when no request has come for a while. The ledger says what "
-        "came and left in each run, and whether a line of it was changed.",
+        "came and left in each run, and whether a line of it was changed. approve and refuse decide about a run about "
+        "which the site's policy asks, and without RUN show those that wait.",
     )
-    parser.add_argument("action", choices=("start", "stop", "status", "ledger"))
+    parser.add_argument("action", choices=("start", "stop", "status", "ledger", "approve", "refuse"))
     parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="how the digest of a run begins")
     options = parser.parse_args(arguments)
     if options.action == "stop":
         sys.stdout.write("stopped\n" if stop_site(options.home) else "there was none\n")
@@ -44,6 +47,11 @@ def run_site(arguments: Sequence[str]) -> int:
         # A server chooses names of runs.
         sys.stdout.write(escape_control_chars(text) + "\n")
         return 1 if broken else 0
+    if options.action in ("approve", "refuse"):
+        read_site_config(options.home)
+        lines = answer_keeper(options.home, options.action, options.run)
+        sys.stdout.write(escape_control_chars("\n".join(lines)) + "\n")
+        return 0
     if options.action == "start":
         start_site(options.home)
     status = site_status(options.home)
@@ -67,10 +75,15 @@ def run_deploy(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     init.add_argument("folder", type=Path, metavar="DIR", help="the app's folder: new or empty")
+    signing = commands.add_parser("sign", help="sign what an app trains, for sites whose policy asks for it")
+    signing.add_argument("folder", type=Path, metavar="DIR", help="the app's folder")
+    signing.add_argument("key", type=Path, metavar="KEY", help="private key of ssh-keygen, ed25519 or ECDSA")
     options, of_config = parser.parse_known_args(arguments)
     # Nothing else here needs Flower, but an app that nobody can run is no help.
     if find_spec("flwr") is None:
         raise UserError(MISSING)
+    if options.command == "sign":
+        return sign_app(options.folder, options.key)
     method, config = parsed_config(of_config)
     files = write_app(options.folder, method, config)
     sys.stdout.write("".join(f"{file}\n" for file in files))
@@ -90,6 +103,16 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     command = ParsingCLI.make(words, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
+
+
+def sign_app(folder: Path, key: Path) -> int:
+    """Signs the description of the run that an app trains, and prints its digest; returns the exit code."""
+    from fedvlp.sites.server import SIGNATURE, describe_for_sites, read_app
+
+    run = Proposal("", describe_for_sites(read_app(folder / "config.yaml")))
+    write_text(folder / SIGNATURE, sign(key, run.content))
+    sys.stdout.write(f"{folder / SIGNATURE}\nSigned the run with the digest {run.digest}\n")
+    return 0
 
 
 def write_app(folder: Path, method: str, config: str) -> list[Path]:

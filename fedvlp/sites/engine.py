@@ -14,7 +14,7 @@ from fedvlp.core.predictions import percent
 from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.data import MEASURED, SplitAtSite
-from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.registry import UNDECIDED, SiteRegistry
 from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
@@ -63,10 +63,12 @@ class SitesEngine:
         # A client without images is a site that has not connected yet.
         present = [client for client in clients if client.num_examples]
         replies = self.request({client: self._training(task, client, here) for client in present})
-        absent = SiteError("was not there when the round began")
+        absent = {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
+        away = SiteError("was not there when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
-            results[client] = client_result(task, client, replies.get(client, absent))
+            reply = replies.get(client, absent.get(client.name, away))
+            results[client] = client_result(task, client, reply)
         if here.secure_sum:
             # Imported here: it needs what comes with Flower.
             from fedvlp.sites.summing import summed_at_sites

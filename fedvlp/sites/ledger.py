@@ -35,6 +35,8 @@ class Ledger:
         self.folder.mkdir(mode=0o700, exist_ok=True)
         self.last = START
         self.spent: dict[str, float] = {}
+        self.bytes: Counter[str] = Counter()  # that left, by run
+        self.updates: Counter[tuple[str, int]] = Counter()  # that left, by run and phase
         for _, entry in read_ledger(home):
             if entry is not None:
                 self.last = entry["hash"]
@@ -79,9 +81,11 @@ class Ledger:
         epsilon = rho + 2 sqrt(rho log(1 / delta)) (Bun and Steinke 2016, Propositions 1.3, 1.6 and 1.7).
         """
         run = entry.get("run", "")
+        self.bytes[run] += entry["bytes"] * (entry["way"] == "left")
         if (entry["way"], entry["kind"]) == ("left", "trained"):
             cost = 2 / entry["noise"] ** 2 if entry.get("noise") else math.inf
             self.spent[run] = self.spent.get(run, 0.0) + cost
+            self.updates[run, entry.get("phase", 0)] += 1
         rho = self.spent.get(run, 0.0)
         return rho + 2 * math.sqrt(rho * math.log(1 / DELTA)) if rho < math.inf else None
 
@@ -140,7 +144,7 @@ def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
         epsilon = entries[-1]["epsilon"]
         bound = "no bound epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {DELTA:g}"
         lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
-    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry)
+    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry and entry["kind"] != "waiting")
     return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
 
 

@@ -11,13 +11,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
+from fedvlp.sites.data import SiteFacts, SitesData
 from fedvlp.sites.wire import Message, SiteError, Transport, WireError, read_reply, versions_here
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_QUESTIONS = 15.0
+"""To a site whose keeper has not yet approved the run."""
+UNDECIDED = "its keeper has not approved the run yet"
 SECONDS_TO_LEAVE = 10.0
 LARGEST_SHARE = 0.9
 """Of all training images so far: a site that says it has more is named."""
@@ -32,23 +35,27 @@ class SiteRegistry:
         transport: reaches them.
         data: lists them, and takes what they say of themselves.
         run: the run's id, under which sites keep what is theirs.
+        description: what the run is, the fields of ``wire.DESCRIPTION``.
         waiting: file that says for whom the server waits, written anew as long as it does; none if None.
 
     Attributes:
         said: for whom it was last said to wait.
         places: under which name the transport reaches each site, by the site's own name.
         refused: names of the transport whose sites can't take part.
-        problems: why sites that are on the list can't take part, by the site's name.
+        problems: why sites that are on the list can't or will not take part, by the site's name.
+        undecided: place, and when it was asked, of sites whose keeper has not yet approved the run, by the site's name.
     """
 
     transport: Transport
     data: SitesData
     run: str
+    description: Mapping[str, Any]
     waiting: Path | None = None
     said: str = ""
     places: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    undecided: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def gather(self, least: int) -> None:
         """Waits until enough sites are there, and then for the others, no longer than ``data.arrival_seconds``.
@@ -80,8 +87,12 @@ class SiteRegistry:
         """Asks newly connected sites for their descriptions, and forgets those that have left."""
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
-        already_asked = {*self.places.values(), *self.refused}
-        request = Message("describe", {"run": self.run, "data": options_for_sites(self.data)}).to_bytes()
+        # Not often: each question is two lines of the site's ledger, and people take their time.
+        since = time.monotonic() - SECONDS_BETWEEN_QUESTIONS
+        asked = self.undecided.items()
+        self.undecided = {name: (place, when) for name, (place, when) in asked if place in connected and when > since}
+        already_asked = {*self.places.values(), *self.refused, *(place for place, _ in self.undecided.values())}
+        request = Message("describe", {"run": self.run, **self.description}).to_bytes()
         new = {place: request for place in connected if place not in already_asked}
         replies = self.transport.exchange(new, self.data.arrival_seconds)
         # Sorted, so that of two sites of one name the same is admitted in every run.
@@ -118,19 +129,20 @@ class SiteRegistry:
         if isinstance(message, SiteError):
             log.warning("A site that has just connected (%s) %s.", place, message)
             return
-        if message.kind != "described":
+        if message.kind not in ("described", "refused", "waiting"):
             log.warning("A site that has just connected (%s) does not describe itself.", place)
             return
         values = dict(message.values)
         name = values.pop("name")
-        facts = SiteFacts(**values)
         # The name is the site's own claim; data.nodes ties it to the key with which it connected.
         node = self.data.nodes.get(name, place)
         if name not in self.data.sites or node != place:
             self.refused.add(place)
             reason = "which data.sites does not list" if node == place else f"whose node in data.nodes is {node}"
             log.warning("The node %s calls itself %r, %s; it is left out.", place, name, reason)
-        elif problem := self._problem(name, place, facts):
+        elif message.kind == "waiting":
+            self.undecided[name] = (place, time.monotonic())
+        elif problem := values.get("reason") or self._problem(name, place, SiteFacts(**values)):
             # Where the name is taken, it is asked again: it may take that place once the other site is gone.
             if name not in self.places:
                 self.refused.add(place)
@@ -138,7 +150,7 @@ class SiteRegistry:
             log.warning("%s", self.problems[name])
         else:
             self.places[name] = place
-            self.data.facts[name] = facts
+            facts = self.data.facts[name] = SiteFacts(**values)
             _compare_versions(name, facts.versions)
             self._warn_of_claims(name)
 
@@ -188,7 +200,9 @@ class SiteRegistry:
 
     def _wait(self, why: str, seconds: float) -> None:
         """Says for whom the server waits, to the file each time and else where something has changed; looks again."""
-        waits = f"for {_listed(self.missing())}: {len(self.places)} of {len(self.data.sites)} sites are there"
+        notes = dict.fromkeys(self.undecided, f" ({UNDECIDED})")
+        missing = ", ".join(f"{name!r}{notes.get(name, '')}" for name in self.missing())
+        waits = f"for {missing}: {len(self.places)} of {len(self.data.sites)} sites are there"
         if self.waiting is not None:
             self.waiting.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.waiting, f"{waits}; {why}")

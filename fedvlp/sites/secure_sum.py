@@ -77,7 +77,8 @@ class SumSite:
         self.seed = os.urandom(KEY_BYTES)
         self.mask_key = X25519PrivateKey.generate()
         self.box_key = X25519PrivateKey.generate()
-        keys = self.tag + _public(self.mask_key) + _public(self.box_key)
+        publics = [each.public_key().public_bytes_raw() for each in (self.mask_key, self.box_key)]
+        keys = self.tag + b"".join(publics)
         # What the sum begins with: the tag, two public keys and the signature.
         self.advert = keys + key.sign(_said("keys", keys, name))
 
@@ -220,10 +221,6 @@ def _usable(
     return usable
 
 
-def _public(key: X25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes_raw()
-
-
 def _said(use: str, about: bytes, *words: str) -> bytes:
     """What is signed, or sent beside what is encrypted: no two uses and contents have the same bytes."""
     return json.dumps([use, about.hex(), *words]).encode()
@@ -231,7 +228,7 @@ def _said(use: str, about: bytes, *words: str) -> bytes:
 
 def _pair_key(use: bytes, own: X25519PrivateKey, peer: bytes, tag: bytes) -> bytes:
     """The key that two sites have in common for one use in one sum: X25519, then HKDF."""
-    both = b"".join(sorted([_public(own), peer]))
+    both = b"".join(sorted([own.public_key().public_bytes_raw(), peer]))
     secret = own.exchange(X25519PublicKey.from_public_bytes(peer))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=use + tag + both).derive(secret)
 

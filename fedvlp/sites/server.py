@@ -6,11 +6,14 @@ import json
 import logging
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
+from fedvlp.core.module import check_phases
+from fedvlp.core.phases import client_noise, with_aggregation
 from fedvlp.core.state import detached
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
@@ -29,6 +32,8 @@ from fedvlp.utils.files import write_json, write_text
 
 SITES_FILE = "sites.json"
 """In the run's folder: which sites took part, and the name under which they keep what is theirs."""
+SIGNATURE = "signature.json"
+"""Beside an app's config: the signature of the run's description, in hexadecimal digits, which Flower sends along."""
 log = logging.getLogger(__name__)
 
 
@@ -47,32 +52,44 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
         The exit code: 0 if the run came to its end, 1 if not; the error was then printed.
     """
     try:
-        command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], "The config can't be used", prog="fedvlp")
-        _serve(command, transport, run_dir, ckpt_path)
+        command = read_app(config)
+        signature = config.with_name(SIGNATURE)
+        signed = signature.read_text(encoding="utf-8") if signature.is_file() else ""
+        _serve(command, {**describe_for_sites(command), "signature": signed}, transport, run_dir, ckpt_path)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")
         return 1
     return 0
 
 
-def _serve(command: FederationCLI, transport: Transport, run_dir: Path, ckpt_path: str | None) -> None:
+def read_app(config: Path) -> FederationCLI:
+    """Makes what a config says of a federation at sites; a UserError if that is something else."""
+    command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], "The config can't be used", prog="fedvlp")
+    if not isinstance(command.datamodule, SitesData):
+        name = command.datamodule.name
+        raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {name}.")
+    _check_options(cast(Federation, command.trainer))
+    return command
+
+
+def _serve(
+    command: FederationCLI, description: Mapping[str, Any], transport: Transport, run_dir: Path, ckpt_path: str | None
+) -> None:
     federation = cast(Federation, command.trainer)
-    data = command.datamodule
-    if not isinstance(data, SitesData):
-        raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {data.name}.")
-    _check_options(federation)
+    data = cast(SitesData, command.datamodule)
     federation.default_root_dir = run_dir
     run = secrets.token_hex(8)
     resumed = _run_to_resume(command, run_dir, ckpt_path)
     if resumed is not None:
         # With its old id the sites find what stayed on them.
         run, data.facts = read_sites_file(resumed)
-    registry = SiteRegistry(transport, data, run, run_dir / WAITING)
+    registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
     registry.gather(federation.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
     # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, config))
-    federation.engine = SitesEngine(registry, preparation(command, data, registry.run), command.model)
+    preparation = Message("prepare", {"run": run, **description}, detached(starting_tensors(command.model)))
+    federation.engine = SitesEngine(registry, preparation, command.model)
     if command.model.personal and command.model.held_out_evaluation != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
@@ -113,9 +130,10 @@ def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None)
     return checkpoints[0].parent.parent if checkpoints else None
 
 
-def preparation(command: FederationCLI, data: SitesData, run: str) -> Message:
-    """The message of the kind ``prepare``, with all that a site needs of a run but the client's place."""
+def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
+    """What a run is, the fields of ``wire.DESCRIPTION``, before anybody has signed it; the same each time."""
     federation = cast(Federation, command.trainer)
+    data = cast(SitesData, command.datamodule)
     described = describe_model(command.model)
     init_args = dict(described["init_args"])
     # A method does not keep the config of its optimizer among its options.
@@ -130,14 +148,19 @@ def preparation(command: FederationCLI, data: SitesData, run: str) -> Message:
         "seed": federation.seed,
         "precision": federation.precision,
     }
-    values = {
-        "run": run,
+    cohort_size, aggregation = federation.clients.cohort_size, federation.server.aggregation
+    phases = with_aggregation(check_phases(command.model), aggregation, data.clients, cohort_size, federation.seed)
+    noise = next(filter(None, (client_noise(phase.strategy) for phase in phases)), None)
+    return {
         "data": options_for_sites(data),
         "model": {"class_path": described["class_path"], "init_args": init_args},
         "training": training,
         "fingerprint": described["clip_fingerprint"],
+        "rounds": federation.rounds,
+        "noise": None if noise is None else asdict(noise),
+        "sites": data.sites,
+        "signature": "",
     }
-    return Message("prepare", values, detached(starting_tensors(command.model)))
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:

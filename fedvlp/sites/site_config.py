@@ -8,9 +8,10 @@ from typing import Literal
 
 from jsonargparse import ArgumentError, ArgumentParser
 
+from fedvlp.sites.policy import Policy
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from fedvlp.utils.ranges import NonNegativeInt, PositiveFloat, PositiveInt
 
 FILE = "site.yaml"
 
@@ -28,12 +29,11 @@ class SiteConfig:
         num_workers: processes that read images; 0 reads them in the main process.
         on_bad_image: what to do if images can't be read: ``error`` refuses to train, ``skip`` leaves them out.
         pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
-        min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
-            standard deviation of at least so many times the longest update; None trusts the server with updates.
         secure_sum: folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
         idle_minutes: after so many minutes without a request the warm process ends.
         allow: modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
             such as ``hf-hub:organisation/model``. To import a class runs its code.
+        policy: which runs the site takes part in, and what of them may leave it.
     """
 
     name: str
@@ -44,10 +44,10 @@ class SiteConfig:
     num_workers: NonNegativeInt = 0
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
-    min_noise_multiplier: NonNegativeFloat | None = None
     secure_sum: str | None = None
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)
+    policy: Policy = field(default_factory=Policy)
 
 
 def read_site_config(home: Path) -> SiteConfig:
@@ -75,5 +75,6 @@ def read_site_config(home: Path) -> SiteConfig:
     here = home.resolve()
     cache_dir = None if config.cache_dir is None else str(here / Path(config.cache_dir).expanduser())
     secure_sum = None if config.secure_sum is None else str(here / Path(config.secure_sum).expanduser())
-    root = str(here / Path(config.root).expanduser())
-    return replace(config, root=root, cache_dir=cache_dir, secure_sum=secure_sum)
+    rules = replace(config.policy, signers=[str(here / Path(key).expanduser()) for key in config.policy.signers])
+    config = replace(config, secure_sum=secure_sum, policy=rules)
+    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir)

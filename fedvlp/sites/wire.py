@@ -124,9 +124,21 @@ CLIENT = {"client": COUNT, "domain": COUNT}
 FILES = {"personal": FILE, "optimizer": FILE}
 """Names of the files of a client's personal tensors at its site; the server passes them on and never reads one."""
 
+DESCRIPTION: Mapping[str, Field] = {
+    "data": OBJECT,
+    "model": OBJECT,
+    "training": OBJECT,
+    "fingerprint": STRING,
+    "rounds": COUNT,
+    "noise": NOISE,
+    "sites": STRINGS,
+    "signature": STRING,
+}
+"""What a run is, by which a site decides whether to take part; ``noise`` is what each client adds to what it sends."""
+
 REQUESTS: Mapping[str, Mapping[str, Field]] = {
-    "describe": {"run": STRING, "data": OBJECT},
-    "prepare": {"run": STRING, "data": OBJECT, "model": OBJECT, "training": OBJECT, "fingerprint": STRING, **CLIENT},
+    "describe": {"run": STRING, **DESCRIPTION},
+    "prepare": {"run": STRING, **DESCRIPTION, **CLIENT},
     "train": {
         "run": STRING,
         "round": COUNT,
@@ -155,6 +167,8 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
         "split": STRING,
         "versions": VERSIONS,
     },
+    "refused": {"name": STRING, "reason": STRING},
+    "waiting": {"name": STRING, "reason": STRING},
     "prepared": {"images": STRING, "split": STRING},
     "trained": {
         "round": COUNT,
@@ -171,7 +185,8 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
     "unprepared": {},
     "failed": {"reason": STRING},
 }
-"""What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow."""
+"""What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow. In place of a
+description it may refuse a run, or wait until its keeper has approved it."""
 
 
 @dataclass(frozen=True)

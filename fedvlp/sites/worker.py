@@ -19,14 +19,16 @@ from torch import Tensor
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.aggregation.base import ClientNoise
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
+from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
+from fedvlp.sites.wire import DESCRIPTION, Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -55,6 +57,7 @@ class Site:
         self.config = read_site_config(home)
         self.worker: SiteWorker | None = None
         self.ledger = Ledger(home)
+        self.uploads: dict[str, Uploads] = {}  # of runs that the site was asked about, by the description's digest
 
     def handle(self, content: bytes) -> bytes:
         """Returns the reply to a request; whatever goes wrong becomes a reply with the reason.
@@ -67,8 +70,7 @@ class Site:
         except WireError as error:
             request = Message("unreadable", {"reason": str(error)})
         self.ledger.add("came", request.kind, content, request.values)
-        reply = self._answer_or_reason(request)
-        answer = reply.to_bytes()
+        reply, answer = self._answer_or_reason(request)
         more: dict[str, float] = {}
         # Keys for a secure sum have no norm, and there is no noise in what it gives.
         if reply.kind == "trained" and request.values["weighting"] is None:
@@ -79,9 +81,16 @@ class Site:
         self.ledger.add("left", reply.kind, answer, {**request.values, **reply.values}, **more)
         return answer
 
-    def _answer_or_reason(self, request: Message) -> Message:
+    def _answer_or_reason(self, request: Message) -> tuple[Message, bytes]:
         try:
-            return self._answer(request)
+            reply = self._answer(request)
+            answer = reply.to_bytes()
+            left = self.ledger.bytes[request.values.get("run", "")]
+            # Parts of a secure sum have the names of sites; what the method uploads was looked at before.
+            names = () if self.config.secure_sum else reply.tensors
+            if problem := leaving_problem(self.config.policy, names, len(answer), left + len(answer)):
+                raise SiteProblem(problem)
+            return reply, answer
         except SiteProblem as error:
             log.warning("A request failed: this site %s", error, exc_info=error.__cause__)
             reason = str(error)
@@ -89,7 +98,8 @@ class Site:
             # The text of an error may quote names of files, so only its kind leaves the site.
             log.exception("A request failed.")
             reason = f"raised {type(error).__name__}; its log says more"
-        return Message("failed", {"reason": reason})
+        reply = Message("failed", {"reason": reason})
+        return reply, reply.to_bytes()
 
     def _answer(self, request: Message) -> Message:
         values = request.values
@@ -105,12 +115,32 @@ class Site:
             return Message("left")
         if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
             return Message("unprepared")
-        if request.kind == "sum" and self.worker.sums is not None:
+        if request.kind == "evaluate":
+            return self.worker.evaluate(request)
+        if request.kind == "sum":
             reply: Message = self.worker.sums.answer(request)
             return reply
-        return self.worker.train(request) if request.kind == "train" else self.worker.evaluate(request)
+        updates = self.ledger.updates[values["run"], values["phase"]] + 1
+        if problem := departure(self.worker.told, values) or self._decision(request, self.worker.told, updates)[1]:
+            raise SiteProblem(problem)
+        return self.worker.train(request)
+
+    def _decision(self, request: Message, told: Mapping[str, Any], updates: int = 0) -> tuple[str, str]:
+        """Whether the site's policy allows a run, as :func:`decide` says it."""
+        run = Proposal(request.values["run"], told, updates)
+
+        def uploads() -> Uploads:
+            if run.digest not in self.uploads:
+                self.worker = None  # two methods at a time may not fit into the memory
+                self.uploads[run.digest] = uploads_of(_make_method(self.config, told), told)
+            return self.uploads[run.digest]
+
+        return decide(self.config.policy, self.home, run, uploads)
 
     def _describe(self, request: Message) -> Message:
+        kind, reason = self._decision(request, told_in(request))
+        if kind:
+            return Message(kind, {"name": self.config.name, "reason": reason})
         data = self._data(request.values["data"])
         values = {
             "name": self.config.name,
@@ -126,6 +156,8 @@ class Site:
         # It becomes the name of a folder below the site's home.
         if not is_plain_name(run):
             raise SiteProblem("received a run's name that can't name a folder")
+        if problem := self._decision(request, told_in(request))[1]:
+            raise SiteProblem(problem)
         # The last run's method goes first: two at a time may not fit into the memory.
         self.worker = None
         data = self._data(request.values["data"], (request.values["client"], request.values["domain"]))
@@ -177,10 +209,10 @@ class SiteWorker:
     def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
         training = request.values["training"]
         self.run = request.values["run"]
-        self.config = config
+        self.told = told_in(request)
         self.data = data
         self.client = data.clients[0]
-        self.module = _make_method(config, request)
+        self.module = _make_method(config, self.told)
         self.fabric = make_fabric(
             accelerator=config.accelerator,
             devices=1,
@@ -286,9 +318,8 @@ class SiteWorker:
             optimizer_states=self._states("optimizer", values["optimizer"]),
         )
         setup = self.setups[values["phase"]]
-        noise = self._noise(values["noise"])
-        if noise is not None:
-            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(noise)))
+        if values["noise"] is not None:
+            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(ClientNoise(**values["noise"]))))
         return SiteTask(
             setup=setup,
             state=state,
@@ -316,17 +347,6 @@ class SiteWorker:
         for path in paths[:-FILES_KEPT]:
             path.unlink(missing_ok=True)
 
-    def _noise(self, values: Mapping[str, Any] | None) -> ClientNoise | None:
-        """What the client does to its upload, as the server asks, if that is enough for the site."""
-        noise = None if values is None else ClientNoise(**values)
-        least = self.config.min_noise_multiplier
-        if least is None:
-            return noise
-        # Noise from a seed could be subtracted again by whoever knows the seed.
-        if noise is None or noise.noise_multiplier < least or noise.seed is not None:
-            raise SiteProblem(f"trains only with noise of its own, from its system, of at least {least:g} x clip_norm")
-        return noise
-
 
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
     """All tensors with which every site begins: what is exchanged or kept, and constants that are sent once."""
@@ -334,9 +354,28 @@ def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
     return {**module.communicable_state(), **select(tensors, module.broadcast_once)}
 
 
-def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
+def told_in(request: Message) -> dict[str, Any]:
+    """The run's description in a request of the kind ``describe`` or ``prepare``."""
+    return {name: request.values[name] for name in DESCRIPTION}
+
+
+def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, dict[str, tuple[list[int], int]]]:
+    """Shape and bytes of each tensor that a client sends after each phase, by the phase's name; trains nothing."""
+    client = Client(0, 0, 0)
+    server = ServerState.start(module.shared_state())
+    add_ons = [_make_add_on(options) for options in told["training"]["add_ons"]]
+    found: dict[str, dict[str, tuple[list[int], int]]] = {}
+    for setup in set_up_phases(module, check_phases(module), add_ons):
+        module.start_client(RoundContext(0, setup.phase, client))
+        task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: [client])
+        sent = {**module.upload_state(), **task.sent_like(server.shared)}
+        found[setup.phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
+    return found
+
+
+def _make_method(config: SiteConfig, told: Mapping[str, Any]) -> FederatedModule:
     """Makes the server's method here, after a look at every class that its config names."""
-    model = dict(request.values["model"])
+    model = dict(told["model"])
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
@@ -348,7 +387,7 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
     # A method may draw when it is made, as the server's did.
-    L.seed_everything(request.values["training"]["seed"], workers=True, verbose=False)
+    L.seed_everything(told["training"]["seed"], workers=True, verbose=False)
     import_plugins()
     try:
         parsed = parser.parse_object({"model": model})
@@ -362,7 +401,7 @@ def _make_method(config: SiteConfig, request: Message) -> FederatedModule:
         raise SiteProblem("does not allow the server's CLIP; its log says which") from reason
     with unwrapped_errors():
         module: FederatedModule = parser.instantiate(parsed)["model"]
-    if module.clip.fingerprint() != request.values["fingerprint"]:
+    if module.clip.fingerprint() != told["fingerprint"]:
         raise SiteProblem("has other weights of CLIP than the server")
     return module
 

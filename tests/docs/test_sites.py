@@ -10,6 +10,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
+from fedvlp.sites.policy import Policy
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from tests.helpers.documents import ROOT, Document
 
@@ -17,15 +18,21 @@ PAGE = Document(ROOT / "docs" / "sites.md")
 YAML = PAGE.blocks("yaml")
 
 
-def test_every_option_of_a_site_is_explained():
-    table = PAGE.text.split("| option of `site.yaml` | meaning |")[1].split("\n\n")[0]
+@pytest.mark.parametrize(
+    ("head", "options"),
+    [("option of `site.yaml` | meaning", SiteConfig), ("option of `policy` | the site takes part only", Policy)],
+)
+def test_every_option_of_a_site_is_explained(head, options):
+    table = PAGE.text.split(f"| {head} |")[1].split("\n\n")[0]
     named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
-    assert named == [field.name for field in fields(SiteConfig)]
+    assert named == [field.name for field in fields(options)]
 
 
 def test_the_site_is_one(tmp_path):
     (tmp_path / "site.yaml").write_text(YAML[0], encoding="utf-8")
     assert read_site_config(tmp_path).name == "north"
+    (tmp_path / "site.yaml").write_text(YAML[2], encoding="utf-8")
+    assert read_site_config(tmp_path).policy.max_run_bytes == 5_000_000
 
 
 def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):

@@ -62,6 +62,21 @@ def simulate(folder: Path, config: dict, root: Path, **data):
     return command.trainer
 
 
+def description(**changed) -> dict:
+    """Returns the description of a run of PromptFL, as a site is asked about it."""
+    return {
+        "data": {"classes": CLASSES},
+        "model": {"class_path": "fedvlp.PromptFL", "init_args": {"clip": "fedvlp-tiny"}},
+        "training": {"add_ons": [{"class": "FedProx", "mu": 0.1}]},
+        "fingerprint": "0f1e",
+        "rounds": 2,
+        "noise": None,
+        "sites": ["ink", "paint"],
+        "signature": "",
+        **changed,
+    }
+
+
 Handler = Callable[[bytes], bytes]
 
 

@@ -16,10 +16,9 @@ from benchmarks.house import House
 from fedvlp.sites.daemon import SOCKET, STATUS, answer, send_request, site_status, start_site, stop_site, warm_folder
 from fedvlp.sites.wire import Message, read_reply
 from fedvlp.utils.errors import UserError
-from tests.helpers.images import CLASSES
-from tests.helpers.sites import make_site
+from tests.helpers.sites import description, make_site
 
-DESCRIBE = Message("describe", {"run": "", "data": {"classes": CLASSES}}).to_bytes()
+DESCRIBE = Message("describe", {"run": "", **description()}).to_bytes()
 
 
 @pytest.fixture(scope="module")

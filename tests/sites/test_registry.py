@@ -6,13 +6,13 @@ import pytest
 
 from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import WAITING
-from fedvlp.sites.data import SitesData
+from fedvlp.sites.data import SitesData, options_for_sites
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, read_reply
 from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import InProcess, in_process, make_site, make_sites
+from tests.helpers.sites import InProcess, description, in_process, make_site, make_sites
 
 
 def data(sites=DOMAINS, classes=CLASSES, **options):
@@ -20,7 +20,8 @@ def data(sites=DOMAINS, classes=CLASSES, **options):
 
 
 def registry(transport, known=None, **options):
-    return SiteRegistry(transport, data(**options) if known is None else known, "run")
+    known = data(**options) if known is None else known
+    return SiteRegistry(transport, known, "run", description(data=options_for_sites(known)))
 
 
 def changed(handle, **values):
@@ -137,7 +138,7 @@ def test_a_site_that_can_not_take_part_is_refused(sites, values, message):
 
 def test_another_version_of_pytorch_is_logged(sites, caplog):
     usual = sites.sites["node-1"]
-    request = Message("describe", {"run": "", "data": {"classes": CLASSES}}).to_bytes()
+    request = Message("describe", {"run": "", **description()}).to_bytes()
     versions = read_reply(usual(request)).values["versions"]
     sites.sites["node-1"] = changed(usual, versions={**versions, "torch": "1.0"})
     registry(sites).gather(3)
@@ -180,7 +181,8 @@ def test_who_is_gone_is_forgotten_and_may_come_back_elsewhere(sites):
 
 def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said(sites, tmp_path, monkeypatch, capsys):
     away = {place: sites.sites.pop(place) for place in ("node-1", "node-2")}
-    found = SiteRegistry(sites, data(), "run", tmp_path / "runs" / WAITING)
+    found = registry(sites)
+    found.waiting = tmp_path / "runs" / WAITING
     said = []
 
     def sleep(seconds):
@@ -212,5 +214,5 @@ def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said
 
 
 def test_nobody_answers_for_who_is_not_connected():
-    found = SiteRegistry(InProcess({}), data(), "run").exchange({"ink": Message("leave", {"run": "run"})})
+    found = registry(InProcess({})).exchange({"ink": Message("leave", {"run": "run"})})
     assert str(found["ink"]) == "is not connected"

@@ -181,6 +181,9 @@ def test_a_site_that_is_restarted_within_a_sum_has_dropped_out(deployment):
 
 
 def test_no_update_and_no_metric_of_a_site_crosses(deployment):
+    """Also where a policy names the tensors that may leave: those of the method, and not the parts of a sum."""
+    with open(deployment.homes[DROPPED] / "site.yaml", "a") as file:
+        file.write("policy: {tensors: [prompt]}\n")
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport) == 0
     trained = [reply for _, reply in transport.replies if reply.kind == "trained"]

@@ -8,6 +8,7 @@ from safetensors.torch import save
 
 from fedvlp.sites import wire
 from fedvlp.sites.wire import REPLIES, REQUESTS, Message, WireError, failure, read_reply, read_request
+from tests.helpers.sites import description
 
 TRAINED = {
     "round": 3,
@@ -117,7 +118,7 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(f
 )
 def test_a_request_is_no_larger_than_any_federation_needs(field, value):
     with pytest.raises(WireError, match=f"as {field}, which should be"):
-        read_request(Message("describe", {"run": "run", "data": {}, field: value}).to_bytes())
+        read_request(Message("describe", {"run": "run", **description(), field: value}).to_bytes())
 
 
 def test_a_missing_and_an_unknown_field_are_refused():

@@ -7,7 +7,7 @@ from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import InProcess, in_process, make_site, make_sites, method_config, sites_config
+from tests.helpers.sites import InProcess, description, in_process, make_site, make_sites, method_config, sites_config
 
 
 def asked(site, kind, **values):
@@ -82,12 +82,13 @@ def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplo
         (tmp_path / "images" / class_name / "PATIENT.png").write_bytes(b"no image")
     site = Site(make_site(tmp_path / "site", "ink", tmp_path / "images"))
     expected = "has images that can't be used as the server asks; its log says why"
-    assert reason(site, "describe", run="run", data={"classes": CLASSES, "split_seed": 5}) == expected
+    assert reason(site, "describe", run="run", **description(data={"classes": CLASSES, "split_seed": 5})) == expected
     assert "PATIENT.png" in caplog.text
 
 
 def test_a_site_says_what_it_has(site):
-    found = asked(site, "describe", run="", data={"classes": [*CLASSES, "moon"], "validation_fraction": 0.5})
+    data = {"classes": [*CLASSES, "moon"], "validation_fraction": 0.5}
+    found = asked(site, "describe", run="", **description(data=data))
     assert found.values["name"] == "ink"
     assert found.values["classes"] == CLASSES
     assert found.values["counts"] == {"train": 6, "validation": 6}
@@ -108,12 +109,12 @@ def test_a_site_that_is_not_prepared_says_so(site):
 
 
 def test_where_the_images_are_is_not_the_servers_affair(site):
-    found = reason(site, "describe", run="", data={"classes": CLASSES, "root": "/", "cache_dir": "/"})
+    found = reason(site, "describe", run="", **description(data={"classes": CLASSES, "root": "/", "cache_dir": "/"}))
     assert found.startswith("knows no data options cache_dir, root")
 
 
 def test_a_run_has_the_name_of_a_folder(site):
-    values = {"data": {"classes": CLASSES}, "model": {}, "training": {}, "fingerprint": "", "client": 0, "domain": 0}
+    values = {**description(), "client": 0, "domain": 0}
     assert reason(site, "prepare", run="../elsewhere", **values) == "received a run's name that can't name a folder"
 
 
@@ -188,33 +189,23 @@ class TestPrepared:
         site.handle(request_of("leave"))
         assert site.worker is None
 
-    @pytest.mark.parametrize(
-        ("noise", "is_enough"),
-        [
-            (None, False),
-            ({"clip_norm": 1.0, "noise_multiplier": 1.9, "seed": None}, False),
-            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": 7}, False),
-            ({"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}, True),
-        ],
-    )
-    def test_a_site_can_insist_on_noise_of_its_own(self, noise, is_enough, tmp_path, image_root, request_of):
-        home = make_site(tmp_path / "site", "ink", image_root / "ink", min_noise_multiplier=2.0)
-        site = Site(home)
-        site.handle(request_of("prepare"))
-        found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
-        assert found.kind == ("trained" if is_enough else "failed")
-        assert is_enough or found.values["reason"].startswith("trains only with noise of its own")
-
     def test_noise_of_the_system_is_in_what_is_sent(self, site, request_of):
         noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
-        site.handle(request_of("prepare"))
-        plain, one, other = (
-            read_reply(site.handle(request_of("train", 1, personal="", noise=each, factor=factor))).tensors
-            for each, factor in ((None, 1.0), (noise, 1.0), (noise, 1.0 + 1e-12))
-        )
+
+        def sent(noise, factor):
+            site.handle(request_of("prepare", noise=noise))
+            return read_reply(site.handle(request_of("train", 1, personal="", noise=noise, factor=factor))).tensors
+
+        plain, one, other = sent(None, 1.0), sent(noise, 1.0), sent(noise, 1.0 + 1e-12)
         name = next(iter(plain))
         assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
         assert (one[name] - other[name]).std() > 1
+
+    def test_other_noise_than_the_site_was_told_of_is_refused(self, site, request_of):
+        site.handle(request_of("prepare"))
+        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
+        found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
+        assert found.values["reason"] == "was told of other noise than it is asked to add"
 
 
 def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):

@@ -1,0 +1,232 @@
+"""A site decides in which runs it takes part, what of them may leave it, and says why not."""
+
+import re
+
+import pytest
+
+from fedvlp.commands.cli import main
+from fedvlp.runs.events import read_events
+from fedvlp.runs.run_folder import WAITING
+from fedvlp.sites import commands
+from fedvlp.sites.ledger import read_ledger
+from fedvlp.sites.policy import Proposal, decide, departure, sign
+from fedvlp.sites.server import serve
+from fedvlp.sites.site_config import read_site_config
+from fedvlp.sites.wire import read_reply, read_request
+from fedvlp.sites.worker import Site
+from fedvlp.utils.errors import UserError
+from tests.helpers.images import DOMAINS
+from tests.helpers.shapes import unchecked
+from tests.helpers.sites import description, in_process, make_site, make_sites, method_config, run_of, sites_config
+
+UPLOADS = {"first": {"prompt": ([4, 64], 1024), "visual.a": ([3], 12)}, "second": {"prompt": ([4, 64], 1024)}}
+OWN = {"clip_norm": 0.5, "noise_multiplier": 2.0, "seed": None}
+RULES = {  # what a site writes, what it says of a run that is not so, and what it would allow
+    "methods": (["TRIP", "PL*"], "does not allow the method PromptFL; it allows TRIP, PL*", ["Prompt*"]),
+    "phases": (["first"], "does not allow the phases second; it allows first", ["first", "second"]),
+    "add_ons": ([], "does not allow the add-ons FedProx; it allows none", ["FedProx"]),
+    "clips": (["77"], "does not allow the CLIP with the fingerprint 0f1e; it allows 77", ["77", "0f1e"]),
+    "tensors": (["visual.*"], "does not allow the tensors prompt and 1 more; it allows visual.*", ["*.?", "prompt"]),
+    "max_upload_bytes": (1035, "does not allow more than 1,035 bytes in a message; this would be 1,036", 1036),
+    "max_run_bytes": (4119, "does not allow more than 4,119 bytes in a run; this would be 4,120", 4120),
+    "max_rounds": (1, "does not allow more than 1 rounds; this would be 2", 2),
+    "min_noise_multiplier": (0.5, "does not allow updates without noise of its own, from its system", None),
+    "not_before": ("2999-01-01", "does not allow runs before 2999-01-01 00:00:00", "2026-01-01T08:00+01:00"),
+    "not_after": ("2026-01-01T08:00+01:00", "does not allow runs after 2026-01-01 08:00:00+01:00", "2999-01-01"),
+    "approve": ("listed", "does not allow runs that none of its signers has signed; this one has no sign", "always"),
+}
+
+
+def policy_of(tmp_path, **policy):
+    return read_site_config(make_site(tmp_path, "ink", tmp_path, policy=policy)).policy
+
+
+def decided(tmp_path, told, **policy):
+    return decide(policy_of(tmp_path, **policy), tmp_path, Proposal("run", told), lambda: UPLOADS)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_refuses_in_words_what_it_does_not_allow(name, tmp_path):
+    strict, reason, lenient = RULES[name]
+    kind, said = decided(tmp_path, description(), **{name: strict})
+    assert (kind, said[: len(reason)]) == ("refused", reason)
+    assert decided(tmp_path, description(), **{name: lenient}) == ("", "")
+
+
+def test_dates_may_stand_in_yaml_as_people_write_them(tmp_path):
+    make_site(tmp_path, "ink", tmp_path)
+    with open(tmp_path / "site.yaml", "a") as file:
+        file.write("policy: {not_before: 2026-12-01, not_after: 2026-12-24T18:00:00+01:00}\n")
+    policy = read_site_config(tmp_path).policy
+    assert (policy.not_before.day, policy.not_after.hour) == (1, 18)
+    with unchecked(), pytest.raises(UserError, match="not_before"):
+        policy_of(tmp_path, not_before="soon")
+    with unchecked(), pytest.raises(UserError, match="max_round"):
+        policy_of(tmp_path, max_round=3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "is_enough"),
+    [(None, False), (OWN, True), ({**OWN, "noise_multiplier": 1.9}, False), ({**OWN, "seed": 7}, False)],
+)
+def test_a_site_can_insist_on_noise_of_its_own(noise, is_enough, tmp_path):
+    kind, _ = decided(tmp_path, description(noise=noise), min_noise_multiplier=2.0)
+    assert kind == ("" if is_enough else "refused")
+
+
+def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made_for_it(tmp_path):
+    policy = policy_of(tmp_path, methods=[], max_rounds=1, max_upload_bytes=1)
+    kind, reason = decide(policy, tmp_path, Proposal("run", description()), lambda: pytest.fail("made the method"))
+    method, rounds = "the method PromptFL; it allows none", "more than 1 rounds; this would be 2"
+    assert (kind, reason) == ("refused", f"does not allow {method}; it does not allow {rounds}")
+
+
+def test_a_request_to_train_is_held_to_what_was_said():
+    told = description(noise=OWN)
+    order = {"round": 1, "noise": OWN}
+    assert departure(told, order) == ""
+    assert departure(told, {**order, "round": 2}) == "was told of 2 rounds, and is asked for round 3"
+    for noise in (None, {**OWN, "seed": 1}, {**OWN, "clip_norm": 9.0}):
+        assert departure(told, {**order, "noise": noise}) == "was told of other noise than it is asked to add"
+    seeded = {**OWN, "seed": 7}
+    assert departure(description(noise=seeded), {**order, "noise": {**OWN, "seed": 8}}) == ""
+
+
+@pytest.fixture(params=["ed25519", "ecdsa"])
+def key(request, tmp_path):
+    """The path of a private key, with the public one beside it."""
+    pytest.importorskip("cryptography", reason="comes with the extra `flower`")
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    kinds = {"ed25519": ed25519.Ed25519PrivateKey.generate, "ecdsa": lambda: ec.generate_private_key(ec.SECP384R1())}
+    made = kinds[request.param]()
+    path = tmp_path / "chief"
+    path.write_bytes(made.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption()))
+    public = made.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    path.with_suffix(".pub").write_bytes(public)
+    return path
+
+
+@pytest.mark.parametrize("approve", ["always", "listed"])
+def test_a_signature_is_of_one_description_by_one_key(approve, key, tmp_path):
+    told = description()
+    run = Proposal("run", told)
+    signature = sign(key, run.content)
+    rules = {"signers": ["chief.pub"], "approve": approve}
+    assert decided(tmp_path, {**told, "signature": signature}, **rules) == ("", "")
+    for wrong in (told, {**told, "signature": signature, "rounds": 1}, {**told, "signature": "00"}):
+        assert "none of its signers has signed" in decided(tmp_path, wrong, **rules)[1]
+    # Where signers are asked for in any case, a list does not replace them.
+    kind, _ = decided(tmp_path, told, **rules, runs=[run.digest])
+    assert kind == ("" if approve == "listed" else "refused")
+    with pytest.raises(UserError, match="Expected a private key"):
+        sign(key.with_suffix(".pub"), b"")
+
+
+@pytest.mark.parametrize("key", ["ecdsa"], indirect=True)
+def test_what_deploy_signs_is_what_sites_are_asked(key, tmp_path, image_root, monkeypatch, capsys):
+    monkeypatch.setattr(commands, "find_spec", lambda name: object())
+    config = sites_config(tmp_path / "config.yaml", method_config("promptfl", rounds=1), DOMAINS)
+    rules = {"signers": [str(key.with_suffix(".pub"))]}
+    sites = make_sites(tmp_path / "sites", image_root, DOMAINS, policy=rules)
+    assert serve(config, in_process(sites), tmp_path / "unsigned") == 1
+    said = capsys.readouterr().err
+    assert all(f"The site {name!r} does not allow runs that none of its signers" in said for name in DOMAINS)
+    assert main(["deploy", "sign", str(tmp_path), str(key)]) == 0
+    digest = capsys.readouterr().out.split()[-1]
+    assert digest in said
+    assert serve(config, in_process(sites), tmp_path / "signed") == 0
+
+
+def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_root, monkeypatch, capsys):
+    config = sites_config(tmp_path / "server.yaml", method_config("promptfl", min_clients=3), DOMAINS)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
+    said = []
+
+    def sleep(seconds):
+        said.append((tmp_path / "runs" / WAITING).read_text())
+        assert main(["site", "approve", str(home)]) == 0
+        shown = capsys.readouterr().out
+        digest = re.search("digest ([0-9a-f]{64})", shown)[1]
+        assert main(["site", "approve", str(home), digest[:8]]) == 0
+        said.extend([shown, capsys.readouterr().out])
+
+    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
+    monkeypatch.setattr("fedvlp.sites.registry.SECONDS_BETWEEN_QUESTIONS", 0.0)
+    assert serve(config, in_process(homes), tmp_path / "runs") == 0
+    waits, shown, approved = said
+    assert waits.startswith("for 'paint' (its keeper has not approved the run yet): 2 of 3 sites are there")
+    for words in (
+        "method: PromptFL, with add-ons none",
+        "CLIP: fedvlp-tiny, fingerprint",
+        "what leaves in each of 2 rounds:\n    prompt, 16 x 64 numbers, 4,096 bytes, after the phase train",
+        "in all: 8,192 bytes of tensors",
+        "makes one model of what ink, paint, photo send",
+        "noise that this site adds: none",
+        "1 runs wait for approval",
+    ):
+        assert words in shown
+    assert approved.endswith("decided: approve\n")
+    entries = [entry for _, entry in read_ledger(home)]
+    assert [entry["kind"] for entry in entries if entry["way"] == "left"][:2] == ["waiting", "described"]
+    assert main(["site", "refuse", str(home), next((home / "approvals").glob("*.json")).stem]) == 0
+    assert serve(config, in_process(homes), tmp_path / "refused") == 1
+    assert "'paint' does not allow the run, which its keeper has refused. Nothing" in capsys.readouterr().err
+    for beginning in ("zz", "../approvals/"):
+        assert main(["site", "approve", str(home), beginning]) == 1
+        assert "0 begin so" in capsys.readouterr().err
+
+
+def test_what_is_said_to_leave_is_what_leaves(tmp_path, image_root):
+    config = method_config("plan", rounds=1, steps=2)
+    config["trainer"]["local"]["add_ons"] = [{"class_path": "Scaffold"}]
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS, policy={"tensors": ["*"]})
+    sites = {place: Site(home) for place, home in homes.items()}
+    transport = in_process({})
+    transport.sites = {place: site.handle for place, site in sites.items()}
+    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
+    assert serve(server, transport, tmp_path / "runs") == 0
+    (uploads,) = sites["node-2"].uploads.values()
+    trained = [entry for _, entry in read_ledger(homes["node-2"]) if entry and entry["kind"] == "trained"]
+    left = [{name: (each["shape"], each["bytes"]) for name, each in entry["tensors"].items()} for entry in trained]
+    assert left == [*uploads.values()]
+    assert [any("add_on/" in name for name in each) for each in left] == [False, True]
+
+
+def test_what_has_left_is_counted_also_where_a_round_is_asked_for_again_or_by_another_process(tmp_path, image_root):
+    config = sites_config(tmp_path / "server.yaml", method_config("promptfl"), DOMAINS)
+    homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
+    ink = Site(make_site(homes["node-0"], "ink", image_root / "ink", policy={"max_rounds": 2}))
+    # The tensors of two rounds would fit, and their headers do not.
+    home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"max_run_bytes": 8192})
+    transport = in_process(homes)
+    twice = []
+
+    def asked_twice(request):
+        if read_request(request).kind == "train":
+            twice.append(read_reply(ink.handle(request)).kind)
+        return ink.handle(request)
+
+    def restarted(request):
+        if read_request(request).values.get("round") == 1 and not restarts:
+            restarts.append(Site(home).handle)
+        return (restarts or [usual])[-1](request)
+
+    usual = transport.sites["node-1"]
+    restarts = []
+    transport.sites.update({"node-0": asked_twice, "node-1": restarted})
+    assert serve(config, transport, tmp_path / "runs") == 0
+    assert twice == ["trained", "failed"]
+    events = [event for event in read_events(run_of(tmp_path / "runs")) if event["event"] == "client_left_out"]
+    found = {event["name"]: (event["round"], event["reason"]) for event in events}
+    assert found["ink"] == (2, "does not allow more than 2 rounds; this would be 3")
+    round, reason = found["paint"]
+    assert round == 2
+    assert reason.startswith("does not allow more than 8,192 bytes in a run; this would be ")
+    entries = [entry for _, entry in read_ledger(home)]
+    left = [entry for entry in entries if entry["way"] == "left"]
+    assert reason in {entry.get("reason") for entry in left}
+    assert sum(entry["bytes"] for entry in left if entry["kind"] != "failed") <= 8192
+    assert sum(Site(home).ledger.bytes.values()) == sum(entry["bytes"] for entry in left)
