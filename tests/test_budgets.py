@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_959,
-    "files": 250,
-    "lines outside tools and sites": 28_056,
+    "lines": 39_128,
+    "files": 251,
+    "lines outside tools and sites": 28_225,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_940,
+    "lines of tests": 38_072,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -27,7 +27,7 @@ ROOMS = {  # lines and files of each folder of the library
     "commands": (678, 4),
     "core": (2900, 15),
     "data": (4800, 22),
-    "methods": (7362, 52),
+    "methods": (7531, 53),
     "results": (880, 5),
     "runs": (1000, 7),
     "sites": (2914, 16),
