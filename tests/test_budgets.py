@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 39_128,
-    "files": 251,
-    "lines outside tools and sites": 28_225,
+    "lines": 39_726,
+    "files": 255,
+    "lines outside tools and sites": 28_386,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 38_072,
+    "lines of tests": 39_005,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
@@ -25,15 +25,15 @@ ROOMS = {  # lines and files of each folder of the library
     "catalog": (400, 2),
     "clip": (3176, 15),
     "commands": (678, 4),
-    "core": (2900, 15),
+    "core": (2954, 16),
     "data": (4800, 22),
     "methods": (7531, 53),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2914, 16),
+    "sites": (3351, 18),
     "testing": (900, 6),
     "tools": (8120, 59),
-    "training": (3833, 25),
+    "training": (3937, 26),
     "utils": (1000, 11),
 }
 
