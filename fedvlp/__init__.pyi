@@ -77,6 +77,7 @@ from fedvlp.methods import FaSTPT as FaSTPT
 from fedvlp.methods import FedADG as FedADG
 from fedvlp.methods import FedAPT as FedAPT
 from fedvlp.methods import FedCLIP as FedCLIP
+from fedvlp.methods import FedDEAP as FedDEAP
 from fedvlp.methods import FedDPT as FedDPT
 from fedvlp.methods import FedLoRA as FedLoRA
 from fedvlp.methods import FedMaPLe as FedMaPLe

@@ -34,6 +34,7 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, check_clients, describe_training
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
+from fedvlp.training.secure_sum import with_secure_sum
 from fedvlp.training.task import check_add_ons, set_up_phases
 from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import check_replaceable
@@ -303,6 +304,8 @@ class Federation(ConfiguredRun):
         for phase in phases:
             phase.strategy.check(clients)
         check_clients(self, clients)
+        if self.server.secure_sum:
+            self.server = with_secure_sum(self, phases, len(clients))
         self.description = describe_run(model, datamodule, phases, describe_training(self))
         return phases
 

@@ -9,31 +9,31 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 38_960,
-    "files": 250,
-    "lines outside tools and sites": 28_069,
+    "lines": 39_727,
+    "files": 255,
+    "lines outside tools and sites": 28_386,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 37_912,
+    "lines of tests": 39_005,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000
 ROOMS = {  # lines and files of each folder of the library
-    "callbacks": (875, 7),
+    "callbacks": (862, 7),
     "catalog": (400, 2),
     "clip": (3176, 15),
     "commands": (678, 4),
-    "core": (2900, 15),
+    "core": (2954, 16),
     "data": (4800, 22),
-    "methods": (7362, 52),
+    "methods": (7531, 53),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (2902, 16),
+    "sites": (3352, 18),
     "testing": (900, 6),
     "tools": (8120, 59),
-    "training": (3833, 25),
+    "training": (3937, 26),
     "utils": (1000, 11),
 }
 

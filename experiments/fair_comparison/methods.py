@@ -89,6 +89,7 @@ METHODS = (
     Compared("FaST-PT", "fast_pt", steps=STEPS // 3),
     Compared("PromptFolio", "prompt_folio"),
     Compared("DP-FPL, no noise", "dp_fpl", WITHOUT_NOISE),
+    Compared("FedDEAP", "fed_deap"),
     Compared("pFedMoAP", "pfed_moap"),
     Compared("DiPrompT", "diprompt"),
     Compared("TRIP-Lite", "trip_lite", teacher="60 templates"),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
@@ -79,6 +80,20 @@ def make_node_key(path: Path) -> Path:
     return public
 
 
+def make_sum_keys(homes: Mapping[str, Path]) -> None:
+    """Makes each site's key for secure sums, as ``ssh-keygen -t ed25519`` does, and the roster at each."""
+    roster = ""
+    for name, home in homes.items():
+        key = ed25519.Ed25519PrivateKey.generate()
+        (home / "sum").mkdir()
+        _write_private(home / "sum" / "key", key, PrivateFormat.OpenSSH)
+        roster += f"{name}: {key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()}\n"
+    for home in homes.values():
+        (home / "sum" / "roster.yaml").write_text(roster, encoding="utf-8")
+        with open(home / "site.yaml", "a", encoding="utf-8") as file:
+            file.write("secure_sum: sum\n")
+
+
 def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
@@ -120,7 +135,9 @@ def _usage(signs: bool) -> x509.KeyUsage:
     )
 
 
-def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+def _write_private(
+    path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, form: PrivateFormat
+) -> None:
     """Writes a private key that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.sites.credentials import make_sum_keys
+
+SECURE_SUM = "--trainer.server.secure_sum=true"
 HOME = """\
 name: {name}
 root: {root}
@@ -67,6 +70,8 @@ class Setting:
             home.mkdir(parents=True)
             (home / "site.yaml").write_text(HOME.format(name=name, root=self.images / name), encoding="utf-8")
             homes[name] = home
+        if SECURE_SUM in self.more:
+            make_sum_keys(homes)
         return homes
 
     def _root(self) -> list[str]:

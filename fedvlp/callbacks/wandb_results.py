@@ -1,4 +1,4 @@
-"""What Weights & Biases receives of a run: its group at the start, and tables, confusions and files at the end."""
+"""What Weights & Biases receives of a run: its group at the start, and tables and files at the end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedvlp.results.predictions import confusions
+from fedvlp.results.predictions import CONFUSION_FILE
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, runs_frame, sweep_name
 
-FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json")
+FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json", CONFUSION_FILE)
 """The files of an artifact, as far as the run has them."""
 
 SHORT_ROWS = {ZERO_SHOT_ROW: "zero_shot", LAST_ROW: "last"}
-CONFUSION_CHART = "wandb/confusion_matrix/v1"
 MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
@@ -90,7 +89,7 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def _send_media(run: Any, record: Record) -> None:
-    """Sends prompts and config as an artifact, accuracies by domain and class, and confusions."""
+    """Sends accuracies by domain and class, and the run's files as an artifact."""
     # Installed where there is such a run, and slow to import.
     import wandb
 
@@ -101,20 +100,8 @@ def _send_media(run: Any, record: Record) -> None:
         for split, scores in by_split.items():
             for name, value in scores.get("class_accuracy", {}).items():
                 classes.add_data(title, split, name, value)
-    run.log({"domains": domains, "classes": classes, **_confusions(wandb, record)})
+    run.log({"domains": domains, "classes": classes})
     artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
     for path in filter(Path.is_file, [record.folder / name for name in FILES]):
         artifact.add_file(str(path), name=path.name)
     run.log_artifact(artifact)
-
-
-def _confusions(wandb: Any, record: Record) -> dict[str, Any]:
-    """Returns a matrix of true and predicted classes for each row and test split; only pairs that have images."""
-    charts = {}
-    frame = confusions(record.predictions, record.data.get("classes", []))
-    for (title, split), pairs in frame.rename(columns={"true": "actual"}).groupby(["row", "split"]):
-        table = wandb.Table(dataframe=pairs[["actual", "predicted", "images"]])
-        fields = {"Actual": "actual", "Predicted": "predicted", "nPredictions": "images"}
-        chart = wandb.plot_table(CONFUSION_CHART, table, fields, {"title": f"{title}: {split}"})
-        charts[f"confusion/{SHORT_ROWS[title]}/{split}"] = chart
-    return charts

@@ -18,6 +18,7 @@ RoundMetrics = dict[str, Any]
 # Begins, before a slash, the names of what add-ons exchange beside the method's own tensors.
 ADD_ON = "add_on"
 NOT_FINITE = "uploads NaN or infinity"
+KEEPS_NOT_FINITE = "keeps NaN or infinity"
 
 
 @dataclass(frozen=True)

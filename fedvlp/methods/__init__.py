@@ -12,6 +12,7 @@ from fedvlp.methods.fast_pt import FaSTPT
 from fedvlp.methods.fed_adg import FedADG
 from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
+from fedvlp.methods.fed_deap import FedDEAP
 from fedvlp.methods.fed_dpt import FedDPT
 from fedvlp.methods.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
@@ -63,6 +64,7 @@ __all__ = [
     "FedADG",
     "FedAPT",
     "FedCLIP",
+    "FedDEAP",
     "FedDPT",
     "FedLoRA",
     "FedMVP",

@@ -19,6 +19,7 @@ from fedvlp.sites.wire import Message, SiteError
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
+from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import PhaseTask
 
 log = logging.getLogger(__name__)
@@ -61,18 +62,24 @@ class SitesEngine:
     def _train_once(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
         # A client without images is a site that has not connected yet.
         present = [client for client in clients if client.num_examples]
-        replies = self.request({client: self._training(task, client) for client in present})
+        replies = self.request({client: self._training(task, client, here) for client in present})
         absent = {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
         away = SiteError("was not there when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
             reply = replies.get(client, absent.get(client.name, away))
             results[client] = client_result(task, client, reply)
-            if not results[client].failure:
-                here.hooks.call("on_client_end", phase=task.phase, update=results[client].update)
+        if here.secure_sum:
+            # Imported here: it needs what comes with Flower.
+            from fedvlp.sites.summing import summed_at_sites
+
+            results = summed_at_sites(self.registry, results, task)
+        for result in results.values():
+            if not result.failure:
+                here.hooks.call("on_client_end", phase=task.phase, update=result.update)
         return results
 
-    def _training(self, task: PhaseTask, client: Client) -> Message:
+    def _training(self, task: PhaseTask, client: Client, here: Workspace) -> Message:
         """The message of the kind ``train`` for a client."""
         noise = client_noise(task.phase.strategy)
         values = {
@@ -83,6 +90,7 @@ class SitesEngine:
             "factor": task.learning_rate_factor,
             "share": task.shares_of_steps.get(client.id, 1.0),
             "noise": None if noise is None else asdict(noise),
+            "weighting": next(iter(weightings(task.phase.strategy))) if here.secure_sum else None,
             "client": client.id,
             "domain": client.domain,
             # Names alone: personal tensors are at the site, and a resumed run names the files of its checkpoint.

@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 10_000_000
 """A file that is longer is followed by the next one; none is ever deleted."""
 DELTA = 1e-5
 """With which probability the bound epsilon may fail."""
-NAMED = ("run", "round", "phase", "client", "reason")
+NAMED = ("run", "round", "phase", "step", "client", "reason")
 START = "0" * 64
 
 
@@ -83,7 +83,7 @@ class Ledger:
         run = entry.get("run", "")
         self.bytes[run] += entry["bytes"] * (entry["way"] == "left")
         if (entry["way"], entry["kind"]) == ("left", "trained"):
-            cost = 2 / entry["noise"] ** 2 if entry["noise"] else math.inf
+            cost = 2 / entry["noise"] ** 2 if entry.get("noise") else math.inf
             self.spent[run] = self.spent.get(run, 0.0) + cost
             self.updates[run, entry.get("phase", 0)] += 1
         rho = self.spent.get(run, 0.0)

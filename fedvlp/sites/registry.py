@@ -22,6 +22,8 @@ SECONDS_BETWEEN_QUESTIONS = 15.0
 """To a site whose keeper has not yet approved the run."""
 UNDECIDED = "its keeper has not approved the run yet"
 SECONDS_TO_LEAVE = 10.0
+TIMES_LEFT_OUT = 10
+"""For how many times as long as a node let the server wait for nothing it is not asked again."""
 LARGEST_SHARE = 0.9
 """Of all training images so far: a site that says it has more is named."""
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class SiteRegistry:
         places: under which name the transport reaches each site, by the site's own name.
         refused: names of the transport whose sites can't take part.
         problems: why sites that are on the list can't or will not take part, by the site's name.
+        silent: until when places are not asked again that did not answer.
         undecided: place, and when it was asked, of sites whose keeper has not yet approved the run, by the site's name.
     """
 
@@ -55,6 +58,7 @@ class SiteRegistry:
     places: dict[str, str] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, float] = field(default_factory=dict)
     undecided: dict[str, tuple[str, float]] = field(default_factory=dict)
 
     def gather(self, least: int) -> None:
@@ -88,13 +92,22 @@ class SiteRegistry:
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
         # Not often: each question is two lines of the site's ledger, and people take their time.
-        since = time.monotonic() - SECONDS_BETWEEN_QUESTIONS
+        began = time.monotonic()
+        since = began - SECONDS_BETWEEN_QUESTIONS
         asked = self.undecided.items()
         self.undecided = {name: (place, when) for name, (place, when) in asked if place in connected and when > since}
-        already_asked = {*self.places.values(), *self.refused, *(place for place, _ in self.undecided.values())}
+        # One that leaves and comes back is asked at once.
+        self.silent = {place: end for place, end in self.silent.items() if place in connected and end > began}
+        already_asked = {*self.places.values(), *self.refused, *self.silent}
+        already_asked |= {place for place, _ in self.undecided.values()}
         request = Message("describe", {"run": self.run, **self.description}).to_bytes()
         new = {place: request for place in connected if place not in already_asked}
-        replies = self.transport.exchange(new, self.data.arrival_seconds)
+        replies = []
+        for place, reply in self.transport.exchange(new, self.data.arrival_seconds):
+            replies.append((place, reply))
+            if isinstance(reply, SiteError):
+                now = time.monotonic()
+                self.silent[place] = now + TIMES_LEFT_OUT * (now - began)
         # Sorted, so that of two sites of one name the same is admitted in every run.
         for place, reply in sorted(replies, key=itemgetter(0)):
             self._admit(place, reply)

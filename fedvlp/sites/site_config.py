@@ -29,6 +29,7 @@ class SiteConfig:
         num_workers: processes that read images; 0 reads them in the main process.
         on_bad_image: what to do if images can't be read: ``error`` refuses to train, ``skip`` leaves them out.
         pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
+        secure_sum: folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
         idle_minutes: after so many minutes without a request the warm process ends.
         allow: modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
             such as ``hf-hub:organisation/model``. To import a class runs its code.
@@ -43,6 +44,7 @@ class SiteConfig:
     num_workers: NonNegativeInt = 0
     on_bad_image: Literal["error", "skip"] = "error"
     pretrained: str | None = None
+    secure_sum: str | None = None
     idle_minutes: PositiveFloat = 30.0
     allow: list[str] = field(default_factory=list)
     policy: Policy = field(default_factory=Policy)
@@ -72,5 +74,7 @@ def read_site_config(home: Path) -> SiteConfig:
     # Relative paths are the home's, wherever the process was started.
     here = home.resolve()
     cache_dir = None if config.cache_dir is None else str(here / Path(config.cache_dir).expanduser())
+    secure_sum = None if config.secure_sum is None else str(here / Path(config.secure_sum).expanduser())
     rules = replace(config.policy, signers=[str(here / Path(key).expanduser()) for key in config.policy.signers])
-    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir, policy=rules)
+    config = replace(config, secure_sum=secure_sum, policy=rules)
+    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir)

@@ -6,8 +6,9 @@ before a message with tensors is read or written.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -116,6 +117,7 @@ OBJECT = Field("an object within the bounds of a config", _is_config)
 COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
 NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers, with short names", _object_of(_is_number))
 VERSIONS = Field("an object of strings", _object_of(_is_string))
+WEIGHTING = Field("null, or examples or uniform for a secure sum", lambda value: value in (None, "examples", "uniform"))
 NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise", _is_noise)
 
 CLIENT = {"client": COUNT, "domain": COUNT}
@@ -145,14 +147,16 @@ REQUESTS: Mapping[str, Mapping[str, Field]] = {
         "factor": FACTOR,
         "share": SHARE,
         "noise": NOISE,
+        "weighting": WEIGHTING,
         **CLIENT,
         **FILES,
     },
+    "sum": {"run": STRING, "step": STRING, **CLIENT},
     "evaluate": {"run": STRING, "baseline": FLAG, **CLIENT, **FILES},
     "leave": {"run": STRING},
 }
 """What the server asks. ``prepare`` brings the tensors that every site begins with, ``train`` a download, ``evaluate``
-what is deployed."""
+what is deployed, and ``sum`` bytes of other sites, as ``summed`` does."""
 
 REPLIES: Mapping[str, Mapping[str, Field]] = {
     "described": {
@@ -175,13 +179,14 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
         "retried": STRING,
         **FILES,
     },
+    "summed": {},
     "evaluated": {"correct": COUNTS, "count": COUNTS},
     "left": {},
     "unprepared": {},
     "failed": {"reason": STRING},
 }
-"""What a site answers. ``trained`` brings the upload; no other reply has tensors. In place of a description it may
-refuse a run, or wait until its keeper has approved it."""
+"""What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow. In place of a
+description it may refuse a run, or wait until its keeper has approved it."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,11 @@ class Message:
     kind: str
     values: Mapping[str, Any] = field(default_factory=dict)
     tensors: dict[str, Any] = field(default_factory=dict)
+
+    def digest(self, without: Collection[str]) -> bytes:
+        """SHA-256 of all that the message says, without some of its values."""
+        values = {name: value for name, value in sorted(self.values.items()) if name not in without}
+        return hashlib.sha256(Message(self.kind, values, self.tensors).to_bytes()).digest()
 
     def to_bytes(self) -> bytes:
         """Encodes the message."""
@@ -283,6 +293,10 @@ def versions_here() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
+
+
+class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
+    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
 
 
 class SiteError(Exception):

@@ -28,7 +28,7 @@ from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import DESCRIPTION, Message, WireError, is_plain_name, read_request, versions_here
+from fedvlp.sites.wire import DESCRIPTION, Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -43,10 +43,6 @@ from fedvlp.utils.plugins import import_plugins
 FILES_KEPT = 64
 """How many files of a client's personal tensors are kept: a server resumes from one of its last few rounds."""
 log = logging.getLogger(__name__)
-
-
-class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
-    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
 
 
 class Site:
@@ -76,7 +72,8 @@ class Site:
         self.ledger.add("came", request.kind, content, request.values)
         reply, answer = self._answer_or_reason(request)
         more: dict[str, float] = {}
-        if reply.kind == "trained":
+        # Keys for a secure sum have no norm, and there is no noise in what it gives.
+        if reply.kind == "trained" and request.values["weighting"] is None:
             noise = request.values["noise"]
             # Noise from a seed hides nothing from who knows the seed.
             multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
@@ -89,7 +86,9 @@ class Site:
             reply = self._answer(request)
             answer = reply.to_bytes()
             left = self.ledger.bytes[request.values.get("run", "")]
-            if problem := leaving_problem(self.config.policy, reply.tensors, len(answer), left + len(answer)):
+            # Parts of a secure sum have the names of sites; what the method uploads was looked at before.
+            names = () if self.config.secure_sum else reply.tensors
+            if problem := leaving_problem(self.config.policy, names, len(answer), left + len(answer)):
                 raise SiteProblem(problem)
             return reply, answer
         except SiteProblem as error:
@@ -118,6 +117,9 @@ class Site:
             return Message("unprepared")
         if request.kind == "evaluate":
             return self.worker.evaluate(request)
+        if request.kind == "sum":
+            reply: Message = self.worker.sums.answer(request)
+            return reply
         updates = self.ledger.updates[values["run"], values["phase"]] + 1
         if problem := departure(self.worker.told, values) or self._decision(request, self.worker.told, updates)[1]:
             raise SiteProblem(problem)
@@ -240,12 +242,22 @@ class SiteWorker:
             validation=validation_splits(add_ons, data),
             run_folder=folder,
         )
+        self.sums: Any = None
+        if config.secure_sum is not None:
+            # Imported here: it needs what comes with Flower.
+            from fedvlp.sites.summing import SiteSums
+
+            self.sums = SiteSums(config.name, Path(config.secure_sum), request, folder)
 
     def train(self, request: Message) -> Message:
         """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
         values = request.values
         if values["phase"] >= len(self.setups):
             raise SiteProblem("knows no phase of that number")
+        if self.sums is None and values["weighting"] is not None:
+            raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
+        if self.sums is not None and values["weighting"] is None:
+            raise SiteProblem("trains only for a secure sum, for which the server does not ask")
         task = self._task(request)
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)
@@ -264,6 +276,8 @@ class SiteWorker:
             "personal": result.personal,
             "optimizer": result.optimizer_state,
         }
+        if self.sums is not None:
+            return Message("trained", {**reply, "metrics": {}}, self.sums.begin(request, result))
         return Message("trained", reply, result.update.state)
 
     def evaluate(self, request: Message) -> Message:

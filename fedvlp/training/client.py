@@ -67,6 +67,7 @@ class Workspace:
         run_folder: gets the tracebacks of clients that fail; None to keep none.
         on_failure: what is done about a client that fails.
         min_clients: how many clients each phase needs.
+        secure_sum: whether the server sees the mean of all updates in place of each.
         optimizers: of the running phase, by its place in the round, where it can serve the next client too.
         errors: what clients raised in the running phase, by the client's id.
     """
@@ -83,6 +84,7 @@ class Workspace:
     run_folder: Path | None = None
     on_failure: OnClientFailure = "skip"
     min_clients: int = 1
+    secure_sum: bool = False
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 

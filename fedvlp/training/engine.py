@@ -16,6 +16,7 @@ from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
+from fedvlp.training.secure_sum import summed
 from fedvlp.training.task import PhaseTask
 
 
@@ -27,7 +28,7 @@ class Engine(Protocol):
         """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
     def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
-        """The results of a phase's clients, of which some may have failed."""
+        """The results of a phase's clients, of which some may have failed; with ``here.secure_sum`` those of a sum."""
 
     def evaluate(
         self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
@@ -69,7 +70,8 @@ class LocalEngine:
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
             results = [result for of_rank in by_rank for result in of_rank]
         # Gathered by rank, and ranks train unequal shares.
-        return sorted(results, key=lambda result: result.client.id)
+        results = sorted(results, key=lambda result: result.client.id)
+        return summed(results, task.phase.strategy) if here.secure_sum else results
 
     def evaluate(
         self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]

@@ -120,6 +120,7 @@ class FitLoop:
             run_folder=run.folder,
             on_failure=clients.on_failure,
             min_clients=run.server.min_clients,
+            secure_sum=run.server.secure_sum,
         )
         return Run(here, self.setups, self.engine, run.rounds, run.server, clients)
 

@@ -34,11 +34,14 @@ class Server:
             checkpoint.
         max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
             not given.
+        secure_sum: Let the server see no update but the sum of all, in fixed point; for methods and aggregations that
+            need no more. Sites hide their updates by masks that cancel in the sum.
     """
 
     aggregation: Aggregator | None = None
     min_clients: PositiveInt = 1
     max_update_norm: PositiveFloat | None = None
+    secure_sum: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ def describe_training(run: ConfiguredRun) -> dict[str, Any]:
     # Left out where they are not given, so that runs with and without such an option differ by its name alone.
     if run.server.aggregation is not None:
         described["aggregation"] = class_and_options(run.server.aggregation)
+    if run.server.secure_sum:
+        described["secure_sum"] = True
     if run.clients.attack is not None:
         described["attack"] = class_and_options(run.clients.attack)
     if run.clients.dropout:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
 from fedvlp.core.state import (
+    KEEPS_NOT_FINITE,
     NOT_FINITE,
     Client,
     ClientUpdate,
@@ -31,7 +32,6 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
 DROPPED_OUT = "dropped out"
-KEEPS_NOT_FINITE = "keeps NaN or infinity"
 NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
 # With more clients than these, metrics are given as mean, least and largest, and not client by client.
 MOST_COLUMNS = 100
@@ -84,7 +84,9 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here)
         accepted, reasons = accept(run, results, task, metrics)
-        server = task.aggregate([result.update for result in accepted])
+        updates = [result.update for result in accepted]
+        # With a secure sum each is the mean of all, and the mean of one is that to the bit.
+        server = task.aggregate(updates[:1] if run.server.secure_sum else updates)
         report_phase(run, task, server, results, metrics)
         state = after_phase(state, server, accepted)
         # Left out of one phase is left out of the round, so that no client's phases fall apart.

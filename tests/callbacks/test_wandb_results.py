@@ -92,7 +92,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
 
 
 def check_media(run: FakeRun, record: Record) -> None:
-    """Checks the table of domains, the confusion matrix and the artifact of a run."""
+    """Checks the tables of domains and classes, and the artifact of a run."""
     media = {name: value for logged in run.logged for name, value in logged.items()}
     rows = media["domains"].data
     assert ["zero-shot CLIP", "held_out", "photo", record.baseline["held_out/photo"]] in rows
@@ -100,14 +100,10 @@ def check_media(run: FakeRun, record: Record) -> None:
     of_classes = record.metrics["last round"]["held_out/photo"]["class_accuracy"]
     expected = [["last round", "held_out/photo", name, value] for name, value in of_classes.items()]
     assert [row for row in media["classes"].data if row[0] == "last round"] == expected
-    table = media["confusion/last/held_out/photo"].table
-    counts = {(true, predicted): images for true, predicted, images in table.data}
-    right = sum(images for (true, predicted), images in counts.items() if true == predicted)
-    assert 100 * right / sum(counts.values()) == pytest.approx(record.last["held_out/photo"])
-    assert "confusion/zero_shot/held_out/photo" in media
     (artifact,) = run.artifacts
     assert artifact.name == "PromptFL-x1y2"
-    assert set(artifact.manifest.entries) == {"prompts.safetensors", "prompts_best.safetensors", "summary.json"}
+    prompts = {"prompts.safetensors", "prompts_best.safetensors"}
+    assert set(artifact.manifest.entries) == prompts | {"summary.json", "confusion.csv"}
 
 
 def test_runs_of_a_sweep_are_one_group_and_others_are_not(tmp_path):

@@ -168,6 +168,33 @@ def test_who_does_not_say_who_it_is_is_not_there(sites, reply, caplog):
     assert found.missing() == ["photo"]
 
 
+def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
+    asked = []
+
+    def hangs(request):
+        asked.append(now[0])
+        now[0] += 600
+        raise SiteError("did not answer in 600 s")
+
+    usual = sites.sites["node-0"]
+    sites.sites["node-0"] = hangs
+    found = registry(sites)
+    for time in (0, 700, 6599):
+        now[0] = time
+        found.look()
+    assert asked == [0]
+    now[0] = 6600
+    found.look()
+    assert asked == [0, 6600]
+    del sites.sites["node-0"]
+    found.look()
+    sites.sites["node-0"] = usual
+    found.look()
+    assert found.missing() == []
+
+
 def test_who_is_gone_is_forgotten_and_may_come_back_elsewhere(sites):
     found = registry(sites)
     found.gather(3)

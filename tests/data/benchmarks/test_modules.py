@@ -82,8 +82,11 @@ def test_each_data_set_leads_from_its_config_to_a_table(
     further = TRAINED.get(layout, ["--data.partition.init_args.num_clients=2"])
     assert main(["fit", *of_fit(description.config, lay_out(layout), tmp_path), *further]) == 0
     runs = str(tmp_path / "runs")
-    pages = [[command, runs, f"--output={tmp_path / command}"] for command in ("report", "leaderboard")]
-    for command in (["compare", runs, "--row=last"], *pages, ["verify", runs]):
+    commands = [["compare", runs, "--row=last"]]
+    if layout in TRAINED:  # all of these read the same summary, and show it in the same way whatever the data set
+        commands += [[command, runs, f"--output={tmp_path / command}"] for command in ("report", "leaderboard")]
+        commands.append(["verify", runs])
+    for command in commands:
         assert main(command) == 0, command
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(r" promptfl last \d", printed)

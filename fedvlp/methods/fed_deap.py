@@ -1,0 +1,167 @@
+"""FedDEAP: two prompts for each class, a shared one that is to say its meaning and a client's own that says the domain.
+
+Paper: Zheng et al., "FedDEAP: Adaptive Dual-Prompt Tuning for Multi-Domain Federated Learning", ACM MM 2025. The
+equations are those of its released code, with its alignment repaired.
+
+Symbols: P^g, P^l, C x L x D -> ``global_prompt``, ``local_prompt``; w_c text feature of class c under both; f image
+feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_network``; E_C, E_M -> ``class_frame``,
+``domain_frame``; k domain of an image; lambda, sigma -> ``semantic_weight``, ``domain_weight``.
+    E = normalised columns of Q (I - 1/n 1 1^T), Q [d, n] orthonormal                    :func:`equiangular_frame`
+    [P^g_c, P^l_c] [class c]; L_cls = CE(softmax_c(cos(w_c, f) / tau), y)                :meth:`FedDEAP.forward`
+    L_s = CE(softmax_c cos(h_s(f), E_C,c), y); L_d = CE(softmax_m cos(h_d(f), E_M,m), k)
+    L_sa = mean_c CE(softmax cos(h_s(w_c), E_C), c); L_da = mean_c CE(softmax cos(h_d(w_c), E_M), k)
+    P^g learns by L_cls + lambda L_sa, P^l by L_cls + sigma L_da, h_s by L_s, h_d by L_d :meth:`FedDEAP.training_step`
+    P^g, h_s, h_d <- plain mean over clients; P^l stays                                  :class:`.FedAvg`
+
+Departures:
+    * L_sa and L_da train the prompts here, as the abstract's third point asks, and the networks learn from images
+      alone. The released code computes h_s(w) and h_d(w) without gradient, so that both losses are constants; its step
+      is followed by another of both prompts, on the sum of the gradients so far.
+    * The released code multiplies P^l by the mean image feature of a batch, in tests as well, so that an image's class
+      depends on its neighbours, and which needs a CLIP with D = d. Here the factor is 1: a constant one for each client
+      would be another scale of P^l's numbers and no more.
+    * Frames are made from a fixed seed, by the server and each client alike. E_M has the source domains alone.
+    * k of L_da is the domain of the batch's images, their shares where there are several.
+    * The released code measures clients on domains that they have. A domain that no client has is classified by P^g_c
+      and the class alone; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
+    * No augmentation, so that image features are computed once; batches are drawn, where the released ones follow the
+      order of files. CLIP is a ViT-B/16 unless named, as for all methods here; the released code's is a ViT-B/32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import SGD
+
+from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.strategies import FedAvg
+from fedvlp.methods.prompts import PromptLearner, domains_of, initial_prompt
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
+
+
+class FedDEAP(PromptLearner):
+    """Learns for each class a prompt that is shared and, for each client, one of its own behind it.
+
+    Args:
+        domains: The source domains, in the order of ``Client.domain``.
+        semantic_weight: Weight lambda of what holds the shared prompt to the classes' directions, at least 0.
+        domain_weight: Weight sigma of what holds the client's prompt to its domain's direction, at least 0.
+        prompt_length: Number of learned vectors L of a class's prompt; two prompts stand before its name.
+        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompts alone, or the
+            ``mean`` of the probabilities under all clients' prompts.
+    """
+
+    personal = ("local_prompt",)
+    needs_domains = True
+    class_frame: Tensor  # [C, d]
+    domain_frame: Tensor  # [M, d]
+
+    def __init__(
+        self,
+        class_names: Names,
+        domains: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        semantic_weight: NonNegativeFloat = 1.0,
+        domain_weight: NonNegativeFloat = 1.0,
+        prompt_length: PositiveInt = 16,
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=1e-5),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.semantic_weight = semantic_weight
+        self.domain_weight = domain_weight
+        self.held_out_evaluation = held_out_evaluation
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=2 * prompt_length, class_specific=True)
+        self.shared_text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length, class_specific=True)
+        shape = (len(class_names), prompt_length, self.clip.text_width)
+        self.global_prompt = nn.Parameter(initial_prompt(shape))
+        self.local_prompt = nn.Parameter(initial_prompt(shape))
+        width = self.clip.embed_dim
+        self.semantic_network = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, width))
+        self.domain_network = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, width))
+        # Every client can compute them, so they are neither sent nor saved.
+        self.register_buffer("class_frame", equiangular_frame(len(class_names), width, seed=0), persistent=False)
+        self.register_buffer("domain_frame", equiangular_frame(len(domains), width, seed=1), persistent=False)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Returns one phase, after which all but the clients' prompts is averaged, each client counting once."""
+        (phase,) = super().configure_phases()
+        return (replace(phase, strategy=FedAvg("uniform")),)
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits under both prompts, or under the shared ones where these are on their own."""
+        if self.uses_personal:
+            texts = self.text(both(self.global_prompt, self.local_prompt))
+        else:
+            texts = self.shared_text(self.global_prompt.flatten(0, 1))
+        return cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Returns the losses of the shared prompts, of the client's and of both networks, added up."""
+        inputs, labels = batch
+        domains = domains_of(inputs, "FedDEAP")
+        features = self.precomputed(inputs)["features"]
+        # The same texts twice: each prompt learns by its own, and is a constant in the other's.
+        of_shared = both(self.global_prompt, self.local_prompt.detach())
+        of_own = both(self.global_prompt.detach(), self.local_prompt)
+        shared, own = self.text(torch.stack([of_shared, of_own]))  # [C, d] each
+        classes = torch.arange(len(shared), device=shared.device)
+        one_hot = torch.eye(len(self.domain_frame), device=shared.device)[domains]
+        shares = one_hot.mean(0).expand(len(own), -1)  # of each domain in the batch, for every class
+        losses = {
+            "cross_entropy": F.cross_entropy(cosine_logits(features, shared, self.clip.logit_scale), labels),
+            "own_cross_entropy": F.cross_entropy(cosine_logits(features, own, self.clip.logit_scale), labels),
+            "semantic": frame_loss(self.semantic_network(features), self.class_frame, labels),
+            "domain": frame_loss(self.domain_network(features), self.domain_frame, domains),
+            "semantic_alignment": frame_loss(fixed(self.semantic_network, shared), self.class_frame, classes),
+            "domain_alignment": frame_loss(fixed(self.domain_network, own), self.domain_frame, shares),
+        }
+        loss_of_shared = losses["cross_entropy"] + self.semantic_weight * losses["semantic_alignment"]
+        loss_of_own = losses["own_cross_entropy"] + self.domain_weight * losses["domain_alignment"]
+        loss = loss_of_shared + loss_of_own + losses["semantic"] + losses["domain"]
+        self.log_dict({**losses, "loss": loss})
+        return loss
+
+
+def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:
+    """Returns each class's two prompts behind each other, one class behind the other, [C 2L, D]."""
+    return torch.cat([shared, own], dim=1).flatten(0, 1)
+
+
+def fixed(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
+    """Returns what a network makes of texts, without a gradient for the network, which learns from images alone."""
+    weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    made: Tensor = functional_call(network, weights, (texts,))
+    return made
+
+
+def frame_loss(mapped: Float[Tensor, "B d"], frame: Float[Tensor, "n d"], target: Tensor) -> Float[Tensor, ""]:
+    """Returns the mean cross-entropy of the cosines with a frame's directions; targets are numbers or shares."""
+    return F.cross_entropy(cosine_logits(mapped, frame, 1.0), target)
+
+
+def equiangular_frame(count: int, width: int, seed: int) -> Float[Tensor, "n d"]:
+    """Returns n directions of length 1, any two of which have the inner product -1 / (n - 1).
+
+    Raises:
+        UserError: if there are more of them than dimensions.
+    """
+    if count > width:
+        raise UserError(f"Expected at most {width} classes or domains, as many as features are wide; got {count}.")
+    generator = torch.Generator().manual_seed(seed)
+    orthonormal = torch.linalg.qr(torch.randn(width, count, generator=generator)).Q
+    # Less their mean; a single one would be zero, and have no direction.
+    return F.normalize(orthonormal - orthonormal.mean(1, keepdim=True), dim=0).T.contiguous()

@@ -1,0 +1,136 @@
+"""The secure sum between what a site trained and what the server's loop sees: keys, the last round, and messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedvlp.core.aggregation.fixed_point import decode, encode
+from fedvlp.core.state import Client, State, numel, select
+from fedvlp.sites.registry import SiteRegistry
+from fedvlp.sites.secure_sum import Parts, SumSite, sum_of_sites
+from fedvlp.sites.wire import Message, SiteError, SiteProblem
+from fedvlp.training.client import ClientResult
+from fedvlp.training.secure_sum import sum_error, sum_weight, weightings, with_mean
+from fedvlp.training.task import PhaseTask
+from fedvlp.utils.config_files import read_yaml
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import write_json
+
+OWN = ("client", "domain", "seed", "personal", "optimizer")
+"""Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ."""
+
+
+class SiteSums:
+    """A site's part in the secure sums of one run; a SiteProblem if its keys can't be used.
+
+    Args:
+        name: the site's own.
+        keys: folder of its key and of the roster.
+        prepared: the request of the kind ``prepare``.
+        folder: of the run at the site.
+    """
+
+    def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
+        self.name = name
+        self.prepared = prepared.digest(without=OWN)
+        self.answered = folder / "secure_sum.json"  # the last round and phase of which the site has revealed its part
+        self.place = [0, 0]
+        self.under_way: SumSite | None = None
+        self.key, self.roster = _read_keys(name, keys)
+
+    def begin(self, request: Message, result: ClientResult) -> State:
+        """What leaves in place of an update: the site's keys for the sum."""
+        self.place = [request.values["round"], request.values["phase"]]
+        # Two sums of one round with different survivors would give away who is in one of them alone.
+        if self.answered.exists() and self.place <= json.loads(self.answered.read_text(encoding="utf-8")):
+            raise SiteProblem("has revealed its part in the sum of this round or a later one, which it does once")
+        weighting = request.values["weighting"]
+        if reason := sum_error(result, weighting):
+            raise SiteProblem(reason)
+        numbers = encode(result.update.state, sum_weight(result, weighting))
+        about = self.prepared + request.digest(without=OWN)
+        self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
+        return _as_tensors({self.name: self.under_way.advert})
+
+    def answer(self, request: Message) -> Message:
+        """Answers a request of the kind ``sum``."""
+        if self.under_way is None:
+            raise SiteProblem("has no secure sum under way: it was restarted, or has revealed its part")
+        answer = self.under_way.answer(request.values["step"], _as_parts(request.tensors))
+        if not self.under_way.steps:
+            # On the disk before it leaves, so that no kill makes the site reveal twice.
+            self.answered.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.answered, self.place)
+            self.under_way = None
+        return Message("summed", {}, _as_tensors(answer))
+
+
+def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
+    """The site's own key and, by name, the public keys of all sites, as ``ssh-keygen -t ed25519`` writes them."""
+    roster: dict[str, Ed25519PublicKey] = {}
+    try:
+        key = load_ssh_private_key((folder / "key").read_bytes(), password=None)
+        for each, line in read_yaml(folder / "roster.yaml").items():
+            public = load_ssh_public_key(line.encode())
+            if isinstance(public, Ed25519PublicKey):
+                roster[each] = public
+    except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
+        raise SiteProblem("has no key or roster.yaml for secure sums that can be read; its log says why") from error
+    if not isinstance(key, Ed25519PrivateKey) or roster.get(name) != key.public_key():
+        raise SiteProblem("has a key for secure sums that is not of ed25519, or not the one in its roster.yaml")
+    return key, roster
+
+
+def summed_at_sites(
+    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask
+) -> dict[Client, ClientResult]:
+    """The results with the mean of all in place of the keys that each site sent; whoever is not in it has failed."""
+    like = select(task.state.server.shared, task.phase.upload)
+    (weighting,) = weightings(task.phase.strategy)
+    by_name = {client.name: result for client, result in results.items()}
+    adverts = {name: _as_parts(result.update.state) for name, result in by_name.items() if not result.failure}
+    replies: dict[str, Message | SiteError] = {}
+
+    def ask(step: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
+        messages: dict[str, Message] = {}
+        for name, part in parts.items():
+            client = by_name[name].client
+            values = {"run": registry.run, "step": step, "client": client.id, "domain": client.domain}
+            messages[name] = Message("sum", values, _as_tensors(part))
+        answers = registry.exchange(messages)
+        replies.update(answers)
+        return {name: _as_parts(reply.tensors) for name, reply in answers.items() if isinstance(reply, Message)}
+
+    problem = "answered nothing that a sum can be made of"
+    mean: State = {}
+    try:
+        survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask)
+        # What each site weighs is known, so this shows wrong masks and shares, but not whose they are.
+        if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
+            raise SiteError("got no secure sum: the weights do not add up, so a mask or a share was wrong")
+        mean = decode(total, like)
+    except SiteError as error:
+        survivors = set()
+        problem = str(error)
+    after: dict[Client, ClientResult] = {}
+    for client, result in results.items():
+        reply = replies.get(client.name)
+        reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
+        is_in = client.name in survivors
+        after[client] = with_mean(result, mean) if is_in else ClientResult.of_failure(client, reason)
+    return after
+
+
+def _as_tensors(parts: Parts) -> State:
+    return {name: torch.from_numpy(np.array(bytearray(content), np.uint8)) for name, content in parts.items()}
+
+
+def _as_parts(tensors: State) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in tensors.items()}

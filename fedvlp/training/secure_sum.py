@@ -1,0 +1,92 @@
+"""What a secure sum leaves of a federation: one mean in place of all updates, and what a run with it can't have.
+
+The simulation adds up the same fixed-point numbers as sites do, so both have equal tensors to the bit; the masks, which
+cancel in the sum, are in :mod:`fedvlp.sites.secure_sum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedvlp.core.aggregation.fixed_point import MOST_CLIENTS, decode, encode, fixed_point_error
+from fedvlp.core.phases import Phase
+from fedvlp.core.state import KEEPS_NOT_FINITE, State
+from fedvlp.core.strategies import FedAvg, Strategy
+from fedvlp.training.add_ons.base import AddOn
+from fedvlp.training.client import ClientResult
+from fedvlp.training.options import ConfiguredRun, Server
+from fedvlp.utils.errors import UserError
+
+
+def sum_threshold(num_clients: int) -> int:
+    """How many clients each sum needs: more than half of all, so that a round can't have two sums."""
+    # In a sum over two each finds the other's update: it subtracts its own.
+    return max(3, num_clients // 2 + 1)
+
+
+def weightings(strategy: Strategy) -> set[str]:
+    """In which ways a strategy's averages weigh clients, ``examples`` or ``uniform``; with a secure sum it is one."""
+    return {reducer.weighting if isinstance(reducer, FedAvg) else "otherwise" for reducer in strategy.reducers}
+
+
+def sum_weight(result: ClientResult, weighting: str) -> int:
+    """How much a client counts in a sum: its images, or 1."""
+    return result.update.num_examples if weighting == "examples" else 1
+
+
+def sum_error(result: ClientResult, weighting: str) -> str:
+    """Why what a client's training left can't be added up; an empty string if it can."""
+    if result.failure or not result.is_finite:
+        return result.failure or KEEPS_NOT_FINITE
+    return fixed_point_error(result.update.state, sum_weight(result, weighting))
+
+
+def with_mean(result: ClientResult, mean: State) -> ClientResult:
+    """A client's result as the server has it: with the mean of all as its update, and nothing that it logged."""
+    return replace(result, update=replace(result.update, state=mean, metrics={}))
+
+
+def summed(results: Sequence[ClientResult], strategy: Strategy) -> list[ClientResult]:
+    """The results with the mean of all updates in place of each; whose update can't be added up has failed."""
+    (weighting,) = weightings(strategy)
+    after: list[ClientResult] = []
+    for result in results:
+        reason = sum_error(result, weighting)
+        after.append(ClientResult.of_failure(result.client, reason) if reason else result)
+    added = [result for result in after if not result.failure]
+    numbers = [encode(result.update.state, sum_weight(result, weighting)) for result in added]
+    mean = decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}
+    return [result if result.failure else with_mean(result, mean) for result in after]
+
+
+def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> Server:
+    """The server's options of a run with a secure sum, for which ``min_clients`` is at least what a sum needs.
+
+    Raises:
+        UserError: for what a run can't have in which the server sees sums alone.
+    """
+    ruled_out = {
+        f"{num_clients} clients, as it has sums of 3 to {MOST_CLIENTS}": not 3 <= num_clients <= MOST_CLIENTS,
+        "server.max_update_norm, since no single update can be measured": run.server.max_update_norm is not None,
+        "clients.cohort_size, since sums over changing clients can be subtracted": run.clients.cohort_size is not None,
+        "clients.stragglers, since all clients must be asked for the same": run.clients.stragglers > 0,
+        "clients.on_failure retry, since a sum is over once a client fails": run.clients.on_failure == "retry",
+    }
+    for add_on in run.local.every_add_on:
+        server_parts = ("sent_like", "before_aggregation", "aggregator")
+        reason = f"the add-on {type(add_on).__name__}, whose server part looks at single updates"
+        ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
+    for phase in phases:
+        for reducer in phase.strategy.reducers:
+            reason = f"phase {phase.name!r}: its aggregator {type(reducer.aggregator).__name__} looks at single updates"
+            ruled_out[reason] = not reducer.aggregator.is_linear
+        is_one_mean = phase.strategy.reduces_cohort and weightings(phase.strategy) in ({"examples"}, {"uniform"})
+        reason = f"phase {phase.name!r}: its strategy {type(phase.strategy).__name__} needs more than one weighted mean"
+        ruled_out[reason] = not is_one_mean
+    for reason, is_so in ruled_out.items():
+        if is_so:
+            raise UserError(f"trainer.server.secure_sum can't be had with {reason}. Leave one of them out.")
+    return replace(run.server, min_clients=max(run.server.min_clients, sum_threshold(num_clients)))

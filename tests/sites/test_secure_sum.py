@@ -1,0 +1,348 @@
+"""The secure sum without network: it is the plain sum whoever drops out, and a server that lies gets none."""
+
+from contextlib import suppress
+from itertools import product
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+pytest.importorskip("Crypto", reason="needs the extra `flower`")
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedvlp.sites import secure_sum
+from fedvlp.sites.secure_sum import ADVERT_BYTES, SumSite, sum_of_sites
+from fedvlp.sites.wire import SiteError, SiteProblem
+
+LENGTH = 30
+STEPS = ("share", "mask", "confirm", "reveal")
+KEYS = {name: Ed25519PrivateKey.generate() for name in ("ash", "birch", "cedar", "elm", "fir", "gum", "hazel")}
+
+
+class Parties:
+    """A server and so many sites in one sum, each asked in turn.
+
+    Args:
+        count: number of sites.
+        drops: from a step to the sites that are silent from it on; ``advertise`` comes before all steps.
+        lies: from a step to what the server really sends a site in it, from its name and what it should get.
+        about: what the server asked each site for.
+        length: how many numbers.
+    """
+
+    def __init__(self, count=5, drops=(), lies=(), about=b"round 3", length=LENGTH):
+        self.names = list(KEYS)[:count]
+        self.drops = dict(drops)
+        self.lies = dict(lies)
+        self.refusals = {}
+        self.sent = {step: {} for step in STEPS}
+        generator = np.random.default_rng(7)
+        self.numbers = {name: generator.integers(-(2**52), 2**52, length).view(np.uint64) for name in self.names}
+        self.roster = {name: KEYS[name].public_key() for name in self.names}
+        self.sites = {name: self.site(name, about) for name in self.names}
+        self.length = length
+        self.silent = set(self.drops.get("advertise", ()))
+
+    def site(self, name, about):
+        return SumSite(name, KEYS[name], self.roster, about, self.numbers[name])
+
+    def adverts(self):
+        return {name: {name: site.advert} for name, site in self.sites.items() if name not in self.silent}
+
+    def ask(self, step, parts):
+        self.silent |= set(self.drops.get(step, ()))
+        lie = self.lies.get(step, lambda name, part: part)
+        for name in sorted(parts.keys() - self.silent):
+            try:
+                self.sent[step][name] = self.sites[name].answer(step, lie(name, parts[name]))
+            except SiteProblem as problem:
+                self.refusals[name] = str(problem)
+        return self.sent[step]
+
+    def sum(self, ask=None):
+        return sum_of_sites(self.names, self.length, self.adverts(), ask or self.ask)
+
+    def shares_of(self, name):
+        """Places and shares of a site's secret, of all that were revealed."""
+        places = {each: place for place, each in enumerate(self.names, 1)}
+        return [(places[holder], shares[name]) for holder, shares in self.sent["reveal"].items()]
+
+    def plain_sum(self, names):
+        return sum((self.numbers[name] for name in names), np.zeros(LENGTH, np.uint64))
+
+
+def refused(parties, sites, reason):
+    """The server gets no sum, and each of the sites refuses for the reason; returns all that they have revealed."""
+    with pytest.raises(SiteError):
+        parties.sum()
+    assert parties.refusals.keys() >= set(sites)
+    for name in sites:
+        assert reason in parties.refusals[name]
+    return parties.sent["reveal"]
+
+
+@pytest.mark.parametrize(("count", "step"), [*product((3, 5, 7), ("advertise", *STEPS, "never"))])
+def test_the_sum_is_the_plain_one_to_the_bit_whoever_drops_out_at_whatever_step(count, step):
+    lost = {3: [], 5: ["birch", "fir"], 7: ["ash", "cedar", "hazel"]}[count]
+    parties = Parties(count, {step: lost})
+    survivors, total = parties.sum()
+    # Whoever falls silent after its numbers came is in the sum.
+    gone = set(lost) if step in ("advertise", "share", "mask") else set()
+    assert survivors == set(parties.names) - gone
+    assert np.array_equal(total, parties.plain_sum(survivors))
+    assert not parties.refusals
+
+
+def test_sites_may_drop_out_at_several_steps_of_one_sum():
+    parties = Parties(7, {"advertise": ["ash"], "mask": ["elm"], "reveal": ["gum"]})
+    survivors, total = parties.sum()
+    assert survivors == {"birch", "cedar", "fir", "gum", "hazel"}
+    assert np.array_equal(total, parties.plain_sum(survivors))
+
+
+@pytest.mark.parametrize(("count", "step"), [*product((3, 5), ("advertise", *STEPS))])
+def test_below_the_threshold_there_is_no_sum(count, step):
+    lost = {3: ["birch"], 5: ["ash", "birch", "fir"]}[count]
+    parties = Parties(count, {step: lost})
+    with pytest.raises(SiteError, match=f"{count - len(lost)} sites .*, and 3 are needed"):
+        parties.sum()
+
+
+def test_whoever_sends_bytes_of_another_size_has_dropped_out():
+    parties = Parties(5)
+    usual = parties.ask
+
+    def ask(step, parts):
+        answers = dict(usual(step, parts))
+        if step == "mask":
+            answers["cedar"] = {"cedar": answers["cedar"]["cedar"][:-1]}
+        return answers
+
+    survivors, total = parties.sum(ask)
+    assert survivors == {"ash", "birch", "elm", "fir"}
+    assert np.array_equal(total, parties.plain_sum(survivors))
+
+
+# A server that lies.
+
+
+@pytest.mark.parametrize(("count", "told"), [(5, ["ash", "cedar"]), (7, ["ash", "birch", "cedar"])])
+def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secret(count, told):
+    """Else it would get the seed of cedar's own mask from some and its key from others, and so its numbers."""
+
+    def lie(name, survivors):
+        return survivors if name in told else {each: b"" for each in survivors if each != "cedar"}
+
+    parties = Parties(count, lies={"confirm": lie})
+    parties.sum()
+    assert parties.refusals.keys() == set(told)
+    for reason in parties.refusals.values():
+        assert f"{len(told)} sites that were told of the same survivors, and {count // 2 + 1} are needed" in reason
+    shares = parties.shares_of("cedar")
+    assert len(shares) == count - len(told)
+    assert secure_sum._combine(shares) == parties.sites["cedar"].mask_key.private_bytes_raw()
+
+
+def test_a_server_that_tells_each_site_something_else_gets_no_share():
+    def lie(name, survivors):
+        return {
+            each: b"" for each in survivors if each not in {"ash": "elm", "birch": "fir", "fir": "elm"}.get(name, "")
+        }
+
+    assert not refused(Parties(5, lies={"confirm": lie}), ["ash", "cedar", "elm"], "told of the same survivors")
+
+
+def test_a_server_that_names_too_few_survivors_gets_no_signature():
+    """Else it could ask for the sum of two."""
+    parties = Parties(5, lies={"confirm": lambda name, survivors: {"ash": b"", "birch": b""}})
+    assert not refused(parties, KEYS.keys() & {"ash", "elm"}, "2 sites that sent numbers, and 3 are needed")
+
+
+@pytest.mark.parametrize("names", [("birch", "cedar", "elm"), ("ash", "birch", "cedar", "yew")])
+def test_a_list_of_survivors_without_the_site_or_with_a_stranger_is_refused(names):
+    lie = dict.fromkeys(names, b"")
+    parties = Parties(5, lies={"confirm": lambda name, survivors: lie if name == "ash" else survivors})
+    parties.sum()
+    assert parties.refusals == {"ash": "got a list of survivors that can't be"}
+
+
+def with_own_keys(parties, victim):
+    """An advert in which the server has put its own keys, with the signature of the site's."""
+    advert = parties.sites[victim].advert
+    other = Parties(5).sites[victim].advert
+    return advert[:32] + other[32:96] + advert[96:]
+
+
+def test_a_server_that_puts_its_own_keys_in_a_sites_place_gets_no_share():
+    parties = Parties(5)
+    fake = with_own_keys(parties, "birch")
+    parties.lies["share"] = lambda name, adverts: {**adverts, "birch": fake}
+    assert not refused(parties, ["ash", "cedar"], "'birch' that are not signed by the key in its roster")
+    assert not parties.sent["share"]
+
+
+def test_a_stranger_is_refused_whatever_it_signs():
+    parties = Parties(5)
+    stranger = Ed25519PrivateKey.generate()
+    advert = SumSite("yew", stranger, {"yew": stranger.public_key()}, b"", parties.numbers["ash"]).advert
+    parties.lies["share"] = lambda name, adverts: {**adverts, "yew": advert}
+    assert not refused(parties, ["ash", "fir"], "'yew' that are not signed")
+
+
+@pytest.mark.parametrize("about", [b"round 2", b"round 3 with another model", b"round 3 with other options"])
+def test_keys_that_were_made_for_another_request_are_refused(about):
+    """Those of an earlier round, or of a site that was sent another model."""
+    parties = Parties(5)
+    parties.sites["elm"] = parties.site("elm", about)
+    assert not refused(parties, ["ash", "birch"], "was asked for something else than 'elm'")
+    assert not parties.sent["share"]
+
+
+def test_sites_with_different_rosters_refuse_each_other():
+    parties = Parties(5)
+    others = {**parties.roster, "yew": Ed25519PrivateKey.generate().public_key()}
+    parties.sites["elm"] = SumSite("elm", KEYS["elm"], others, b"round 3", parties.numbers["elm"])
+    assert not refused(parties, ["ash"], "or their rosters differ")
+
+
+def test_a_list_without_a_sites_own_keys_is_refused():
+    parties = Parties(5)
+    again = parties.site("ash", b"round 3").advert
+    with pytest.raises(SiteProblem, match="without its own"):
+        parties.sites["ash"].answer(
+            "share", {name: site.advert for name, site in parties.sites.items()} | {"ash": again}
+        )
+
+
+def test_keys_that_a_site_copied_of_another_are_refused():
+    parties = Parties(5)
+    keys = parties.sites["birch"].advert[:96]
+    copied = keys + KEYS["elm"].sign(secure_sum._said("keys", keys, "elm"))
+    assert len(copied) == ADVERT_BYTES
+    parties.lies["share"] = lambda name, adverts: {**adverts, "elm": copied}
+    refused(parties, ["ash", "cedar"], "the same keys twice")
+
+
+@pytest.mark.parametrize("change", ["a bit", "another's", "back to the sender"])
+def test_shares_that_were_changed_are_refused(change):
+    parties = Parties(5)
+
+    def lie(name, boxes):
+        if name != "ash":
+            return boxes
+        box = boxes["birch"]
+        changed = {
+            "a bit": box[:-1] + bytes([box[-1] ^ 1]),
+            "another's": boxes["cedar"],
+            "back to the sender": parties.sent["share"]["ash"]["birch"],
+        }
+        return {**boxes, "birch": changed[change]}
+
+    parties.lies["mask"] = lie
+    survivors, total = parties.sum()
+    assert parties.refusals == {"ash": "got shares that 'birch' has not sent to it"}
+    assert np.array_equal(total, parties.plain_sum(survivors - {"ash"}))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_no_step_is_answered_twice_and_nothing_follows_it(step):
+    parties = Parties(3)
+    asked = {}
+
+    def remember(name, parts):
+        asked[name] = parts
+        return parts
+
+    parties.lies[step] = remember
+    parties.drops[(*STEPS, "none")[STEPS.index(step) + 1]] = parties.names
+    with suppress(SiteError):
+        parties.sum()
+    for later in STEPS:
+        with pytest.raises(SiteProblem, match="twice, out of order, or after it refused one"):
+            parties.sites["ash"].answer(step if later == STEPS[0] else later, asked["ash"])
+
+
+def test_after_a_refusal_a_site_answers_nothing_more():
+    parties = Parties(5, lies={"mask": lambda name, boxes: dict.fromkeys(boxes, bytes(92)) if name == "ash" else boxes})
+    parties.sum()
+    with pytest.raises(SiteProblem, match="after it refused one"):
+        parties.sites["ash"].answer("confirm", dict.fromkeys(parties.names, b""))
+
+
+# What the server sees.
+
+
+def test_of_each_site_one_secret_is_revealed_and_never_both():
+    parties = Parties(5, {"mask": ["birch"]})
+    parties.sum()
+    for name, site in parties.sites.items():
+        secret = site.mask_key.private_bytes_raw() if name == "birch" else site.seed
+        assert secure_sum._combine(parties.shares_of(name)[1:4]) == secret
+
+
+def test_fewer_shares_than_the_threshold_give_nothing():
+    """With two of three shares every secret is as likely: a third share of any value fits one."""
+    secret = bytes(range(32))
+    shares = list(enumerate(secure_sum._split(secret, 3, 5), 1))
+    assert secure_sum._combine(shares[1:4]) == secret
+    assert secure_sum._combine(shares[:2]) != secret
+    others = {secure_sum._combine([*shares[:2], (3, bytes([value]) * 32)]) for value in range(256)}
+    assert len(others) == 256
+
+
+def chi_square(content):
+    """Of the values of bytes against all being as likely; 255 degrees of freedom."""
+    counts = np.bincount(np.frombuffer(content, np.uint8), minlength=256)
+    expected = len(content) / 256
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+# A chi-square of 255 degrees is above it in one of 10^11 cases.
+LIMIT = 440
+
+
+def test_what_a_site_sends_looks_random():
+    """Also without its own mask, which the server takes off of a survivor's numbers."""
+    parties = Parties(3, length=8000)
+    parties.sum()
+    for name, site in parties.sites.items():
+        masked = np.frombuffer(parties.sent["mask"][name][name], "<u8")
+        assert chi_square(parties.numbers[name].tobytes()) > 10 * LIMIT, "plain numbers are told from random ones"
+        assert chi_square(masked.tobytes()) < LIMIT
+        assert chi_square((masked - secure_sum._stream(site.seed, 8000)).tobytes()) < LIMIT
+
+
+def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites_key():
+    """It counts as dropped out, so its key for masks of pairs is revealed; its own mask is what hides it."""
+    parties = Parties(5, length=8000)
+
+    def ask(step, parts):
+        answers = dict(parties.ask(step, parts))
+        return {name: answer for name, answer in answers.items() if step != "mask" or name != "birch"}
+
+    adverts = {name: site.advert for name, site in parties.sites.items()}
+    survivors, _ = parties.sum(ask)
+    assert "birch" not in survivors
+    key = X25519PrivateKey.from_private_bytes(secure_sum._combine(parties.shares_of("birch")[:3]))
+    publics = {name: advert[32:64] for name, advert in adverts.items() if name != "birch"}
+    late = np.frombuffer(parties.sent["mask"]["birch"]["birch"], "<u8")
+    late = late - secure_sum._pair_masks("birch", key, publics, adverts["ash"][:32], 8000)
+    assert chi_square(late.tobytes()) < LIMIT
+    assert np.array_equal(late - secure_sum._stream(parties.sites["birch"].seed, 8000), parties.numbers["birch"])
+
+
+@pytest.mark.parametrize("drops", [{}, {"mask": ["birch"]}], ids=["of a seed", "of a key"])
+def test_a_wrong_share_makes_every_number_wrong_so_that_the_weights_show_it(drops):
+    parties = Parties(5, drops)
+    usual = parties.ask
+
+    def ask(step, parts):
+        answers = usual(step, parts)
+        if step == "reveal":
+            share = answers["ash"]["birch"]
+            answers["ash"]["birch"] = bytes([share[0] ^ 1]) + share[1:]
+        return answers
+
+    survivors, total = parties.sum(ask)
+    assert (total != parties.plain_sum(survivors)).all()

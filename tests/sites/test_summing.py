@@ -1,0 +1,336 @@
+"""Sites that send no update but keys, shares and masked numbers: as a simulation to the bit, whoever drops out."""
+
+import csv
+import json
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+pytest.importorskip("cryptography", reason="needs the extra `flower`")
+pytest.importorskip("Crypto", reason="needs the extra `flower`")
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from fedvlp.runs.events import read_events
+from fedvlp.sites.ledger import read_ledger
+from fedvlp.sites.server import serve
+from fedvlp.sites.summing import _read_keys
+from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
+from fedvlp.sites.worker import Site
+from tests.helpers.images import CLASSES, draw
+from tests.helpers.sites import InProcess, make_sites, method_config, run_of, simulate, sites_config
+
+NAMES = ["chalk", "ink", "oil", "paint", "photo"]
+DROPPED = "node-2"
+"""The place of the site 'oil'."""
+
+
+def write_key(folder):
+    """Writes a private key as ``ssh-keygen -t ed25519`` does; returns the line of the public one."""
+    key = Ed25519PrivateKey.generate()
+    folder.mkdir()
+    (folder / "key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def keyed_sites(folder, root, names):
+    """Homes of sites with a key each and the same roster."""
+    homes = make_sites(folder, root, names, secure_sum="sum")
+    roster = {name: write_key(home / "sum") for name, home in zip(names, homes.values(), strict=True)}
+    for home in homes.values():
+        (home / "sum" / "roster.yaml").write_text(yaml.safe_dump(roster))
+    return homes
+
+
+class Crossed(InProcess):
+    """Sites of which one may fail, and all that crosses.
+
+    Args:
+        homes: of the sites.
+        fails: whether a request gets no answer, by the place's name.
+        change: what the request becomes on its way.
+    """
+
+    def __init__(self, homes, fails=lambda place, request: False, change=lambda place, request: request):
+        super().__init__({place: self.handler(place, Site(home)) for place, home in homes.items()})
+        self.fails = fails
+        self.change = change
+        self.replies = []
+
+    def handler(self, place, site):
+        def handle(content):
+            request = read_request(content)
+            if self.fails(place, request):
+                raise SiteError("did not answer in 7 s")
+            reply = site.handle(self.change(place, request).to_bytes())
+            self.replies.append((request, read_reply(reply)))
+            return reply
+
+        return handle
+
+
+@pytest.fixture(scope="module")
+def five_domains(tmp_path_factory):
+    """A folder of five domains, of which each has another number of images."""
+    root = tmp_path_factory.mktemp("five")
+    for domain, name in enumerate(NAMES):
+        for label, class_name in enumerate(CLASSES):
+            (root / name / class_name).mkdir(parents=True)
+            for index in range(3 + domain):
+                draw(domain % 3, label, index + 10 * domain).save(root / name / class_name / f"{index}.png")
+    return root
+
+
+class Deployment:
+    """Five sites with keys, and a server.
+
+    Args:
+        folder: of all their files.
+        root: of the sites' images.
+    """
+
+    def __init__(self, folder, root):
+        self.folder = folder
+        self.root = root
+        self.homes = keyed_sites(folder / "sites", root, NAMES)
+
+    def serve(self, transport=None, into="deployed", checkpoint=None, method="promptfl", **options):
+        config = method_config(method, **{"secure_sum": True, **options})
+        server = sites_config(self.folder / "server.yaml", config, NAMES)
+        return serve(server, transport or Crossed(self.homes), self.folder / into, checkpoint)
+
+    def prompts(self, into="deployed"):
+        return load_file(run_of(self.folder / into) / "prompts.safetensors")
+
+    def left_out(self, into="deployed"):
+        events = [event for event in read_events(run_of(self.folder / into)) if event["event"] == "client_left_out"]
+        return [(event["round"], event["name"], event["reason"]) for event in events]
+
+
+@pytest.fixture
+def deployment(tmp_path, five_domains):
+    return Deployment(tmp_path, five_domains)
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rows(run):
+    with open(run / "metrics.csv", newline="") as file:
+        found = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if "seconds" not in name} for row in found]
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("promptfl", {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}}),
+        ("trip", {}),
+        ("fed_otp", {"reset_optimizer": False}),
+        ("fed_med_clip", {"dropout": 0.3}),
+    ],
+)
+def test_sites_are_a_simulation_to_the_bit_with_a_secure_sum_as_well(method, options, deployment):
+    config = method_config(method, secure_sum=True, **options)
+    simulated = simulate(deployment.folder, config, deployment.root).folder
+    assert deployment.serve(method=method, **options) == 0
+    deployed = deployment.prompts()
+    expected = load_file(simulated / "prompts.safetensors")
+    # What stays on clients no site sends.
+    assert_equal(deployed, {name: expected[name] for name in expected if not name.startswith("personal/")})
+    assert rows(run_of(deployment.folder / "deployed")) == rows(simulated)
+
+
+def is_asked(kind, step=None):
+    def fails(place, request):
+        return place == DROPPED and request.kind == kind and request.values.get("step") == step
+
+    return fails
+
+
+def test_a_site_that_drops_out_is_as_if_it_had_not_trained_unless_its_numbers_had_come(deployment):
+    assert deployment.serve(Crossed(deployment.homes, is_asked("train")), "without", rounds=1) == 0
+    assert deployment.serve(into="with", rounds=1) == 0
+    assert deployment.left_out("with") == []
+    assert not torch.equal(deployment.prompts("without")["prompt"], deployment.prompts("with")["prompt"])
+    for step, like in (("share", "without"), ("mask", "without"), ("confirm", "with"), ("reveal", "with")):
+        assert deployment.serve(Crossed(deployment.homes, is_asked("sum", step)), step, rounds=1) == 0
+        assert_equal(deployment.prompts(step), deployment.prompts(like))
+        expected = [(1, "oil", "did not answer in 7 s")] if like == "without" else []
+        assert deployment.left_out(step) == expected
+
+
+def test_a_site_that_is_restarted_within_a_sum_has_dropped_out(deployment):
+    transport = Crossed(deployment.homes)
+    usual = transport.sites[DROPPED]
+
+    def restarts(content):
+        request = read_request(content)
+        if request.kind == "sum" and request.values["step"] == "mask":
+            transport.sites[DROPPED] = transport.handler(DROPPED, Site(deployment.homes[DROPPED]))
+        return transport.sites[DROPPED](content) if transport.sites[DROPPED] != restarts else usual(content)
+
+    transport.sites[DROPPED] = restarts
+    assert deployment.serve(transport) == 0
+    assert deployment.left_out() == [(1, "oil", "answered nothing that a sum can be made of")]
+
+
+def test_no_update_and_no_metric_of_a_site_crosses(deployment):
+    """Also where a policy names the tensors that may leave: those of the method, and not the parts of a sum."""
+    with open(deployment.homes[DROPPED] / "site.yaml", "a") as file:
+        file.write("policy: {tensors: [prompt]}\n")
+    transport = Crossed(deployment.homes)
+    assert deployment.serve(transport) == 0
+    trained = [reply for _, reply in transport.replies if reply.kind == "trained"]
+    assert len(trained) == 2 * 5
+    for reply in trained:
+        assert [value.shape for value in reply.tensors.values()] == [(160,)]
+        assert reply.values["metrics"] == {}
+    asked = [(request.values.get("step"), reply) for request, reply in transport.replies]
+    masked = [value for step, reply in asked if step == "mask" for value in reply.tensors.values()]
+    assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
+    assert len({value.numpy().tobytes() for value in masked}) == 2 * 5
+    entries = [entry for _, entry in read_ledger(deployment.homes[DROPPED])]
+    steps = [entry["step"] for entry in entries if entry["kind"] == "summed"]
+    assert steps == 2 * ["share", "mask", "confirm", "reveal"]
+    assert all("norm" not in entry for entry in entries)
+    assert entries[-1]["epsilon"] is None
+
+
+def test_a_site_reveals_its_part_of_a_round_once(deployment):
+    """A server that is started again before a checkpoint knows of the sum would get a second one of the same round."""
+
+    asked = []
+
+    def dies(place, request):
+        asked.append(request.kind)
+        # Asked to measure the second round: all have revealed their part.
+        if request.kind == "evaluate" and asked.count("train") == 2 * 5:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        deployment.serve(Crossed(deployment.homes, dies))
+    (mark,) = deployment.homes[DROPPED].glob("runs/*/secure_sum.json")
+    assert json.loads(mark.read_text()) == [1, 0]
+    transport = Crossed(deployment.homes)
+    assert deployment.serve(transport, checkpoint="last") == 1
+    reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
+    assert reasons == {"has revealed its part in the sum of this round or a later one, which it does once"}
+
+
+def test_a_run_that_broke_before_anything_was_revealed_is_resumed(deployment):
+    asked = []
+
+    def dies(place, request):
+        asked.append(request.kind)
+        if request.values.get("step") == "confirm" and asked.count("train") == 2 * 5:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        deployment.serve(Crossed(deployment.homes, dies))
+    assert deployment.serve(checkpoint="last") == 0
+    config = method_config("promptfl", secure_sum=True)
+    assert_equal(deployment.prompts(), simulate(deployment.folder, config, deployment.root).run_state.server.deployed)
+
+
+def other_model(place, request):
+    if request.kind != "train" or place != DROPPED:
+        return request
+    return Message("train", request.values, {name: value + 0.5 for name, value in request.tensors.items()})
+
+
+def other_rate(place, request):
+    values = dict(request.values)
+    if request.kind == "train" and place != DROPPED:
+        values["factor"] = 0.0
+    return Message(request.kind, values, request.tensors)
+
+
+def other_weights(place, request):
+    values = dict(request.values)
+    if request.kind == "train" and place == DROPPED:
+        values["weighting"] = "uniform"
+    return Message(request.kind, values, request.tensors)
+
+
+def other_options(place, request):
+    values = dict(request.values)
+    if request.kind == "prepare" and place != DROPPED:
+        values["training"] = {**values["training"], "steps": 1}
+    return Message(request.kind, values, request.tensors)
+
+
+@pytest.mark.parametrize("lie", [other_model, other_rate, other_weights, other_options])
+def test_a_server_that_asks_one_site_for_something_else_gets_no_sum(lie, deployment, capsys):
+    """Else all others could be asked for updates that it knows, and the sum would show that site's."""
+    transport = Crossed(deployment.homes, change=lie)
+    assert deployment.serve(transport) == 1
+    assert "could be used, and 3 are needed" in capsys.readouterr().err
+    assert not [reply for _, reply in transport.replies if reply.kind == "summed"]
+    reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
+    assert "was asked for something else than 'oil', or their rosters differ" in reasons
+
+
+def test_a_site_with_keys_sends_no_update_to_a_server_that_asks_for_one(deployment, capsys):
+    transport = Crossed(deployment.homes)
+    assert deployment.serve(transport, secure_sum=False) == 1
+    assert "trains only for a secure sum, for which the server does not ask" in capsys.readouterr().err
+    assert not [reply for _, reply in transport.replies if reply.kind == "trained"]
+
+
+def test_a_site_without_keys_takes_no_part_in_a_sum(deployment, capsys):
+    homes = make_sites(deployment.folder / "plain", deployment.root, NAMES)
+    assert deployment.serve(Crossed(homes)) == 1
+    assert "has no secure_sum in its site.yaml, for which the server asks" in capsys.readouterr().err
+
+
+def damaged(home, what):
+    """Makes a site's key or its roster one that can't be used."""
+    path = home / "sum" / "roster.yaml"
+    roster = yaml.safe_load(path.read_text())
+    if what == "no roster":
+        roster = []
+    elif what == "not listed":
+        del roster["oil"]
+    elif what == "another's":
+        roster["oil"] = roster["ink"]
+    elif what == "no public key":
+        roster["ink"] = "ssh-ed25519 AAAA"
+    elif what == "lost":
+        (home / "sum" / "key").unlink()
+    elif what == "another kind":
+        key = ec.generate_private_key(ec.SECP384R1())
+        content = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        (home / "sum" / "key").write_bytes(content)
+    path.write_text(yaml.safe_dump(roster))
+
+
+def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
+    home = deployment.homes[DROPPED]
+    good = {path: path.read_bytes() for path in (home / "sum").iterdir()}
+    unreadable = "has no key or roster.yaml for secure sums that can be read; its log says why"
+    unlisted = "has a key for secure sums that is not of ed25519, or not the one in its roster.yaml"
+    for what, reason in {
+        "no roster": unreadable,
+        "no public key": unreadable,
+        "lost": unreadable,
+        "not listed": unlisted,
+        "another's": unlisted,
+        "another kind": unlisted,
+    }.items():
+        damaged(home, what)
+        with pytest.raises(SiteProblem, match=reason):
+            _read_keys("oil", home / "sum")
+        for path, content in good.items():
+            path.write_bytes(content)
+    _read_keys("oil", home / "sum")
+    damaged(home, "lost")
+    assert deployment.serve(rounds=1) == 0
+    assert deployment.left_out() == [(1, "oil", unreadable)]
