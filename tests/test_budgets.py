@@ -9,14 +9,14 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 39_727,
+    "lines": 39_728,
     "files": 255,
     "lines outside tools and sites": 28_386,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
     "groups of trainer options": 4,
-    "lines of tests": 39_005,
+    "lines of tests": 39_012,
     "classes between a method and LightningModule": 2,
 }
 LEAST_COMMENTS = 1000

@@ -13,6 +13,7 @@ from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import FedAvg
+from fedvlp.results import load_record
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.errors import UserError
@@ -75,6 +76,12 @@ def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
     again.fit(PersonalBias(), Points(), ckpt_path="last")
     assert_same_run(again.run_state, whole.run_state)
     assert "privacy/epsilon" in whole.run_state.history[-1]
+
+
+def test_tables_take_the_run_whose_seed_of_noise_is_long(tmp_path):
+    run = federation(tmp_path, rounds=1, aggregation=private())
+    run.fit(Linear(), Points())
+    assert load_record(run.folder).rounds == 1
 
 
 def test_noise_of_the_system_differs_from_run_to_run(tmp_path):

@@ -264,7 +264,7 @@ def load_record(folder: str | Path) -> Record:
     try:
         return Record.from_summary(Path(folder), json.loads(path.read_text(encoding="utf-8")))
     except DAMAGES as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removesuffix(".")
         raise UserError(f"{path} is no summary of a run: {reason}. Make the run again, or remove it.") from error
 
 

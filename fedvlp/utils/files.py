@@ -100,8 +100,8 @@ def checked_values(value: Any, depth: int = 0) -> Any:
     r"""Returns a value that was read from JSON or YAML, with what a terminal would act on escaped in its strings.
 
     Raises:
-        UserError: if it has what no run writes: numbers beyond 1e15 or not finite, strings and lists longer than
-            25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
+        UserError: if it has what no run writes: numbers beyond 1e15 (whole ones beyond 63 bits) or not finite, strings
+            and lists longer than 25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
 
     >>> checked_values({"name": "photo \x1b[31m", "shots": [1, None]})
     {'name': 'photo \\x1b[31m', 'shots': [1, None]}
@@ -118,9 +118,10 @@ def checked_values(value: Any, depth: int = 0) -> Any:
         return [checked_values(inner, depth + 1) for inner in value]
     if isinstance(value, str):
         return value if value.isprintable() else escape_control_chars(value)
-    # Written so that NaN is refused as well.
-    if isinstance(value, (int, float)) and not abs(value) <= LARGEST:
-        raise UserError(f"Expected finite numbers up to {LARGEST:g}.")
+    # Seeds have up to 63 bits. Written so that NaN is refused as well.
+    largest = 2**63 if isinstance(value, int) else LARGEST
+    if isinstance(value, (int, float)) and not abs(value) <= largest:
+        raise UserError(f"Expected finite numbers up to {largest:g}.")
     return value
 
 
