@@ -9,9 +9,9 @@ from benchmarks.house import House
 HOUSE = House(Path(__file__).parents[1])
 TABLE = HOUSE.table()
 WHOLE = {
-    "lines": 39_728,
+    "lines": 39_736,
     "files": 255,
-    "lines outside tools and sites": 28_386,
+    "lines outside tools and sites": 28_256,
     "folders": 14,
     "floors of modules": 20,
     "trainer options": 15,
@@ -30,9 +30,9 @@ ROOMS = {  # lines and files of each folder of the library
     "methods": (7531, 53),
     "results": (880, 5),
     "runs": (1000, 7),
-    "sites": (3352, 18),
+    "sites": (3358, 18),
     "testing": (900, 6),
-    "tools": (8120, 59),
+    "tools": (8122, 59),
     "training": (3937, 26),
     "utils": (1000, 11),
 }

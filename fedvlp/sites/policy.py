@@ -249,7 +249,9 @@ def _signature_problem(policy: Policy, run: Proposal) -> str:
 
 
 def _unlisted(what: str, names: Iterable[str], allowed: Sequence[str] | None) -> str:
-    wrong = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in allowed or ())]
+    wrong = list(names)
+    for pattern in allowed or ():
+        wrong = [name for name in wrong if not fnmatchcase(name, pattern)]
     if allowed is None or not wrong:
         return ""
     more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""

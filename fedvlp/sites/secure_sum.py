@@ -180,7 +180,9 @@ def sum_of_sites(names: Sequence[str], length: int, adverts: Mapping[str, Parts]
     keys = _single(adverts, ADVERT_BYTES, threshold, "sent keys")
     boxes = ask("share", dict.fromkeys(keys, keys))
     boxes = _usable(boxes, lambda name: dict.fromkeys(keys.keys() - {name}, BOX_BYTES), threshold, "sent shares")
-    for_each = {to: {name: boxes[name][to] for name in boxes if name != to} for to in boxes}
+    for_each: dict[str, Parts] = {}
+    for to in boxes:
+        for_each[to] = {name: boxes[name][to] for name in boxes if name != to}
     vectors = _single(ask("mask", for_each), 8 * length, threshold, "sent numbers")
     confirmed = ask("confirm", dict.fromkeys(vectors, dict.fromkeys(vectors, b"")))
     signatures = _single(confirmed, SIGNATURE_BYTES, threshold, "confirmed who survived")
@@ -257,5 +259,7 @@ def _split(secret: bytes, threshold: int, count: int) -> list[bytes]:
 
 def _combine(shares: Sequence[tuple[int, bytes]]) -> bytes:
     """The secret of as many shares as the threshold, each with its place from 1."""
-    halves = [[(place, share[half]) for place, share in shares] for half in (slice(16), slice(16, 32))]
-    return b"".join(Shamir.combine(half, ssss=False) for half in halves)
+    secret = b""
+    for half in (slice(16), slice(16, 32)):
+        secret += Shamir.combine([(place, share[half]) for place, share in shares], ssss=False)
+    return secret

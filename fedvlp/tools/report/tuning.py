@@ -76,7 +76,9 @@ def over_options(choices: Sequence[Choice]) -> Picture:
         axes.set_xlabel(option, fontsize=FONT_SIZE)
         places = _places(list(by_trial.values()))
         for index, (name, title) in enumerate(titles.items()):
-            means = [statistics.mean(getattr(choice, name)[trial] for choice in choices) for trial in by_trial]
+            accuracies = [getattr(choice, name) for choice in choices]
+            of_trials = [statistics.mean(of_trial) for of_trial in zip(*accuracies, strict=True)]
+            means = [of_trials[trial] for trial in by_trial]
             axes.plot(places, means, **{**series_style(index), "linestyle": "none"}, markersize=3.5, label=title)
         numbers = [place for place in places if isinstance(place, float)]
         if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= 10:
