@@ -278,6 +278,7 @@ def begin_add_ons(
             received=here.fabric.to_device(strip_prefix(download, f"{ADD_ON}/{place}")),
             kept=here.fabric.to_device(strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")),
             steps=steps,
+            proximal_weight=sum(each.proximal_weight for each in task.setup.add_ons),
             seed=task.seeds[client.id],
             accuracy=partial(accuracy_now, here.module, here.fabric, splits),
         )

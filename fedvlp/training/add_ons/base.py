@@ -39,6 +39,7 @@ class LocalContext:
         received: what the add-on's server part sent, by name.
         kept: what the add-on kept on this client after its last training in this phase; empty before its first.
         steps: optimizer steps of this training, at least 1.
+        proximal_weight: Sum of all add-ons' ``proximal_weight``.
         seed: of the client's random draws in this phase and round.
         accuracy: measures the client's tensors as they are now on its validation images, in [0, 1].
         scratch: tensors that the add-on needs until the client's training ends; empty as it begins.
@@ -55,6 +56,7 @@ class LocalContext:
     received: State
     kept: State
     steps: int
+    proximal_weight: float
     seed: int
     accuracy: Callable[[], float]
     scratch: State = field(default_factory=dict)
@@ -125,6 +127,11 @@ class AddOn:
     needs_gradients: ClassVar[bool] = False
     needs_rounds: ClassVar[bool] = False
     sets_weights: ClassVar[bool] = False
+
+    @property
+    def proximal_weight(self) -> float:
+        """The weight mu, at least 0, if ``loss`` contains mu / 2 |w - w_t|^2; other add-ons take it into account."""
+        return 0.0
 
     def download(self, memory: State, shared: State) -> State:
         """What clients download for the add-on, of its memory of this phase and the tensors that are averaged."""

@@ -45,6 +45,11 @@ class FedDyn(AddOn):
 
     alpha: PositiveFloat = 0.01
 
+    @property
+    def proximal_weight(self) -> float:
+        """The weight alpha."""
+        return self.alpha
+
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor:
         """The regularizer alpha / 2 |theta - theta^{t-1}|^2 - <grad L_k(theta_k^{t-1}), theta>."""
         # Both terms are in one pass: a pass of its own for each would double the cost.

@@ -11,14 +11,16 @@ Symbols: x -> ``shared``, p_k -> share of ``weights``, tau_k -> ``steps``, |a_k|
 What is sent: a client uploads one number more, |a_k|_1.
 
 Departures:
-    * |a_k|_1 is measured: it is how many learning rates the method's own optimizer goes in tau_k steps where each
-      gradient is 1. For SGD that is tau_k, with momentum and with FedProx's term what the paper's Section 4.1 says,
-      and for Adam, whose steps are about a learning rate each, tau_k. Weight decay does not count,
-      and neither does the factor of a schedule, which matters with FedProx's term alone.
-    * tau_eff is of |a_k|_1 with FedProx as well; the released code then takes the mean of tau_k.
-    * Where clients keep their optimizers between rounds, it is that of a fresh one all the same.
-    * Each upload is moved to where it would be after tau_eff such steps, and then combined as the method does or
-      ``trainer.server.aggregation`` says, so it is no matter of the mean alone.
+    * Length: the paper derives |a_k|_1 for SGD with momentum and with FedProx's term (Section 4.1); fedvlp measures it,
+      because methods use other optimizers. It is the distance, in learning rates, that the method's optimizer covers in
+      tau_k steps along a gradient of 1, with the proximal terms of FedProx and FedDyn. For Adam, whose steps are about
+      one learning rate each, this is tau_k. Weight decay is ignored, and so is the factor of a learning-rate schedule,
+      which would matter only with a proximal term.
+    * Effective steps: with FedProx, the released code takes tau_eff as the mean of tau_k; fedvlp always takes the mean
+      of |a_k|_1, as Section 4 of the paper does.
+    * Optimizer state: fedvlp measures with a fresh optimizer even if clients keep theirs between rounds.
+    * Aggregation: the paper averages; fedvlp moves each upload to where tau_eff steps would have brought it and then
+      combines the uploads as the method or ``trainer.server.aggregation`` says.
 """
 
 from __future__ import annotations
@@ -32,22 +34,15 @@ from torch import nn
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import ClientUpdate, State
 from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
-from fedvlp.utils.ranges import NonNegativeFloat
 
 
 @dataclass(frozen=True)
 class FedNova(AddOn):
-    """Averages clients' updates for each step, not those of all their steps.
-
-    Args:
-        proximal_weight: mu of FedProx's term where ``FedProx`` is at work too, at least 0: it shortens the steps.
-    """
-
-    proximal_weight: NonNegativeFloat = 0.0
+    """Average the clients' updates per step, so that a client that takes more steps does not count for more."""
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Sends |a_k|_1."""
-        length = distance_of_steps(local.module, local.steps, self.proximal_weight)
+        """Send |a_k|_1."""
+        length = distance_of_steps(local.module, local.steps, local.proximal_weight)
         return Finished(upload, {"length": torch.tensor([length])})
 
     def sent_like(self, averaged: State) -> State:
@@ -75,9 +70,9 @@ class FedNova(AddOn):
 
 
 def distance_of_steps(module: FederatedModule, steps: int, proximal_weight: float = 0.0) -> float:
-    """How many learning rates the method's optimizer moves in so many steps along a gradient that is always 1.
+    """Measure how far, in learning rates, the method's optimizer moves in ``steps`` steps along a gradient of 1.
 
-    FedProx's term, of weight mu, draws it back.
+    A proximal term mu / 2 |w - w_t|^2 with ``proximal_weight`` mu shortens the steps.
     """
     if module.make_optimizer is None:
         return float(steps)

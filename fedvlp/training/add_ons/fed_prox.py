@@ -34,6 +34,11 @@ class FedProx(AddOn):
 
     needs_average = False
 
+    @property
+    def proximal_weight(self) -> float:
+        """The weight mu."""
+        return self.weight
+
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
         """The proximal term mu / 2 |w - w_t|^2; None where nothing that is shared is trained."""
         personal = (*local.module.personal, *local.module.train_only_personal)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedvlp.core.state import ClientUpdate
-from fedvlp.training.add_ons import FedNova
+from fedvlp.training.add_ons import FedDyn, FedNova, FedProx
 from fedvlp.training.add_ons.base import ServerRound
 from fedvlp.training.add_ons.fed_nova import distance_of_steps
 from tests.helpers.toy_federation import Linear, Points
@@ -28,8 +28,8 @@ def with_momentum(rate=RATE, momentum=MOMENTUM):
     return module
 
 
-def written_out(data, rounds, momentum):
-    """x after rounds of Eq. 6 where each client goes once through its batches."""
+def written_out(data, rounds, momentum=0.0, mu=0.0):
+    """x after rounds of Eq. 6 if each client passes once through its batches; mu weighs FedProx's term."""
     x = torch.zeros(3, 4)
     for _ in range(rounds):
         directions = []
@@ -44,11 +44,12 @@ def written_out(data, rounds, momentum):
                     lambda w, p=points, t=labels: torch.nn.functional.cross_entropy(p @ w.T, t),
                     y,
                 )
-                velocity = momentum * velocity + g
+                velocity = momentum * velocity + g + mu * (y - x)
                 y = y - RATE * velocity
             tau = len(batches)
-            # The gradient of step j is in the velocities of steps j to tau: 1 + rho + ... + rho^(tau - 1 - j).
-            vector = [sum(momentum**i for i in range(tau - j)) for j in range(tau)]
+            # The gradient of step j is in the velocities of steps j to tau: 1 + rho + ... + rho^(tau - 1 - j). Without
+            # momentum, FedProx's term shrinks it by 1 - eta mu in each later step (Section 4.1).
+            vector = [sum(momentum**i for i in range(tau - j)) * (1 - RATE * mu) ** (tau - 1 - j) for j in range(tau)]
             norms.append(sum(vector))
             directions.append((x - y) / (RATE * sum(vector)))
         effective = sum(p * norm for p, norm in zip(shares(data), norms, strict=True))
@@ -63,6 +64,18 @@ def test_updates_of_unequal_steps_are_normalized_as_the_paper_says(tmp_path, mom
     torch.testing.assert_close(state.shared["weight"], expected, rtol=1e-5, atol=1e-5)
     plain = federation(tmp_path, rounds=4).fit(with_momentum(momentum=momentum), Batches())
     assert not torch.allclose(plain.shared["weight"], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("other", [FedProx(weight=0.6), FedDyn(alpha=0.6)], ids=["FedProx", "FedDyn"])
+def test_proximal_terms_of_other_add_ons_shorten_the_steps(tmp_path, other):
+    # FedDyn's first round is FedProx's at the clients; its server's step follows.
+    def moved(**rules):
+        return federation(tmp_path, rounds=1, **rules).fit(with_momentum(momentum=0.0), Batches()).shared["weight"]
+
+    expected = written_out(Batches(), 1, mu=0.6)
+    server_step = 2 if isinstance(other, FedDyn) else 1
+    torch.testing.assert_close(moved(add_ons=[FedNova(), other]), server_step * expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(moved(add_ons=[other, FedNova()]), server_step * expected, rtol=1e-5, atol=1e-5)
 
 
 def test_clients_of_equally_many_steps_are_averaged_as_ever(tmp_path):
