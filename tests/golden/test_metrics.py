@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.golden.metrics import CHANGELOG, changelog_line, differences, measure, stored
+from tests.golden.metrics import differences, measure, stored
 from tests.helpers.configs import METHODS
 
 
@@ -16,10 +16,6 @@ def test_metrics_are_the_stored_ones(config, tmp_path):
 
 def test_every_line_is_of_a_config():
     assert list(stored()) == METHODS
-
-
-def test_the_changelog_has_a_word_of_these_numbers():
-    assert changelog_line() in CHANGELOG.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
