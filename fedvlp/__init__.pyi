@@ -96,6 +96,7 @@ from fedvlp.methods import FedSR as FedSR
 from fedvlp.methods import FedTPG as FedTPG
 from fedvlp.methods import FineTuning as FineTuning
 from fedvlp.methods import KgCoOp as KgCoOp
+from fedvlp.methods import LinearProbe as LinearProbe
 from fedvlp.methods import PFedMMA as PFedMMA
 from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG

@@ -33,6 +33,7 @@ from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
+from fedvlp.methods.linear_probe import LinearProbe
 from fedvlp.methods.pfed_mma import PFedMMA
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
@@ -87,6 +88,7 @@ __all__ = [
     "FedTPG",
     "FineTuning",
     "KgCoOp",
+    "LinearProbe",
     "PFedMMA",
     "PFedMoAP",
     "PFedPG",

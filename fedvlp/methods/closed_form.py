@@ -77,7 +77,9 @@ class ClosedForm(PromptLearner):
     def configure_phases(self) -> Sequence[Phase]:
         """Return one phase, in which clients pass through their images once."""
         strategy = self.strategy()
-        return (Phase("moments", (), ("moments",), strategy, download=(), deploy=self.deployed, one_pass=True),)
+        return (
+            Phase("moments", (), ("moments",), strategy, download=("moments",), deploy=self.deployed, one_pass=True),
+        )
 
     def shared_state(self) -> State:
         """Return the moments and the classifier, which only the server makes."""
