@@ -76,10 +76,9 @@ class ClosedForm(PromptLearner):
 
     def configure_phases(self) -> Sequence[Phase]:
         """Return one phase, in which clients pass through their images once."""
-        strategy = self.strategy()
-        return (
-            Phase("moments", (), ("moments",), strategy, download=("moments",), deploy=self.deployed, one_pass=True),
-        )
+        names = ("moments",)
+        # The moments are downloaded too: a client that adds noise adds it to the change of what it downloaded.
+        return (Phase("moments", (), names, self.strategy(), download=names, deploy=self.deployed, one_pass=True),)
 
     def shared_state(self) -> State:
         """Return the moments and the classifier, which only the server makes."""
