@@ -159,16 +159,16 @@ class PromptedTextEncoder(nn.Module):
         return sequences
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuses a prompt that leaves too little room for a class's name."""
-        # The longest class decides whether all fit.
+        """Refuse a prompt that leaves too little room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
-        context = self.clip.context_length - len(self.clip.token_layout.last)
-        if length > context:
+        room = self.clip.token_layout.room
+        if length > room:
+            most = self.prompt_length - (length - room)
+            advice = f"a prompt_length of at most {most} or " if most > 0 else ""
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
-                f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
-                f"{self.prompt_length - (length - context)} or a shorter name for this class."
+                f"tokens, but the text tower reads {room}. Use {advice}a shorter name for this class."
             )
 
 

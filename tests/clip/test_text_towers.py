@@ -144,8 +144,11 @@ def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, po
 
 
 def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
-    special = {"siglip": 0, "siglip2": 1, "worldwide T5": 1, "mt5": 1, "clipa": 1}.get(clip.kind, 2)
-    most = 64 - special - 2  # beside "cat" and the full stop
+    special = 1 if clip.kind in NO_START else 2
+    most = 64 - special - 2  # besides "cat" and the full stop
+    for count, is_cut in ((most, False), (most + 1, True)):
+        text = "a " * count + "cat."
+        assert torch.equal(clip.tokenizer(text), clip.tokenizer(text, context_length=80)[:, :64]) != is_cut
     encoder = PromptedTextEncoder(clip, ["cat"], prompt_length=most)
     prompt = torch.randn(most, clip.text_width, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(encoder(prompt)[0], own_features(clip, "cat", prompt[None], "end"), atol=1e-5, rtol=1e-5)
