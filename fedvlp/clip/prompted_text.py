@@ -133,7 +133,7 @@ class PromptedTextEncoder(nn.Module):
         return prompt
 
     def word_vectors(self, words: str) -> Float[Tensor, "_ D"]:
-        """Returns the words' token embeddings; refuses more than the prompt has vectors."""
+        """Look up the words' token embeddings; raise a UserError for more tokens than the prompt has vectors."""
         # With the class in front, the prompt follows it.
         (ids,) = self._tokenize([words], is_first=self._num_before > 0)
         if len(ids) > self.prompt_length:

@@ -99,7 +99,7 @@ def zero_shot_text_features(
     # The baseline must not depend on the precision of the run beside which it is reported.
     with torch.autocast(device.type, enabled=False):
         for tokens in _tokenize_in_templates(clip, names, chosen):
-            # Strings of one template begin alike, so they are packed behind what they share where that is exact.
+            # Texts of one template start alike, so causal towers read their common tokens only once.
             rows = make_rows(clip.text, [*tokens.values()]).to(device)
             total[[*tokens]] += rows.encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
@@ -114,7 +114,7 @@ def _tokenize_in_templates(clip: CLIP, names: Sequence[str], templates: Sequence
         tokens = clip.tokenize([template.replace("{}", name) for name in names])
         fitting.append({index: ids for index, ids in enumerate(tokens) if len(ids) <= room})
         skipped.update(index for index, ids in enumerate(tokens) if len(ids) > room)
-    # A cut text would lose the end of the class's name, by which it may differ from other names.
+    # Cutting such texts could make two classes equal whose names differ only at the end.
     for index, count in skipped.most_common(1):
         if count == len(templates):
             length = len(clip.tokenize([templates[0].replace("{}", names[index])])[0])
