@@ -42,7 +42,7 @@ from fedvlp.clip.image_towers import ImageTower
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.text_towers import TextTower
-from fedvlp.clip.zero_shot import written_out
+from fedvlp.clip.zero_shot import tokenize_classes
 from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner, checked_depth
@@ -86,7 +86,7 @@ class PFedMMA(PromptLearner):
         self.down = nn.ModuleDict({name: BlockMaps(depth, tower.width, rank) for name, tower in towers.items()})
         self.shared = BlockMaps(depth, rank, rank)
         self.up = nn.ModuleDict({name: BlockMaps(depth, rank, tower.width) for name, tower in towers.items()})
-        self.rows = make_rows(self.clip.text, self.clip.tokenize(written_out(self.clip, class_names)))
+        self.rows = make_rows(self.clip.text, tokenize_classes(self.clip, class_names))
         self._cache = PromptFeatureCache()
 
     def adapt(
