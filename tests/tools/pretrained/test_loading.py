@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -47,6 +48,35 @@ def test_probabilities_are_those_of_the_command_predict(finished_run, image_root
     assert found.shape == (24, 3)
     for row, probabilities in zip(expected, found.tolist(), strict=True):
         assert [row[name] for name in CLASSES] == [f"{value:.6f}" for value in probabilities]
+
+
+def test_one_image_or_several_of_any_kind(finished_run, image_root, clip):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    path = next((image_root / "photo").rglob("*.png"))
+    image = Image.open(path).convert("RGB")
+    expected = classifier.predict([image])
+    assert expected.shape == (1, 3)
+    several = [path, str(path), image, np.asarray(image), classifier.preprocess(image)]
+    for single in several:
+        assert torch.equal(classifier.predict(single), expected)
+    assert torch.allclose(classifier.predict(several), expected.expand(5, 3))
+    batch = classifier.preprocess(image).expand(2, -1, -1, -1)
+    assert classifier.predict(batch).shape == classifier.predict(np.stack([np.asarray(image)] * 2)).shape == (2, 3)
+    grey = np.asarray(image.convert("L"))
+    assert torch.equal(classifier.predict(grey), classifier.predict(Image.fromarray(grey)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (np.zeros((8, 8, 3)), r"got ndarray of float64 and shape \(8, 8, 3\)"),
+        (torch.zeros(3, 8, 8), r"got Tensor of torch.float32 and shape \(3, 8, 8\)"),
+    ],
+)
+def test_what_is_no_image_is_one_error(finished_run, clip, wrong, found):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    with pytest.raises(UserError, match=f"Expected .*{found}"):
+        classifier.predict(wrong)
 
 
 def test_logits_are_the_methods_bit_for_bit(finished_run, image_root, clip, build):
