@@ -73,7 +73,7 @@ class SitesEngine:
             # Imported here: it needs what comes with Flower.
             from fedvlp.sites.summing import summed_at_sites
 
-            results = summed_at_sites(self.registry, results, task)
+            results = summed_at_sites(self.registry, results, task, here.min_clients)
         for result in results.values():
             if not result.failure:
                 here.hooks.call("on_client_end", phase=task.phase, update=result.update)

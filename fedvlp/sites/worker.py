@@ -258,6 +258,8 @@ class SiteWorker:
             raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
         if self.sums is not None and values["weighting"] is None:
             raise SiteProblem("trains only for a secure sum, for which the server does not ask")
+        if self.sums is not None:
+            self.sums.check(request)
         task = self._task(request)
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)
