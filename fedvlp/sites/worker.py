@@ -98,7 +98,7 @@ class Site:
             # The text of an error may quote names of files, so only its kind leaves the site.
             log.exception("A request failed.")
             reason = f"raised {type(error).__name__}; its log says more"
-        reply = Message("failed", {"reason": reason})
+        reply = Message("failed", {"name": self.config.name, "reason": reason})
         return reply, reply.to_bytes()
 
     def _answer(self, request: Message) -> Message:
@@ -179,6 +179,10 @@ class Site:
                 cache_dir=config.cache_dir,
                 **options,
             )
+            # The server names classes that only one side has, but a site with none of its classes can't be split.
+            if not set(data.classes) & set(data.classes_with_images):
+                folders = ", ".join(map(repr, data.classes_with_images[:5]))
+                raise SiteProblem(f"has none of the classes that data.class_names lists; its folders are {folders}")
             data.prepare_data()
         except UserError as error:
             raise SiteProblem("has images that can't be used as the server asks; its log says why") from error

@@ -483,7 +483,7 @@ def damaged(home, what):
     path.write_text(yaml.safe_dump(roster))
 
 
-def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
+def test_a_site_whose_keys_can_not_be_used_ends_the_run_before_anything_is_trained(deployment, capsys):
     home = deployment.homes[DROPPED]
     good = {path: path.read_bytes() for path in (home / "sum").iterdir()}
     unreadable = "has no key or roster.yaml for secure sums that can be read; its log says why"
@@ -503,5 +503,5 @@ def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
             path.write_bytes(content)
     _read_keys("oil", home / "sum")
     damaged(home, "lost")
-    assert deployment.serve(rounds=1) == 0
-    assert deployment.left_out() == [(1, "oil", unreadable)]
+    assert deployment.serve(rounds=1) == 1
+    assert f"The site 'oil' {unreadable}. Nothing was trained." in capsys.readouterr().err
