@@ -20,9 +20,9 @@ from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_QUESTIONS = 15.0
-"""To a site whose keeper has not yet approved the run, or that gave no answer of use."""
+"""To a site whose keeper has not yet approved the run, or that gave no usable answer."""
 SECONDS_TO_REPAIR = 300.0
-"""After which a site that could not take part is asked again."""
+"""Time after which a site that could not take part is asked again."""
 UNDECIDED = "its keeper has not approved the run yet"
 SECONDS_TO_LEAVE = 10.0
 TIMES_LEFT_OUT = 10

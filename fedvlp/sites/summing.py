@@ -46,7 +46,7 @@ class SiteSums:
         self.key, self.roster = _read_keys(name, keys)
 
     def check(self, request: Message) -> None:
-        """Raises a SiteProblem if the site has revealed its part in the sum of this round, or of a later one."""
+        """Refuse a round, by a SiteProblem, if the site has revealed its part in its sum or in a later one."""
         if self.answered.exists() and _place(request) <= json.loads(self.answered.read_text(encoding="utf-8")):
             raise SiteProblem(REVEALED)
 

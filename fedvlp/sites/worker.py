@@ -179,7 +179,7 @@ class Site:
                 cache_dir=config.cache_dir,
                 **options,
             )
-            # The server names classes that only one side has, but a site with none of its classes can't be split.
+            # The server compares lists of classes, but images without any listed class can't be split and described.
             if not set(data.classes) & set(data.classes_with_images):
                 folders = ", ".join(map(repr, data.classes_with_images[:5]))
                 raise SiteProblem(f"has none of the classes that data.class_names lists; its folders are {folders}")
