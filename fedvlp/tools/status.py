@@ -72,6 +72,8 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
         "rounds": f"{status['round']} of {status['rounds']}{_time_left(status)}",
         "clients": f"left out {status['clients_left_out']} times, trained again {status['clients_retried']} times",
     }
+    if status["rounds_lost"]:
+        lines["lost"] = f"{status['rounds_lost']} rounds without a secure sum, which changed nothing"
     last_round = status["last_round"]
     accuracies = [f"{title} {last_round[role]:.1f} %" for role, title in ROLES.items() if role in last_round]
     if accuracies:
