@@ -354,8 +354,9 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
             shape = tuple(state[name].shape)
             # A wrong shape says more than a missing name, and only three differences are shown.
             differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
-    # Buffers that some versions of open_clip and transformers save and others compute.
+    # Buffers that some versions of open_clip and transformers save and others compute, and sizes in OpenAI's archives.
     ignored = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
+    ignored += ("input_resolution", "context_length", "vocab_size")
     extra = [name for name in state if name not in expected and not name.endswith(ignored)]
     # Of CoCa's third tower, which writes captions.
     unexpected = [name for name in extra if not name.startswith("text_decoder.")]

@@ -1,10 +1,12 @@
-"""Weights of a CLIP from files and from open_clip's published tags; no pickled code is run."""
+"""Weights of a CLIP from files and from open_clip's published tags; code in a file is never run."""
 
 from __future__ import annotations
 
 import json
 import warnings
 import zipfile
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
-            or a TorchScript archive such as OpenAI's own.
+            or one of the TorchScript archives that OpenAI published.
 
     Raises:
-        UserError: If the file is missing, damaged, or holds anything but finite tensors.
+        UserError: If the file is missing, damaged, another TorchScript archive, or holds anything but finite tensors.
     """
     if not path.is_file():
         raise UserError(
@@ -53,32 +55,48 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> Any:
-    """Loads a file, restricted to tensors and plain containers."""
+    """Load a file, restricted to tensors and plain containers."""
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        if not _is_torchscript(path):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        if not is_torchscript(path):
+            return load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        # TorchScript is a program: to load an archive is to run its `__setstate__`, which can write files.
+        _check_digest(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
-            state = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
-        # OpenAI's archives have these sizes among their tensors.
-        sizes = ("input_resolution", "context_length", "vocab_size")
-        return {name: value for name, value in state.items() if name not in sizes}
+            return torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    except UserError:
+        raise
     # For a file of another kind the unpickler raises nearly every type.
     except Exception as error:
         raise UserError(
-            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
-            "Copy or download it again, or save model.state_dict() alone, best as .safetensors."
+            f"{path} cannot be read as plain tensors: it is damaged, or it contains Python objects, which fedvlp never "
+            "unpickles. Copy or download it again, or save only model.state_dict(), preferably as .safetensors."
         ) from error
 
 
-def _is_torchscript(path: Path) -> bool:
-    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive: a zip file with a table of constants.
+
+    `read_weights` accepts only OpenAI's archives, so weights that it has read from an archive are OpenAI's.
+    """
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _check_digest(path: Path) -> None:
+    """Check that a TorchScript archive is one of OpenAI's, by the SHA-256 in the addresses that open_clip lists."""
+    addresses = [open_clip.get_pretrained_url(name, "openai") for name in open_clip.list_openai_models()]
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        digest = sha256(content).hexdigest()
+    if not any(digest == address.split("/")[-2] for address in addresses):
+        raise UserError(
+            f"{path} is a TorchScript archive: a program, which could change your files. fedvlp loads only archives "
+            f"that OpenAI published, and this file's SHA-256 is none of theirs ({digest}). Ask its author for a state "
+            "dict, preferably as .safetensors. If you trust the author, save the tensors in Python and give that file: "
+            "torch.save(torch.jit.load('archive.pt').state_dict(), 'weights.pt')."
+        )
 
 
 def fetch_weights(name: str, tag: str) -> Path:
@@ -165,9 +183,9 @@ def read_json(path: Path) -> dict[str, Any]:
 def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     """Guesses whether a weights file is of a model with QuickGELU, which its tensors do not tell.
 
-    An `open_clip_config.json` beside the file decides. Else it is assumed of TorchScript archives, in which OpenAI
-    published its models; of files whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and
-    of weights stored in single precision whose values are all half-precision numbers, as OpenAI's are.
+    An `open_clip_config.json` beside the file decides. Else it is assumed of OpenAI's TorchScript archives; of files
+    whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and of weights stored in single
+    precision whose values are all half-precision numbers, as OpenAI's are.
     """
     beside = config_beside(path)
     if beside is not None:
@@ -175,7 +193,7 @@ def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
     # The hub's cache has the repository's name in a folder and a digest as the file's name.
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
-    if "openai" in names or "quickgelu" in names or _is_torchscript(path):
+    if "openai" in names or "quickgelu" in names or is_torchscript(path):
         return True
     perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
     are_halves = [value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons]
