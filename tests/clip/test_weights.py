@@ -12,11 +12,13 @@ import open_clip
 import pytest
 import torch
 from huggingface_hub import constants
+from transformers import CLIPConfig, CLIPModel
 
 from fedvlp.clip import CLIPSpec, hugging_face, load_clip, weights
 from fedvlp.utils.errors import UserError
 from tests.helpers.archives import save_archive, save_trap
 from tests.helpers.assertions import assert_equal
+from tests.helpers.documents import ROOT, Document
 
 NAME = "small"
 
@@ -44,6 +46,119 @@ def test_a_config_beside_the_file_says_its_activation(small, tmp_path, quick, sa
 def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path, save, uses_quick_gelu):
     assert uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half().float(), tmp_path / "w.safetensors"))))
     assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
+
+
+TRANSFORM = ("mean", "std", "interpolation", "resize_mode")
+
+
+def of_entry(entry):
+    """Take mean, deviation, interpolation and resizing of an entry of open_clip's list."""
+    return {key: entry[key] for key in TRANSFORM}
+
+
+def test_every_published_file_gets_its_preprocessing_or_is_refused(tmp_path, caplog):
+    refused = set()
+    for name, tag in open_clip.list_pretrained():
+        entry = open_clip.get_pretrained_cfg(name, tag)
+        try:
+            options = weights.assume_options(name, tmp_path / "open_clip_model.safetensors", {}, quick_gelu=False)
+        except UserError:
+            refused.add((name, tag))
+        else:
+            assert of_entry(options) == of_entry(entry), (name, tag)
+        assert weights.published_weights(name)[tag] == entry
+    assert {name for name, _ in refused} == {"ViT-L-14", "ViT-H-14", "ViT-H-14-quickgelu"}
+    assert len(refused) == 12 + 4 + 2
+
+
+def test_a_files_preprocessing_and_activation_are_reported(small, configs, monkeypatch, tmp_path, save, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"laion": {"quick_gelu": True, "std": (0.5, 0.5, 0.5)}})
+    path = save(small, tmp_path / "w.safetensors")
+    clip = load_clip(CLIPSpec(NAME, path))
+    assert clip.preprocess_options.std == (0.5, 0.5, 0.5)
+    assert clip.config["quick_gelu"]
+    assert f"Assuming QuickGELU and the preprocessing of small's published weights for {path}" in caplog.text
+    caplog.clear()
+    monkeypatch.delitem(open_clip.pretrained._PRETRAINED, NAME)
+    clip = load_clip(CLIPSpec(NAME, path))
+    assert clip.preprocess_options.std == open_clip.OPENAI_DATASET_STD
+    assert f"Assuming GELU and the preprocessing of OpenAI's weights for {path}" in caplog.text
+    caplog.clear()
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
+    load_clip(CLIPSpec(NAME, path))
+    assert not caplog.records
+
+
+def test_a_name_that_adds_quick_gelu_has_the_preprocessing_of_the_architecture(caplog, tmp_path):
+    options = weights.assume_options("ViT-B-16-SigLIP-quickgelu", tmp_path / "w.pt", {}, quick_gelu=True)
+    assert of_entry(options) == of_entry(open_clip.get_pretrained_cfg("ViT-B-16-SigLIP", "webli"))
+    assert options["quick_gelu"]
+
+
+def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypatch, tmp_path, save, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "resize_mode", "squash")
+    path = save(small, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=r"differ in preprocessing, and .*w\.safetensors .* from: openai, laion\."):
+        load_clip(CLIPSpec(NAME, path))
+    for tag, mode, quick in (("laion", "squash", False), ("openai", "shortest", True)):
+        clip = load_clip(CLIPSpec(NAME, path, tag=tag))
+        assert clip.preprocess_options.resize_mode == mode
+        assert clip.config["quick_gelu"] is quick
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", [NAME, "fedvlp-tiny", "hf-hub:some/model"])
+@pytest.mark.parametrize(("pretrained", "tag"), [("w.pt", "laion3b"), ("laion", "openai"), ("auto", "openai")])
+def test_a_tag_that_describes_no_file_is_refused(small, name, pretrained, tag):
+    with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file .*Correct or remove"):
+        load_clip(CLIPSpec(name, pretrained, tag=tag))
+
+
+def test_openais_archive_needs_no_tag(small, archive, monkeypatch, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "resize_mode", "squash")
+    publish(monkeypatch, archive)
+    assert load_clip(CLIPSpec(NAME, str(archive))).preprocess_options.resize_mode == "shortest"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "_orig_mod.module.", "clip_model.", ""])
+def test_a_prefix_of_all_names_is_removed(small, tmp_path, prefix):
+    path = tmp_path / "w.pt"
+    torch.save({"state_dict": {prefix + name: value for name, value in small.state_dict().items()}}, path)
+    assert_equal(weights.read_weights(path), small.state_dict())
+
+
+def test_a_prefix_of_some_names_stays(tmp_path):
+    tensors = {"visual.proj": torch.ones(2), "visual.conv1.weight": torch.ones(2), "visual_scale": torch.ones(1)}
+    torch.save(tensors, tmp_path / "w.pt")
+    assert weights.read_weights(tmp_path / "w.pt").keys() == tensors.keys()
+
+
+def test_weights_of_transformers_are_recognised_and_convert_as_the_page_shows(monkeypatch, configs, tmp_path):
+    vision = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3}
+    text = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    vision |= {"image_size": 32, "patch_size": 8}
+    text |= {"eos_token_id": 49407, "bos_token_id": 49406}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
+    theirs.save_pretrained(tmp_path)
+    registered = {**open_clip.factory._MODEL_CONFIGS, NAME: configs["quick"]}
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
+    with pytest.raises(UserError, match=r"transformers' tensor names, .*'Which CLIP' in the documentation"):
+        load_clip(CLIPSpec(NAME, str(tmp_path / "model.safetensors")))
+    monkeypatch.chdir(tmp_path)
+    for code in Document(ROOT / "docs" / "which_clip.md").blocks("python"):
+        exec(compile(code, "which_clip.md", "exec"), {})
+    ours = load_clip(CLIPSpec(NAME, "open_clip_model.safetensors"))
+    pixels = torch.randn(2, 3, 32, 32)
+    ids = ours.tokenizer(["a cat", "a photo of a dog"])
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, pixel_values=pixels)
+        images = torch.nn.functional.normalize(ours.encode_image(pixels), dim=-1)
+        texts = torch.nn.functional.normalize(ours.encode_text(ids), dim=-1)
+    torch.testing.assert_close(images, expected.image_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(texts, expected.text_embeds, atol=1e-5, rtol=0)
 
 
 def publish(monkeypatch, path):
