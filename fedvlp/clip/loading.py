@@ -189,7 +189,7 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     """A model of open_clip's own list, with the activation that its weights were trained with."""
     name = spec.name.replace("/", "-")
-    config = _registered_config(name)
+    config = _registered_config(spec.name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
     folder = None if path is None else path.parent
     tag = spec.tag
@@ -212,8 +212,9 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     return Blueprint(spec.name, config, load_tokenizer(config, folder), weights, options, folder)
 
 
-def _registered_config(name: str) -> dict[str, Any]:
+def _registered_config(spelling: str) -> dict[str, Any]:
     """open_clip's config of a name, with QuickGELU if the name ends so."""
+    name = spelling.replace("/", "-")
     registered = open_clip.list_models()
     # Some names end so in open_clip's own list; for others the suffix only changes the activation.
     base = name if name in registered else name.removesuffix(QUICK_GELU_SUFFIX)
@@ -221,9 +222,9 @@ def _registered_config(name: str) -> dict[str, Any]:
         near = nearest_names(name, [*BUNDLED, *registered], count=len(registered), cutoff=0.2)
         near.sort(key=lambda each: len(_words(each) - _words(name)) - len(_words(each) & _words(name)))
         raise UserError(
-            f"There is no CLIP named '{name}'. Nearest: {', '.join(near[:3]) or 'none'}. Use one of "
-            f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {HUB_PREFIX}organisation/model for a repository "
-            f"with {HF_CONFIG_NAME}, or {FOLDER_PREFIX}/path/to/folder."
+            f"There is no CLIP named '{spelling}'. Nearest: {', '.join(near[:3]) or 'none'}. Use one of "
+            f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {FOLDER_PREFIX}/path/to/folder, or {HUB_PREFIX}"
+            f"{spelling if '/' in spelling else 'organisation/model'} for a repository that has an {HF_CONFIG_NAME}."
         )
     config: dict[str, Any] = open_clip.get_model_config(base)
     if name.endswith(QUICK_GELU_SUFFIX):
@@ -254,7 +255,8 @@ def _transform_options(description: dict[str, Any], config: dict[str, Any], orig
     if size not in (model_size, [model_size, model_size]):
         problem = f"size {size!r}, but expected was {model_size}, for which the model is built"
     # Of another interpolation open_clip would make bicubic without a message.
-    valid = {"interpolation": ("bicubic", "bilinear"), "resize_mode": ("shortest", "longest", "squash")}
+    valid = {"mode": ("RGB",), "interpolation": ("bicubic", "bilinear")}
+    valid["resize_mode"] = ("shortest", "longest", "squash")
     for name, values in valid.items():
         if options.get(name, values[0]) not in values:
             problem = f"{name} {options[name]!r}, but expected was {' or '.join(values)}"
