@@ -110,7 +110,7 @@ def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypat
 @pytest.mark.parametrize("name", [NAME, "fedvlp-tiny", "hf-hub:some/model"])
 @pytest.mark.parametrize(("pretrained", "tag"), [("w.pt", "laion3b"), ("laion", "openai"), ("auto", "openai")])
 def test_a_tag_that_describes_no_file_is_refused(small, name, pretrained, tag):
-    with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file .*Correct or remove"):
+    with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file, .*Correct or remove"):
         load_clip(CLIPSpec(name, pretrained, tag=tag))
 
 
