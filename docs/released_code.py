@@ -22,8 +22,8 @@ HEAD = f"""<!-- written by {COMMAND} from the cards in docs/methods -->
 
 After this page you know how far each method agrees with the code that its authors released, and where and why it does
 not. The released modules ran on the CPU in float32, with the same random CLIP, the same images and the same draws as
-ours. Compared were losses, gradients, an optimizer step and rules of servers, and for eleven methods whole rounds: some
-950 comparisons, nearly all of which agree to 1e-5. Where no number of them stands, none was recorded. A commit is the
+ours. Compared were losses, gradients, an optimizer step and rules of servers, and for 15 methods whole rounds: some
+1,150 comparisons, nearly all of which agree to 1e-5. Where no number of them stands, none was recorded. A commit is the
 one whose files were read for this page.
 
 What differs from the papers stands under "Departures" in each method's docstring. A config `methods/<method>_released`

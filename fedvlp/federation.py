@@ -23,7 +23,7 @@ from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
-from fedvlp.runs.run_folder import files_of_runs, run_of
+from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 from fedvlp.training import setup
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
@@ -256,6 +256,7 @@ class Federation(ConfiguredRun):
         check_replaceable(file, [*paths, *files_of_runs(of_run)])  # before an image is classified
         self._launch(model)
         if ckpt_path is not None:
+            self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if class_names is not None:
             model = model.for_classes(class_names)
@@ -331,6 +332,7 @@ class Federation(ConfiguredRun):
         # A method that is measured as it was made has no clients yet that keep anything.
         trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
+            self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             trained = load_trained(self._checkpoint(ckpt_path), model)
         scores = filter_roles(self.evaluate(model, *trained), roles)
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]

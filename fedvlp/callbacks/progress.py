@@ -132,7 +132,7 @@ class EventLog(FederationCallback):
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Notes the round's accuracies in percent and its time, and the checkpoint."""
-        shown = {name: row[name] for name in ("seconds", *ROLES) if name in row}
+        shown = {name: row[name] for name in ("seconds", "lost", *ROLES) if name in row}
         self._write(federation, "round_ended", round=row["round"], **shown)
         if self.checkpoints is not None and self.checkpoints.newest is not None:
             self._write(federation, "checkpoint", round=row["round"], file=self.checkpoints.newest.name)

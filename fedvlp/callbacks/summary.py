@@ -16,7 +16,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.rounds import AccuracyRows, accuracy_table, divergence, format_accuracies, is_accuracy
+from fedvlp.results.rounds import AccuracyRows, History, accuracy_table, divergence, format_accuracies, is_accuracy
 from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
@@ -74,6 +74,8 @@ class Summary(FederationCallback):
         diverged = divergence(self.baseline.scores, federation.run_state.history, len(federation.data.class_names))
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
+        if lost := _lost_rounds(federation.run_state.history):
+            federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation equals this run")
         # Rules within strategies may be of plug-ins, too.
         parts = [pl_module, federation.data, *_nested([phase.strategy for phase in self.phases])]
         plugins = plugins_of(parts)
@@ -113,7 +115,7 @@ def _print_costs(federation: RunView) -> None:
     """Prints what a client sent and received, and how long the rounds took."""
     history = federation.run_state.history
     if history:
-        last = history[-1]
+        last = _last_counted(history)
         sent = (
             f"each client and round: {last['upload_parameters']:,} parameters ({last['upload_bytes']:,} bytes) up, "
             f"{last['download_parameters']:,} parameters ({last['download_bytes']:,} bytes) down"
@@ -122,6 +124,15 @@ def _print_costs(federation: RunView) -> None:
             sent = f"{CENTRALISED}: nothing is sent"
         seconds = sum(row["seconds"] for row in history)
         federation.fabric.print(f"{sent}; {seconds:.1f} s for {len(history)} rounds")
+
+
+def _lost_rounds(history: History) -> list[int]:
+    return [row["round"] for row in history if "lost" in row]
+
+
+def _last_counted(history: History) -> Mapping[str, Any]:
+    """The last row whose round was not lost: in a lost round no update is counted."""
+    return next((row for row in reversed(history) if "lost" not in row), history[-1] if history else {})
 
 
 def _nested(value: Any) -> Iterator[Any]:
@@ -140,7 +151,8 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     """Returns all of the table, and what is needed to trust it."""
     data = federation.data
     history = federation.run_state.history
-    last = history[-1] if history else {}
+    last = _last_counted(history)
+    lost = _lost_rounds(history)
     # What was not measured or counted has no entry: at sites there are no predictions, without noise no privacy.
     predictions = read_predictions(Path(federation.log_dir))
     metrics = {row: all_scores(by_split, data.class_names) for row, by_split in predictions.items()}
@@ -152,6 +164,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         **federation.description,
         **describe_data(data),
         "rounds": federation.run_state.server.round,
+        **({"lost_rounds": lost} if lost else {}),
         "accuracy": accuracy,
         **({"metrics": metrics} if metrics else {}),
         "communication_per_client_and_round": {name: last.get(name, 0) for name in COUNTS},

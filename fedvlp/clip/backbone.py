@@ -122,8 +122,10 @@ class CLIP(nn.Module):
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
-        """Returns each text's token ids, from the start token through the end token, without padding."""
-        return [self.token_layout.trim(ids) for ids in self.tokenizer(list(texts)).tolist()]
+        """Tokenize whole texts, from start to end token, without padding; they may be longer than the context."""
+        # With the model's own context length, the tokenizer would cut long texts without notice.
+        filled = self.tokenizer(list(texts), context_length=2 * self.context_length)
+        return [self.token_layout.trim(ids) for ids in filled.tolist()]
 
     def cast_towers(self, dtype: torch.dtype) -> None:
         """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import torch
 from open_clip.constants import HF_CONFIG_NAME
 from open_clip.convert import convert_state_dict
 from open_clip.model import convert_to_custom_text_state_dict
-from open_clip.transform import PreprocessCfg
+from open_clip.transform import merge_preprocess_dict
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -26,11 +27,12 @@ from fedvlp.clip.hugging_face import find_encoder, hub_folder, hub_weights, load
 from fedvlp.clip.tokens import Tokenizer
 from fedvlp.clip.weights import (
     WEIGHT_SUFFIXES,
+    assume_options,
     config_beside,
     fetch_weights,
     find_weights,
+    published_weights,
     read_weights,
-    uses_quick_gelu,
 )
 from fedvlp.utils.errors import UserError, nearest_names
 from fedvlp.utils.ranges import Seed
@@ -51,20 +53,23 @@ class CLIPSpec:
         name: `fedvlp-small` or `fedvlp-tiny`, which come with fedvlp, a name that open_clip knows such as `ViT-B-16` or
             `RN50`, `hf-hub:organisation/model`, or `local-dir:/path/to/folder` with an `open_clip_config.json`,
             weights, and perhaps a tokenizer's files. With `-quickgelu` behind it, a local file's weights are run with
-            QuickGELU, as OpenAI's must be; a file that is known to be OpenAI's is so anyway.
+            QuickGELU, as OpenAI's must be; OpenAI's own archives are so anyway.
         pretrained: `auto` takes the bundled weights of those two, those of a hub's model or folder, and OpenAI's of
             any other name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or
             `random`. An `open_clip_config.json` beside a file says its activation and how images are made its input;
-            a tokenizer beside it is taken before the hub's.
+            a tokenizer beside it is taken before the hub's. A file without this config gets what the published weights
+            of the architecture share.
         seed: Seed of random weights.
         templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.", in place of
             CLIP's 80 templates, wherever a method writes classes out by hand.
+        tag: Published weights from which a weights file comes; it gets their activation and preprocessing.
     """
 
     name: str = "ViT-B-16"
     pretrained: str | None = "auto"
     seed: Seed = 0
     templates: list[str] = field(default_factory=list)
+    tag: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,12 @@ def resolve(spec: CLIPSpec) -> Blueprint:
     Raises:
         UserError: If the name or the weights are unknown, missing or cannot be downloaded.
     """
+    tags = [*published_weights(spec.name.replace("/", "-"))]
+    if spec.tag is not None and (spec.tag not in tags or spec.pretrained in (None, "auto", "random", *tags)):
+        raise UserError(
+            f"Expected --model.clip.tag for a weights file, as one of {', '.join(tags) or 'no tags'} of {spec.name}; "
+            f"got '{spec.tag}' for --model.clip.pretrained '{spec.pretrained}'. Correct or remove the tag."
+        )
     if spec.name in BUNDLED:
         return _resolve_bundled(spec)
     if spec.name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
@@ -158,8 +169,8 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
     description = config_beside(folder / HF_CONFIG_NAME) or {}
     config: dict[str, Any] = description.get("model_cfg") or {}
     missing = ""
-    if not config:
-        missing = f"{HF_CONFIG_NAME} with a model_cfg"
+    if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in ("vision_cfg", "text_cfg")):
+        missing = f"{HF_CONFIG_NAME} with a model_cfg of vision_cfg and text_cfg"
     # Random weights, or those of a local file, need only the description.
     elif spec.pretrained == "auto":
         path = find_weights(folder) or (hub_weights(place) if is_hubs else None)
@@ -178,40 +189,53 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     """A model of open_clip's own list, with the activation that its weights were trained with."""
     name = spec.name.replace("/", "-")
-    config = _registered_config(name)
+    config = _registered_config(spec.name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
-    options: dict[str, Any] = {}
-    weights: dict[str, Tensor] | None = None
-    if path is not None:
-        weights = read_weights(path)
-        # A wrong activation raises no error but costs accuracy, so it is inferred from the file.
-        config["quick_gelu"] = config.get("quick_gelu", False) or uses_quick_gelu(path, weights)
-        options = _transform_options(config_beside(path) or {}, config, str(path))
-    elif spec.pretrained not in (None, "random"):
-        tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained)
-        options = open_clip.get_pretrained_cfg(name, tag)
-        weights = read_weights(fetch_weights(name, tag))
-        config["quick_gelu"] = bool(options.get("quick_gelu", config.get("quick_gelu", False)))
     folder = None if path is None else path.parent
+    tag = spec.tag
+    if path is None and spec.pretrained not in (None, "random"):
+        tag = "openai" if spec.pretrained == "auto" else str(spec.pretrained).lower().replace("-", "_")
+        path = fetch_weights(name, tag)
+    if path is None:
+        return Blueprint(spec.name, config, load_tokenizer(config, folder), None)
+    weights = read_weights(path)
+    description = config_beside(path)
+    # A wrong activation or transform raises no error but costs accuracy.
+    if tag is not None:
+        options = published_weights(name)[tag]
+    elif description is not None:
+        options = _transform_options(description, config, str(path))
+        options["quick_gelu"] = description.get("model_cfg", {}).get("quick_gelu", False)
+    else:
+        options = assume_options(name, path, weights, config.get("quick_gelu", False))
+    config["quick_gelu"] = config.get("quick_gelu", False) or options.get("quick_gelu", False)
     return Blueprint(spec.name, config, load_tokenizer(config, folder), weights, options, folder)
 
 
-def _registered_config(name: str) -> dict[str, Any]:
+def _registered_config(spelling: str) -> dict[str, Any]:
     """open_clip's config of a name, with QuickGELU if the name ends so."""
+    name = spelling.replace("/", "-")
     registered = open_clip.list_models()
     # Some names end so in open_clip's own list; for others the suffix only changes the activation.
     base = name if name in registered else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in registered:
-        nearest = nearest_names(name, [*BUNDLED, *registered], count=3, cutoff=0.4)
+        near = nearest_names(name, [*BUNDLED, *registered], count=len(registered), cutoff=0.2)
+        near.sort(key=lambda each: len(_words(each) - _words(name)) - len(_words(each) & _words(name)))
         raise UserError(
-            f"There is no CLIP named '{name}'. Nearest: {', '.join(nearest) or 'none'}. Take one of "
-            f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {HUB_PREFIX}organisation/model, or "
-            f"{FOLDER_PREFIX}/path/to/folder."
+            f"There is no CLIP named '{spelling}'. Nearest: {', '.join(near[:3]) or 'none'}. Use one of "
+            f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {FOLDER_PREFIX}/path/to/folder, or {HUB_PREFIX}"
+            f"{spelling if '/' in spelling else 'organisation/model'} for a repository that has an {HF_CONFIG_NAME}."
         )
     config: dict[str, Any] = open_clip.get_model_config(base)
     if name.endswith(QUICK_GELU_SUFFIX):
         config["quick_gelu"] = True
     return config
+
+
+def _words(name: str) -> set[str]:
+    """Split a name in open_clip's or Hugging Face's spelling (`clip-vit-base-patch16`) into parts to compare."""
+    name = re.sub("(?<=b)ase|(?<=l)arge|(?<=h)uge", "", name.lower()).replace("multilingual", "i18n")
+    return set(re.findall(r"[a-z]+|\d+", name))
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -220,20 +244,22 @@ def _transform_options(description: dict[str, Any], config: dict[str, Any], orig
     Raises:
         UserError: If the transform can't do what they ask for: images would not be as in training.
     """
-    published = description.get("preprocess_cfg", {})
-    names = {*PreprocessCfg.__annotations__} - {"size"}
-    options = {name: value for name, value in published.items() if name in names and value is not None}
-    for name in ("mean", "std"):
-        if name in options:  # a list in JSON, and part of the fingerprint
-            options[name] = tuple(float(number) for number in options[name])
-    model_size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
-    size = published.get("size") or model_size
-    interpolation = options.get("interpolation", "bicubic")
+    options = merge_preprocess_dict({}, description.get("preprocess_cfg", {}))
     problem = ""
+    try:  # lists in JSON, and part of the fingerprint
+        options |= {name: tuple(map(float, options[name])) for name in ("mean", "std") if name in options}
+    except (TypeError, ValueError):
+        problem = f"mean {options.get('mean')} and std {options.get('std')}, but expected were lists of numbers"
+    model_size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
+    size = options.pop("size", None) or model_size
     if size not in (model_size, [model_size, model_size]):
         problem = f"size {size!r}, but expected was {model_size}, for which the model is built"
-    elif interpolation not in ("bicubic", "bilinear"):  # open_clip would take bicubic without a word
-        problem = f"interpolation {interpolation!r}, but expected was bicubic or bilinear"
+    # Of another interpolation open_clip would make bicubic without a message.
+    valid = {"mode": ("RGB",), "interpolation": ("bicubic", "bilinear")}
+    valid["resize_mode"] = ("shortest", "longest", "squash")
+    for name, values in valid.items():
+        if options.get(name, values[0]) not in values:
+            problem = f"{name} {options[name]!r}, but expected was {' or '.join(values)}"
     if problem:
         raise UserError(
             f"The preprocess_cfg of {origin} has {problem}. Give --model.clip.name the architecture of these weights, "
@@ -289,7 +315,7 @@ def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = Non
         folder: Where the config of a text encoder of Hugging Face may lie, before the hub is asked.
 
     Raises:
-        UserError: If the config of its text encoder cannot be had.
+        UserError: If the config has a wrong entry, or its text encoder's is not available.
     """
     options = deepcopy(config)
     vision = options["vision_cfg"]
@@ -311,7 +337,14 @@ def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = Non
     # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        model: nn.Module = (open_clip.CustomTextCLIP if is_custom else open_clip.CLIP)(**options)
+        try:
+            model: nn.Module = (open_clip.CustomTextCLIP if is_custom else open_clip.CLIP)(**options)
+        # open_clip does not check a config, so a wrong entry raises one of many types.
+        except (AssertionError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+            raise UserError(
+                f"The model_cfg{f' in {folder / HF_CONFIG_NAME}' if folder else ''} describes no CLIP of open_clip "
+                f"{open_clip.__version__} ({error}). Correct or remove that entry, or update open_clip_torch."
+            ) from error
     # An encoder's config may ask for half precision.
     return model.float()
 
@@ -322,6 +355,11 @@ def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None
     Raises:
         UserError: If the weights are those of another architecture.
     """
+    if any(name.startswith(("vision_model.", "text_model.")) for name in blueprint.weights or {}):
+        raise UserError(
+            f"The weights '{origin}' have transformers' tensor names, but expected were open_clip's. Rename them as "
+            "'Which CLIP' in the documentation shows, or use published weights, such as ViT-B-16 with the tag openai."
+        )
     # OpenAI's and other published names become open_clip's.
     state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
     # The file is of a `CLIP`, and the model a `CustomTextCLIP`, whose text tower is a module of its own.
@@ -354,8 +392,9 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
             shape = tuple(state[name].shape)
             # A wrong shape says more than a missing name, and only three differences are shown.
             differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
-    # Buffers that some versions of open_clip and transformers save and others compute.
+    # Buffers that some versions of open_clip and transformers save and others compute, and sizes in OpenAI's archives.
     ignored = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
+    ignored += ("input_resolution", "context_length", "vocab_size")
     extra = [name for name in state if name not in expected and not name.endswith(ignored)]
     # Of CoCa's third tower, which writes captions.
     unexpected = [name for name in extra if not name.startswith("text_decoder.")]

@@ -64,7 +64,8 @@ class PromptedTextEncoder(nn.Module):
         self.clip = clip
         self.class_names = clean_class_names(class_names)
         self.prompt_length = prompt_length
-        sequences = self._sequences(class_position)
+        self._num_before = {"end": prompt_length, "middle": prompt_length // 2, "front": 0}[class_position]
+        sequences = self._sequences()
         self._check_lengths(sequences)
         if class_specific:
             # Class c's prompt is rows c L to (c + 1) L of what `forward` takes.
@@ -132,8 +133,9 @@ class PromptedTextEncoder(nn.Module):
         return prompt
 
     def word_vectors(self, words: str) -> Float[Tensor, "_ D"]:
-        """Returns the words' token embeddings; refuses more than the prompt has vectors."""
-        ids = self.clip.token_layout.words(self.clip.tokenize([words])[0])
+        """Look up the words' token embeddings; raise a UserError for more tokens than the prompt has vectors."""
+        # With the class in front, the prompt follows it.
+        (ids,) = self._tokenize([words], is_first=self._num_before > 0)
         if len(ids) > self.prompt_length:
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens cannot start from '{words}', which has {len(ids)} tokens. "
@@ -142,33 +144,40 @@ class PromptedTextEncoder(nn.Module):
         device = next(self.clip.parameters()).device
         return self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device)).detach()
 
-    def _sequences(self, class_position: ClassPosition) -> list[list[int]]:
+    def _sequences(self) -> list[list[int]]:
         """Each class's token ids, prompt included, through its end-of-text token."""
         layout = self.clip.token_layout
+        before = self._num_before
         slots = [-(index + 1) for index in range(self.prompt_length)]
-        before = {"end": self.prompt_length, "middle": self.prompt_length // 2, "front": 0}[class_position]
-        names = self.clip.tokenize(self.class_names)
-        texts = self.clip.tokenize([f"{name}." for name in self.class_names])
+        names = self._tokenize(self.class_names, is_first=before == 0)
+        texts = self._tokenize(self.class_names, is_first=before == 0, full_stop=".")
         sequences = []
-        for name, text in zip(names, texts, strict=True):
+        for name, words in zip(names, texts, strict=True):
             # The full stop is part of the class's tokens, behind its name or behind the prompt.
-            words = layout.words(text)
-            length = len(layout.words(name))
-            rest = [*words[:length], *slots[before:], *words[length:]]
+            rest = [*words[: len(name)], *slots[before:], *words[len(name) :]]
             sequences.append([*layout.start, *slots[:before], *rest, *layout.end])
         return sequences
 
+    def _tokenize(self, texts: Sequence[str], *, is_first: bool, full_stop: str = "") -> list[list[int]]:
+        """Tokenize the first words of sentences, or words that follow others, without start and end tokens."""
+        # Gemma's and byte-level tokenizers have two tokens for a word: `dog` at the start of a text, otherwise `▁dog`.
+        lead = "" if is_first else "a"
+        # Without a name, the full stop is part of the word before it.
+        parts = [f"{lead} {text}".strip() + full_stop for text in texts]
+        leading, *ids = map(self.clip.token_layout.words, self.clip.tokenize([lead, *parts]))
+        return [words[len(leading) :] for words in ids]
+
     def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuses a prompt that leaves too little room for a class's name."""
-        # The longest class decides whether all fit.
+        """Refuse a prompt that leaves too little room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
-        context = self.clip.context_length - len(self.clip.token_layout.last)
-        if length > context:
+        room = self.clip.token_layout.room
+        if length > room:
+            most = self.prompt_length - (length - room)
+            advice = f"a prompt_length of at most {most} or " if most > 0 else ""
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
-                f"tokens, but the text tower reads {context}. Use a prompt_length of at most "
-                f"{self.prompt_length - (length - context)} or a shorter name for this class."
+                f"tokens, but the text tower reads {room}. Use {advice}a shorter name for this class."
             )
 
 
@@ -260,7 +269,6 @@ class DomainTextEncoder(nn.Module):
             learning: Indices of the domains whose prompts get gradients, in any number and order; those of all others
                 are exactly zero. None is all.
         """
-        # Prompts without a gradient change once a round: their features come from the cache.
         every = range(self.num_domains)
         chosen = sorted(set(every if learning is None else learning.tolist()))
         others = sorted(set(every) - set(chosen))

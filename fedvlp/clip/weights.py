@@ -1,10 +1,14 @@
-"""Weights of a CLIP from files and from open_clip's published tags; no pickled code is run."""
+"""Weights of a CLIP from files and from open_clip's published tags; code in a file is never run."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import warnings
 import zipfile
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,13 @@ import open_clip
 import torch
 from huggingface_hub import constants, get_session, try_to_load_from_cache
 from open_clip.constants import HF_CONFIG_NAME, HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME
+from open_clip.transform import merge_preprocess_dict
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvlp.utils.errors import UserError
 
+log = logging.getLogger(__name__)
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
@@ -25,10 +31,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
     Args:
         path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
-            or a TorchScript archive such as OpenAI's own.
+            or one of the TorchScript archives that OpenAI published.
 
     Raises:
-        UserError: If the file is missing, damaged, or holds anything but finite tensors.
+        UserError: If the file is missing, damaged, another TorchScript archive, or holds anything but finite tensors.
     """
     if not path.is_file():
         raise UserError(
@@ -43,8 +49,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             f"{path} should hold a state dict, names with tensors, but holds other values ({type(content).__name__}). "
             "Save model.state_dict() alone and give that file."
         )
-    # DataParallel puts this before every name.
-    tensors = {name.removeprefix("module."): value for name, value in content.items()}
+    # Wrappers put a prefix before every name: DataParallel `module.`, torch.compile `_orig_mod.`, Lightning `model.`.
+    shared, dot, _ = os.path.commonprefix([*content]).rpartition(".")  # noqa: RUF071, these are no paths
+    tensors = {name.removeprefix(shared + dot): value for name, value in content.items()}
     # One NaN in a frozen weight would make every feature and so every loss NaN, far from its cause.
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
@@ -53,32 +60,45 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> Any:
-    """Loads a file, restricted to tensors and plain containers."""
+    """Load a file, restricted to tensors and plain containers."""
     try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        if not _is_torchscript(path):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        if not is_torchscript(path):
+            return load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        # TorchScript is a program: to load an archive is to run its `__setstate__`, which can write files.
+        _check_digest(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # TorchScript is deprecated, but these archives still exist
-            state = torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
-        # OpenAI's archives have these sizes among their tensors.
-        sizes = ("input_resolution", "context_length", "vocab_size")
-        return {name: value for name, value in state.items() if name not in sizes}
+            return torch.jit.load(path, map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    except UserError:
+        raise
     # For a file of another kind the unpickler raises nearly every type.
     except Exception as error:
         raise UserError(
-            f"{path} cannot be read as plain tensors: it is damaged or holds pickled code, which is never run. "
-            "Copy or download it again, or save model.state_dict() alone, best as .safetensors."
+            f"{path} cannot be read as plain tensors: it is damaged, or it contains Python objects, which fedvlp never "
+            "unpickles. Copy or download it again, or save only model.state_dict(), preferably as .safetensors."
         ) from error
 
 
-def _is_torchscript(path: Path) -> bool:
-    """Whether a file is a TorchScript archive: a zip file with a table of constants."""
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive, a zip file with constants; `read_weights` accepts only OpenAI's."""
     if not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
+
+
+def _check_digest(path: Path) -> None:
+    """Check that a TorchScript archive is one of OpenAI's, by the SHA-256 in the addresses that open_clip lists."""
+    addresses = [open_clip.get_pretrained_url(name, "openai") for name in open_clip.list_openai_models()]
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        digest = sha256(content).hexdigest()
+    if not any(digest == address.split("/")[-2] for address in addresses):
+        raise UserError(
+            f"{path} is a TorchScript archive: a program, which could change your files. fedvlp loads only archives "
+            f"that OpenAI published, and this file's SHA-256 is none of theirs ({digest}). Use a state dict instead. "
+            "If you trust the archive's author, save its tensors in Python and give that file: "
+            "torch.save(torch.jit.load('archive.pt').state_dict(), 'weights.pt')."
+        )
 
 
 def fetch_weights(name: str, tag: str) -> Path:
@@ -97,12 +117,11 @@ def fetch_weights(name: str, tag: str) -> Path:
         addresses = [published.get("url", "")]
         if repository:
             addresses.insert(0, f"https://huggingface.co/{repository}/resolve/main/{file or HF_SAFE_WEIGHTS_NAME}")
-        suffix = "-quickgelu" if published.get("quick_gelu") and not name.endswith("-quickgelu") else ""
         raise UserError(
             f"The weights '{tag}' of {name} are not on this machine and could not be downloaded "
             f"({type(error).__name__}: {str(error).strip() or 'no message'}). Download "
-            f"{' or '.join(filter(None, addresses))} elsewhere, copy it here and give --model.clip.name {name}{suffix} "
-            "--model.clip.pretrained /path/to/the/file."
+            f"{' or '.join(filter(None, addresses))} elsewhere, copy it here and give --model.clip.name {name} "
+            f"--model.clip.pretrained /path/to/the/file --model.clip.tag {tag}."
         ) from error
 
 
@@ -156,26 +175,57 @@ def read_json(path: Path) -> dict[str, Any]:
         UserError: If it is no JSON.
     """
     try:
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no readable JSON ({error}). Copy it again, or take it away.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} should hold a JSON object, but holds a {type(content).__name__}. Copy it again.")
     return content
 
 
-def uses_quick_gelu(path: Path, weights: dict[str, Tensor]) -> bool:
-    """Guesses whether a weights file is of a model with QuickGELU, which its tensors do not tell.
+def published_weights(name: str) -> dict[str, dict[str, Any]]:
+    """List open_clip's entries of an architecture's published weights by tag."""
+    # A name that only adds QuickGELU to an architecture has no weights of its own.
+    listed = name if open_clip.list_pretrained_tags_by_model(name) else name.removesuffix("-quickgelu")
+    return {tag: open_clip.get_pretrained_cfg(listed, tag) for tag in open_clip.list_pretrained_tags_by_model(listed)}
 
-    An `open_clip_config.json` beside the file decides. Else it is assumed of TorchScript archives, in which OpenAI
-    published its models; of files whose name, or whose folder in the hub's cache, contains `openai` or `quickgelu`; and
-    of weights stored in single precision whose values are all half-precision numbers, as OpenAI's are.
+
+def assume_options(name: str, path: Path, weights: dict[str, Tensor], quick_gelu: bool) -> dict[str, Any]:
+    """Derive the transform's options and `quick_gelu` of a weights file without config, and report what is assumed.
+
+    OpenAI's archives get OpenAI's options; other files get what all published weights of the architecture share.
+
+    Raises:
+        UserError: If the published weights differ in preprocessing.
     """
-    beside = config_beside(path)
-    if beside is not None:
-        return bool(beside.get("model_cfg", {}).get("quick_gelu", False))
+    published = published_weights(name)
+    if is_torchscript(path):
+        return published.get("openai", {})
+    transforms = [merge_preprocess_dict({}, entry) for entry in published.values()] or [{}]
+    way_out = f"put its {HF_CONFIG_NAME} next to it, or give --model.clip.tag the published weights that it comes from"
+    if any(transform != transforms[0] for transform in transforms):
+        raise UserError(
+            f"The published weights of {name} differ in preprocessing, and {path} does not state its own. Please "
+            f"{way_out}: {', '.join(published)}."
+        )
+    activations = {bool(entry.get("quick_gelu", quick_gelu)) for entry in published.values()}
+    quick_gelu = quick_gelu or (True in activations if len(activations) == 1 else seems_openais(path, weights))
+    activation = "QuickGELU" if quick_gelu else "GELU"
+    source = f"{name}'s published weights" if published else "OpenAI's weights"
+    log.warning("Assuming %s and the preprocessing of %s for %s. If wrong, %s.", activation, source, path, way_out)
+    return {**transforms[0], "quick_gelu": quick_gelu}
+
+
+def seems_openais(path: Path, weights: dict[str, Tensor]) -> bool:
+    """Guess whether weights were trained with QuickGELU as OpenAI's, which their tensors do not state.
+
+    True if the name of the file, or of its folder in the hub's cache, contains `openai` or `quickgelu`, or if all
+    values of weights in single precision are half-precision numbers, as OpenAI's are.
+    """
     # The hub's cache has the repository's name in a folder and a digest as the file's name.
     hub_folders = [part for part in path.parts if part.startswith("models--")]
     names = " ".join([path.name, *hub_folders]).lower()
-    if "openai" in names or "quickgelu" in names or _is_torchscript(path):
+    if "openai" in names or "quickgelu" in names:
         return True
     perceptrons = [value for name, value in weights.items() if name.endswith("mlp.c_fc.weight")]
     are_halves = [value.dtype == torch.float32 and torch.equal(value, value.half().float()) for value in perceptrons]

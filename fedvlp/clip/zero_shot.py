@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 from fedvlp.clip.backbone import CLIP, cosine_logits
 from fedvlp.clip.packing import make_rows
 from fedvlp.utils.errors import UserError
+
+log = logging.getLogger(__name__)
 
 SINGLE_TEMPLATE = "a photo of a {}."
 TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template in OPENAI_IMAGENET_TEMPLATES)]))
@@ -66,22 +70,27 @@ def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) ->
     return chosen
 
 
-def written_out(clip: CLIP, class_names: Sequence[str]) -> list[str]:
-    """Returns each class in the first template, "a photo of a {}." unless the CLIP has templates of its own."""
-    (template,) = choose_templates(1, clip.spec.templates)
-    return [template.replace("{}", name) for name in clean_class_names(class_names)]
+def tokenize_classes(clip: CLIP, class_names: Sequence[str]) -> list[list[int]]:
+    """Tokenize each class in the first template, "a photo of a {}." unless the CLIP has its own templates."""
+    (tokens,) = _tokenize_in_templates(clip, clean_class_names(class_names), choose_templates(1, clip.spec.templates))
+    return [*tokens.values()]
 
 
 @torch.no_grad()
 def zero_shot_text_features(
     clip: CLIP, class_names: Sequence[str], templates: int | Sequence[str] = 1
 ) -> Float[Tensor, "C d"]:
-    """Returns each class's mean over templates of features that are not normalised, in float32, then normalised.
+    """Average each class's unnormalised features over templates in float32, and normalise the mean.
+
+    A class skips the templates that do not fit into the context with its name. One line in the log reports this.
 
     Args:
         clip: The frozen CLIP.
         class_names: One name for each class; `_` is read as a space.
-        templates: How many of `TEMPLATES`, or templates of one's own.
+        templates: Number of `TEMPLATES`, or custom templates.
+
+    Raises:
+        UserError: If a class does not fit into the context in any template.
     """
     names = clean_class_names(class_names)
     chosen = choose_templates(templates, clip.spec.templates)
@@ -89,11 +98,33 @@ def zero_shot_text_features(
     total = torch.zeros(len(names), clip.embed_dim, device=device)
     # The baseline must not depend on the precision of the run beside which it is reported.
     with torch.autocast(device.type, enabled=False):
-        for template in chosen:
-            strings = [template.replace("{}", name) for name in names]
-            # Strings of one template begin alike, so they are packed behind what they share where that is exact.
-            total += make_rows(clip.text, clip.tokenize(strings)).to(device).encode_words(clip.text).float()
+        for tokens in _tokenize_in_templates(clip, names, chosen):
+            # Texts of one template start alike, so causal towers read their common tokens only once.
+            rows = make_rows(clip.text, [*tokens.values()]).to(device)
+            total[[*tokens]] += rows.encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
+
+
+def _tokenize_in_templates(clip: CLIP, names: Sequence[str], templates: Sequence[str]) -> list[dict[int, list[int]]]:
+    """Tokenize classes in templates: for each template, the tokens of the classes that fit, by the class's index."""
+    room = clip.token_layout.room
+    fitting = []
+    skipped: Counter[int] = Counter()
+    for template in templates:
+        tokens = clip.tokenize([template.replace("{}", name) for name in names])
+        fitting.append({index: ids for index, ids in enumerate(tokens) if len(ids) <= room})
+        skipped.update(index for index, ids in enumerate(tokens) if len(ids) > room)
+    # Cutting such texts could make two classes equal whose names differ only at the end.
+    for index, count in skipped.most_common(1):
+        if count == len(templates):
+            length = len(clip.tokenize([templates[0].replace("{}", names[index])])[0])
+            raise UserError(
+                f"The class '{names[index]}' makes {length} tokens in '{templates[0]}', but the text tower reads "
+                f"{room}. Use a shorter name for this class or a shorter template (--model.clip.templates)."
+            )
+        line = "%d of %d classes skip templates that make more than %d tokens with their names: '%s' skips %d of %d."
+        log.warning(line, len(skipped), len(names), room, names[index], count, len(templates))
+    return [tokens for tokens in fitting if tokens]
 
 
 class ZeroShotClassifier:

@@ -24,7 +24,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.options import REPLACEMENTS, link_method_options
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import is_config_path, with_config_paths
 from fedvlp.utils.errors import UserError, escape_control_chars, unwrapped_errors
 from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
@@ -144,10 +144,25 @@ def copy_arguments(value: Any) -> Any:
     return {name: inner if isinstance(inner, list) else deepcopy(inner) for name, inner in value.items()}
 
 
+def parse_name_or_config(value: Any, enable_path: bool = True, **options: Any) -> Any:
+    """Read a config from a file, but not from one that has the name of a class."""
+    return parse_value_or_config(value, enable_path and isinstance(value, str) and is_config_path(value), **options)
+
+
+def adapt_config_path(value: Any, typehint: Any, options: dict[str, Any]) -> Any:
+    """Read an item of a list from a file, but not from one that has the name of a class."""
+    is_path = isinstance(value, str) and is_config_path(value)
+    return adapt_subconfig_path(value, typehint, options) if is_path else _typehints.not_a_subconfig_path
+
+
 # Wherever a config, an option or an option of an option names a class, the parser calls this function.
 discard_what_is_not_taken = _typehints.discard_init_args_on_class_path_change
 _typehints.discard_init_args_on_class_path_change = discard_options
 _typehints.deepcopy = copy_arguments
+parse_value_or_config = _typehints.parse_value_or_config
+_typehints.parse_value_or_config = parse_name_or_config
+adapt_subconfig_path = _typehints.adapt_subconfig_path
+_typehints.adapt_subconfig_path = adapt_config_path
 
 
 def with_plain_numbers(value: Any) -> Any:

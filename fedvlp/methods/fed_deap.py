@@ -14,18 +14,22 @@ feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_n
     P^g, h_s, h_d <- plain mean over clients; P^l stays                                  :class:`.FedAvg`
 
 Departures:
-    * L_sa and L_da train the prompts here, as the abstract's third point asks, and the networks learn from images
-      alone. The released code computes h_s(w) and h_d(w) without gradient, so that both losses are constants; its step
-      is followed by another of both prompts, on the sum of the gradients so far.
-    * The released code multiplies P^l by the mean image feature of a batch, in tests as well, so that an image's class
-      depends on its neighbours, and which needs a CLIP with D = d. Here the factor is 1: a constant one for each client
-      would be another scale of P^l's numbers and no more.
-    * Frames are made from a fixed seed, by the server and each client alike. E_M has the source domains alone.
-    * k of L_da is the domain of the batch's images, their shares where there are several.
-    * The released code measures clients on domains that they have. A domain that no client has is classified by P^g_c
-      and the class alone; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
-    * No augmentation, so that image features are computed once; batches are drawn, where the released ones follow the
-      order of files. CLIP is a ViT-B/16 unless named, as for all methods here; the released code's is a ViT-B/32.
+    * Alignment: the released code computes h_s(w) and h_d(w) without a gradient, so L_sa and L_da are constants; in
+      fedvlp they train the prompts, as the third point of the abstract asks, and the networks learn from images only.
+    * Local prompt: the released code updates P^g, h_s and h_d in a first step and P^l alone in a second one, with the
+      gradients of both passes accumulated, so P^l gets twice the gradient of L_cls. fedvlp takes one step, in which
+      P^l gets the gradient of its own loss, because the released loss of P^l counts L_cls once.
+    * Factor of the local prompt: the released code multiplies P^l by the mean image feature of a batch, so that an
+      image's class depends on its neighbours, in tests as well, and only a CLIP with D = d fits. fedvlp has no factor.
+    * Frames: the released code draws them on one machine; fedvlp makes them from fixed seeds, so that the server and
+      each client compute the same ones. E_M has only the source domains.
+    * Domain of L_da: the released clients have one domain each; fedvlp takes the domains of the batch's images, by
+      their shares where there are several.
+    * Held-out domains: the released code measures clients on domains that they have; fedvlp classifies a domain
+      without a client by P^g_c and the class, or by the clients' mean probabilities with ``held_out_evaluation: mean``.
+    * Batches: the released code reads files in order and augments images; fedvlp draws batches and does not augment,
+      so that image features are computed once.
+    * Backbone: the released code uses ViT-B/32; fedvlp uses ViT-B/16 unless another CLIP is named, as for all methods.
 """
 
 from __future__ import annotations

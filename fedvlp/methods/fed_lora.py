@@ -33,7 +33,7 @@ from fedvlp.clip.image_towers import ImageTower
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.text_towers import TextTower
-from fedvlp.clip.zero_shot import written_out
+from fedvlp.clip.zero_shot import tokenize_classes
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
@@ -102,7 +102,7 @@ class AdaptedCLIP(nn.Module):
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
         self.clip = clip
-        self.rows = make_rows(clip.text, clip.tokenize(written_out(clip, class_names)))
+        self.rows = make_rows(clip.text, tokenize_classes(clip, class_names))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names: dict[str, list[list[str]]] = {}

@@ -3,12 +3,12 @@
 Paper: Wu and Chaddad, "Federated CLIP for Resource-Efficient Heterogeneous Medical Image Classification", AAAI 2026.
 
 Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text feature of class c; kappa ->
-``threshold``; MLP -> ``classifier``; p, q [B, C], what classifier and adapter say; H entropy; w ->
+``threshold``; MLP -> ``classifier``; p, q [B, C], the classifier's scores and the adapter's cosines; H entropy; w ->
 ``classifier_share``; T -> ``temperature``; lambda -> ``similarity_weight``.
-    u_i = mean_j |W_ij|, m_i = [u_i >= kappa_i]: x -> m (W x + b)                    :class:`MaskedLinear`
+    u_i = mean_j |W_ij|, m_i = [u_i - kappa_i > 0.01]: x -> (m W) x + b              :class:`MaskedLinear`
     I~ = att(I) I, att = softmax(M_2 relu(norm(M_1 I)))                              :meth:`FedMedCLIP.adapted`
     L_contr of I~, as FedCLIP; L_MLP = ce(MLP(I~ / |I~|), y)                         :meth:`FedMedCLIP.training_step`
-    L_sim = mean_c sum_i w q^_ic log(q^_ic / p^_ic) + (1 - w) p^_ic log(p^_ic / q^_ic),
+    L_sim = mean_c sum_i w p^_ic log(p^_ic / q^_ic) + (1 - w) q^_ic log(q^_ic / p^_ic),
         ^ softmax over the images i of a batch, of values over T                     :func:`similarity_loss`
     w = H_FAM / (H_FAM + H_MLP), mean entropies                                      :func:`classifier_share`
     L = L_contr + L_MLP + lambda L_sim                                               :meth:`FedMedCLIP.training_step`
@@ -16,17 +16,21 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
     att <- plain mean over clients; MLP stays                                        :class:`.FedAvg`
 
 Departures:
-    * The paper does not say how kappa learns. A step has the gradient 1 here where |u - kappa| <= 1. In the released
-      code kappa has none, since it passes one only where the distance is above 1, and the masks are all ones.
-    * The released code averages both divergences by 1/2, and takes entropies of a softmax of probabilities. Here they
-      are those of the probabilities, and w gets no gradient.
-    * q is I~'s cosines as they are, and the norm each image's own, as in the released code.
-    * A domain that no client has is classified by the adapter alone, as the released code classifies its global site;
-      ``held_out_evaluation: mean`` takes the clients' mean probabilities.
-    * Rates are those of the released program, whose README has others, 5e-5 and 1e-3.
-    * Parameters are sent as they are; the paper sends compressed halves.
-    * A batch of one image is normalised as in evaluation; the released code leaves it out.
-    * CLIP is a ViT-B/16 unless named, as for all methods here; the released code's is a ViT-B/32.
+    * Thresholds: the paper does not say how kappa learns. The released gradient reaches kappa only where |u - kappa|
+      is above 1, and u starts near 0.02, so the masks stay open. fedvlp passes the gradient where |u - kappa| <= 1.
+    * Closed layers: the released code sets kappa back to 0 where at most 1 % of a layer's outputs are left; fedvlp does
+      not, because thresholds that learn can open again.
+    * Weights of the divergences: the released code takes 1/2 for both, and in a commented-out line w / 2 and
+      (1 - w) / 2 with the mean of each image's w; fedvlp takes w and 1 - w with the w of the batch's mean entropies.
+    * Entropies: the released code applies a softmax to probabilities before it takes their logarithm; fedvlp computes
+      the entropies of the probabilities.
+    * Held-out domains: like the released global site, a domain without a client is classified by the adapter alone.
+      ``held_out_evaluation: mean`` averages the clients' probabilities instead.
+    * Learning rates: the README of the released code states 5e-5 and 1e-3, its program 5e-4 and 1e-4; fedvlp uses the
+      program's.
+    * Compression: the paper sends compressed half-precision numbers; fedvlp sends parameters unchanged.
+    * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.
+    * Backbone: the released code uses ViT-B/32; fedvlp uses ViT-B/16 unless another CLIP is named, as for all methods.
 """
 
 from __future__ import annotations
@@ -148,19 +152,19 @@ class FedMedCLIP(PromptLearner):
 
 
 class MaskedLinear(nn.Linear):
-    """A linear map whose outputs are 0 where their weights' mean size u is below a learned threshold kappa."""
+    """A linear map that drops an output's weights, but not its bias, while their mean size is at most kappa + 0.01."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
         self.threshold = nn.Parameter(torch.zeros(outputs))
 
     def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
-        """Returns m (W x + b)."""
+        """Compute (m W) x + b."""
         distance = self.weight.abs().mean(1) - self.threshold
         # Straight through: the step's value, with the gradient of a ramp.
         ramp = distance.clamp(-1, 1)
-        mask = (distance >= 0).float() + ramp - ramp.detach()
-        return mask * super().forward(values)
+        mask = (distance > 0.01).float() + ramp - ramp.detach()
+        return mask * F.linear(values, self.weight) + self.bias
 
 
 class BatchNorm(nn.BatchNorm1d):
@@ -191,8 +195,14 @@ def classifier_share(adapter: Float[Tensor, "*batch"], classifier: Float[Tensor,
 def similarity_loss(
     classifier: Float[Tensor, "B C"], adapter: Float[Tensor, "B C"], share: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Returns L_sim of what both say, over T."""
+    """Compute L_sim, in which the surer model is the more important teacher.
+
+    Args:
+        classifier: The classifier's scores, divided by T.
+        adapter: The adapter's cosines, divided by T.
+        share: The classifier's weight w.
+    """
     log_p = classifier.log_softmax(0)
     log_q = adapter.log_softmax(0)
-    each = share * log_q.exp() * (log_q - log_p) + (1 - share) * log_p.exp() * (log_p - log_q)
+    each = share * log_p.exp() * (log_p - log_q) + (1 - share) * log_q.exp() * (log_q - log_p)
     return each.sum(0).mean()

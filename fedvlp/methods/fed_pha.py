@@ -6,7 +6,7 @@ are those of its released code (``GL_SVDMSE``, prompts of equal length).
 Symbols: p_G, p_k, L x D -> ``global_prompt``, ``local_prompt``; t(p), text features of length 1 -> ``own``, ``shared``
 and ``pulling``, under p_k, p_G and p_k';
 V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``null_share``; alpha -> ``margin``.
-    p_G = U S V^T, V = [V_1, V_2], V_1 of (1 - rho) L directions         :func:`projected`
+    p_G = U S V^T, V = [V_1, V_2], V_1 of int((1 - rho) L) directions    :func:`projected`
     p_k' = p_k V_2 V_2^T                                                 :func:`projected`
     L_pull = mean over classes and numbers of (t(p_k) - t(p_k'))^2       :meth:`FedPHA.training_step`
     L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.training_step`
@@ -14,16 +14,19 @@ V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``nu
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
 Departures:
-    * V has all D directions, as in FedPR: p_k' is p_k without what it has along the main directions of p_G. The
-      released decomposition has L directions alone, so that p_k' is what p_k has along the minor ones of these, and
-      nothing else: ``projection: minor``. The abstract has conflicts with the global prompt disentangled by the
-      projection, which this does; the paper's equations were not compared.
-    * V gets no gradient: that of singular vectors grows without bound where two singular values are equal.
-    * Prompts of all clients have the same length. The paper also has lengths of their own, in whose released code all
-      texts are read where the longest one ends.
-    * The released code measures each client on images like its own. A domain that no client has is classified by p_G
-      alone, as it is trained to; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
-    * No augmentation, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
+    * Projection: the decomposition of the released code has only L directions, so p_k' keeps nothing but the part of
+      p_k along the minor ones (``projection: minor``). fedvlp completes V to D directions as in FedPR, so p_k' is p_k
+      without its part along the main directions of p_G, because the abstract disentangles conflicts with the global
+      prompt. The paper's equations were not compared.
+    * Gradient of V: the released code differentiates the decomposition; fedvlp does not, because the gradient of
+      singular vectors grows without bound where two singular values are equal.
+    * Prompt lengths: the paper also gives each client its own length, and the released code then reads all texts where
+      the longest one ends; fedvlp gives all prompts the same length.
+    * Optimizer state: one optimizer of the released code carries its momentum from client to client and from round to
+      round; fedvlp gives each client a new optimizer in each round.
+    * Held-out domains: the released code measures each client on images like its own; fedvlp classifies a domain
+      without a client by p_G, or by the clients' mean probabilities with ``held_out_evaluation: mean``.
+    * Augmentation: the released code crops and flips images; fedvlp does not, as with PromptFL.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class FedPHA(PromptLearner):
     """Learns a prompt that is shared and one for each client, which alone classifies that client's images.
 
     Args:
-        null_share: Share rho of the global prompt's L directions that are not main ones, in [0, 1].
+        null_share: Share rho of the global prompt's L directions that are not main ones, in [0, 1]. The number of main
+            directions, (1 - rho) L, is truncated.
         projection: Whether p_k' keeps all but the main directions, their ``complement``, or the ``minor`` directions of
             the global prompt alone, as in the released code.
         margin: Distance alpha from which on a class's two text features are not pushed apart; they are at most 2 apart.
@@ -107,7 +111,7 @@ class FedPHA(PromptLearner):
 def projected(
     local: Float[Tensor, "L D"], shared: Float[Tensor, "L D"], null_share: float, projection: Projection
 ) -> Float[Tensor, "L D"]:
-    """Returns p_k', from p_k, p_G and rho; p_G gets no gradient.
+    """Compute p_k' from p_k, p_G and rho, without a gradient for p_G.
 
     >>> shared = torch.tensor([[0.0, 5.0, 0.0], [3.0, 0.0, 0.0]])
     >>> local = torch.tensor([[1.0, 2.0, 4.0], [0.0, 7.0, 0.0]])
@@ -116,9 +120,9 @@ def projected(
     >>> projected(local, shared, 0.5, "minor").tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     """
-    # Those of large singular values come first.
+    # Directions of large singular values come first.
     directions: Tensor = torch.linalg.svd(shared.detach().float(), full_matrices=False).Vh
-    main = len(directions) - round(null_share * len(directions))
+    main = int(len(directions) * (1 - null_share))
     if projection == "minor":
         return local @ directions[main:].mT @ directions[main:]
     return local - local @ directions[:main].mT @ directions[:main]

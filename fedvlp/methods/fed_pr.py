@@ -104,7 +104,8 @@ class FedPR(PromptLearner):
 def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float[Tensor, "J k W"]:
     """Returns the directions of the largest singular values of each block's P^T P, orthonormal.
 
-    A share of the W directions is left for V_0, which never has fewer than W - L.
+    A share of the W directions is left for V_0, which never has fewer than W - L. The number of the other directions is
+    truncated, as in the released code.
 
     >>> used_directions(torch.tensor([[[0.0, 3.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]]]), null_share=0.75).abs().tolist()
     [[[0.0, 1.0, 0.0, 0.0]]]
@@ -113,4 +114,4 @@ def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float
     width = prompts.shape[2]
     # the right singular vectors of P are those of P^T P, in the same order
     directions: Tensor = torch.linalg.svd(prompts.float(), full_matrices=False).Vh
-    return directions[:, : min(length, width - round(null_share * width))]
+    return directions[:, : min(length, int((1 - null_share) * width))]

@@ -36,7 +36,7 @@ from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.text_towers import make_text_tower
-from fedvlp.clip.zero_shot import written_out
+from fedvlp.clip.zero_shot import tokenize_classes
 from fedvlp.methods.image_tower import Head, ImageTowerLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, Names
@@ -84,10 +84,9 @@ class TextClassifier(nn.Module):
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
-        tokens = clip.tokenize(written_out(clip, class_names))
         self.language = _text_part(clip.model).float().requires_grad_(True)
         self._tower = make_text_tower(self.language, clip.token_layout)
-        self.rows = make_rows(self._tower, tokens)
+        self.rows = make_rows(self._tower, tokenize_classes(clip, class_names))
         self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:

@@ -12,17 +12,22 @@ t_c, "a photo of a [class c].".
     W_js <- sum_k |S_k| W_js,k / sum_k |S_k|; W_jd and W_ju stay         :class:`.FedAvg`
 
 Departures:
-    * The paper's adapter reads z, and its delta is "such as GELU". As in the released code it reads here what the
-      block's attention reads, ln(z), which has the same scale in all blocks, and delta is ReLU.
-    * The released code divides the adapters' gradients by alpha, 0.001, and has a rate of 0.001 and a weight decay of
-      5e-4. Gradients are as they are here. With SGD a rate of 0.001 / alpha and a decay of 5e-4 alpha are the same.
-    * In a tower with more blocks than the other, the last ones have adapters; the released code counts from the first.
-    * The released code measures every client with the text features of the first client's first round, and keeps the
-      round that is best on test images. Here they are the client's own, and the last round's.
-    * The papers' clients are tested on domains that they have. On another one the mean of the probabilities under all
-      clients' models decides. The shared maps do nothing alone: without personal ones it is zero-shot CLIP.
-    * alpha and the number of blocks are those of the released config, in which, whatever the cohort, all clients take
-      part in the first round.
+    * Adapter: the paper's adapter reads z, and its delta is "such as GELU". As in the released code, the adapter of
+      fedvlp reads ln(z), which has the same scale in all blocks, and delta is ReLU.
+    * Gradients: the released code divides the adapters' gradients by alpha, 0.001, and has a rate of 0.001 and a weight
+      decay of 5e-4; fedvlp leaves gradients unchanged. With SGD, a rate of 0.001 / alpha and a decay of 5e-4 alpha give
+      the same steps.
+    * Rounds: the README names base2new.sh (100 rounds of one local epoch, batches of 32) and DomainNet.sh (50, 1, 32);
+      fedvlp takes 50 rounds of two local epochs with batches of 16 from base2new-2.sh.
+    * Depth: in a tower with more blocks than the other, the released code counts blocks with adapters from the first;
+      fedvlp counts them from the last.
+    * Optimizer state: one optimizer of the released code carries its momentum from client to client and from round to
+      round; fedvlp gives each client a new optimizer in each round.
+    * Evaluation: the released code measures every client with the text features of the first client's first round, and
+      keeps the round that is best on test images; fedvlp uses the client's own text features and the last round.
+    * Held-out domains: the papers test clients on domains that they have; fedvlp averages the probabilities of all
+      clients' models on another domain. The shared maps alone do nothing: without personal maps it is zero-shot CLIP.
+    * Cohort: all clients take part in the released first round, whatever the cohort; in fedvlp only the cohort does.
 """
 
 from __future__ import annotations
@@ -42,7 +47,7 @@ from fedvlp.clip.image_towers import ImageTower
 from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.text_towers import TextTower
-from fedvlp.clip.zero_shot import written_out
+from fedvlp.clip.zero_shot import tokenize_classes
 from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner, checked_depth
@@ -86,7 +91,7 @@ class PFedMMA(PromptLearner):
         self.down = nn.ModuleDict({name: BlockMaps(depth, tower.width, rank) for name, tower in towers.items()})
         self.shared = BlockMaps(depth, rank, rank)
         self.up = nn.ModuleDict({name: BlockMaps(depth, rank, tower.width) for name, tower in towers.items()})
-        self.rows = make_rows(self.clip.text, self.clip.tokenize(written_out(self.clip, class_names)))
+        self.rows = make_rows(self.clip.text, tokenize_classes(self.clip, class_names))
         self._cache = PromptFeatureCache()
 
     def adapt(
@@ -129,7 +134,7 @@ class BlockMaps(nn.Module):
 
     def __init__(self, blocks: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        # As in the released code: He et al.'s start, by the number of outputs.
+        # As in the released code: He et al.'s initialisation with the number of outputs.
         self.weight = nn.Parameter((2 / outputs) ** 0.5 * torch.randn(blocks, outputs, inputs))
         self.bias = nn.Parameter(torch.zeros(blocks, outputs))
 

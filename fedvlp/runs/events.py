@@ -110,6 +110,7 @@ def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "machine": started["machine"],
         "seconds_silent": round(silent.total_seconds(), 1),
         "begun": counts["fit_started"],
+        "rounds_lost": sum(event["event"] == "round_ended" and "lost" in event for event in events),
         "clients_left_out": counts["client_left_out"],
         "clients_retried": counts["client_retried"],
         "last_left_out": left_out and {"round": "", "name": "", "client": "", "reason": "", **left_out},

@@ -18,7 +18,7 @@ WAITING = "waiting.txt"
 """In the folder of runs: for whom a server of sites waits, written anew each second while it does."""
 FILES = (
     *("summary.json", "config.yaml", "metrics.csv", "splits.json", "confusion.csv", "events.jsonl"),
-    *("sites.json", "sweep.json", "captions.json"),
+    *("sites.json", "sweep.json", "captions.json", "wandb.json"),
 )
 """What runs and sweeps consist of, beside safetensors files."""
 
@@ -94,6 +94,12 @@ def run_of(trained: Path) -> Path:
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
     checkpoints = find_checkpoints(trained)
     return checkpoints[0].parent.parent if checkpoints else trained
+
+
+def describe_choice(where: Path) -> str:
+    """State in a line which run a folder of runs stands for; empty if the path names a run or a file."""
+    run = run_of(where)
+    return f"newest run in {where}: {run}\n" if where.is_dir() and run != where else ""
 
 
 def read_model(path: Path) -> dict[str, Any]:

@@ -49,16 +49,17 @@ def send_request(home: Path, request: bytes) -> bytes:
     Raises:
         UserError: if the folder is no site's.
     """
+    name = read_site_config(home).name
     # The process that is there may be about to end, being idle; then the second try starts a new one.
     for _ in range(2):
         try:
             connection = _connection(home)
         except OSError:
-            return failure("can't start its warm process; its log says why")
+            return failure(name, "can't start its warm process; its log says why")
         with connection, suppress(OSError, EOFError):
             connection.send_bytes(request)
             return connection.recv_bytes(MAX_BYTES)
-    return failure("has a warm process that ended twice before it answered; its log may say why")
+    return failure(name, "has a warm process that ended twice before it answered; its log may say why")
 
 
 def start_site(home: Path) -> None:

@@ -15,12 +15,13 @@ from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.runs.client_store import ClientStore, StoreAtSites, files_of
 from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import UNDECIDED, SiteRegistry
-from fedvlp.sites.wire import Message, SiteError
+from fedvlp.sites.wire import Message, SiteError, SiteRefusal
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import PhaseTask
+from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,18 @@ class SitesEngine:
     method: FederatedModule
     prepared: set[str] = field(default_factory=set)
 
+    def prepare(self) -> None:
+        """Prepare the connected sites, so that a site that can't train ends the run before its first round.
+
+        Raises:
+            UserError: If a site answers that it can't.
+        """
+        present = [client for client in self.registry.data.clients if client.name in self.registry.places]
+        problems = {client.name: error for client, error in self._prepare(present).items()}
+        refusals = [f"The site {name!r} {error}." for name, error in problems.items() if isinstance(error, SiteRefusal)]
+        if refusals:
+            raise UserError(f"{' '.join(refusals)} Nothing was trained.")
+
     def client_store(self, run: Path | None) -> ClientStore:
         """A store of the names of the sites' files."""
         return StoreAtSites()
@@ -63,7 +76,8 @@ class SitesEngine:
         # A client without images is a site that has not connected yet.
         present = [client for client in clients if client.num_examples]
         replies = self.request({client: self._training(task, client, here) for client in present})
-        absent = {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
+        absent = {name: SiteError(problem) for name, problem in self.registry.problems.items()}
+        absent |= {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
         away = SiteError("was not there when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
@@ -73,7 +87,7 @@ class SitesEngine:
             # Imported here: it needs what comes with Flower.
             from fedvlp.sites.summing import summed_at_sites
 
-            results = summed_at_sites(self.registry, results, task)
+            results = summed_at_sites(self.registry, results, task, here.min_clients)
         for result in results.values():
             if not result.failure:
                 here.hooks.call("on_client_end", phase=task.phase, update=result.update)
@@ -133,9 +147,9 @@ class SitesEngine:
             if isinstance(reply, SiteError):
                 refused[client] = reply
             elif reply.kind != "prepared":
-                refused[client] = SiteError(f"answered {reply.kind!r} when it was prepared")
+                refused[client] = SiteRefusal(f"answered {reply.kind!r} when it was prepared")
             elif not self.registry.has_same_images(client.name, reply.values):
-                refused[client] = SiteError("has other images than when the run began")
+                refused[client] = SiteRefusal("has other images than when the run began")
             else:
                 self.prepared.add(self._place(client))
         return refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -12,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.sites.data import SiteFacts, SitesData
-from fedvlp.sites.wire import Message, SiteError, Transport, WireError, read_reply, versions_here
+from fedvlp.sites.wire import Message, SiteError, SiteRefusal, Transport, WireError, read_reply, versions_here
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_QUESTIONS = 15.0
-"""To a site whose keeper has not yet approved the run."""
+"""To a site whose keeper has not yet approved the run, or that gave no usable answer."""
+SECONDS_TO_REPAIR = 300.0
+"""Time after which a site that could not take part is asked again."""
 UNDECIDED = "its keeper has not approved the run yet"
 SECONDS_TO_LEAVE = 10.0
 TIMES_LEFT_OUT = 10
@@ -43,10 +46,10 @@ class SiteRegistry:
     Attributes:
         said: for whom it was last said to wait.
         places: under which name the transport reaches each site, by the site's own name.
-        refused: names of the transport whose sites can't take part.
         problems: why sites that are on the list can't or will not take part, by the site's name.
-        silent: until when places are not asked again that did not answer.
-        undecided: place, and when it was asked, of sites whose keeper has not yet approved the run, by the site's name.
+        reported: the last warning about each place.
+        silent: until when a place is not asked again, because its site did not answer or can't take part.
+        undecided: places of sites whose keeper has not yet approved the run, by the site's name.
     """
 
     transport: Transport
@@ -56,10 +59,10 @@ class SiteRegistry:
     waiting: Path | None = None
     said: str = ""
     places: dict[str, str] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
     silent: dict[str, float] = field(default_factory=dict)
-    undecided: dict[str, tuple[str, float]] = field(default_factory=dict)
+    undecided: dict[str, str] = field(default_factory=dict)
 
     def gather(self, least: int) -> None:
         """Waits until enough sites are there, and then for the others, no longer than ``data.arrival_seconds``.
@@ -67,20 +70,21 @@ class SiteRegistry:
         Raises:
             UserError: if a site lacks what is expected.
         """
-        self._wait_for(least)
+        self._wait_for(least, until_problem=True)
         deadline = time.monotonic() + self.data.arrival_seconds
         while self.missing() and not self.problems and (left := deadline - time.monotonic()) > 0:
             self._wait(f"begins without them in {left:.0f} s", min(SECONDS_BETWEEN_LOOKS, left))
         # Before the first round a mistake can still be mended; later the site is only left out.
         if self.problems:
-            raise UserError(f"{' '.join(self.problems.values())} Nothing was trained.")
+            problems = [f"The site {name!r} {problem}." for name, problem in self.problems.items()]
+            raise UserError(f"{' '.join(problems)} Nothing was trained.")
         if missing := self.missing():
             log.warning("Not there yet: %s. Sites that come later take part from then on.", _listed(missing))
         self._end_waiting()
 
     def regather(self, least: int) -> None:
         """Looks for sites that came or left, and waits while too few are there."""
-        self._wait_for(least)
+        self._wait_for(least, until_problem=False)
         self._end_waiting()
 
     def missing(self) -> list[str]:
@@ -91,23 +95,19 @@ class SiteRegistry:
         """Asks newly connected sites for their descriptions, and forgets those that have left."""
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
-        # Not often: each question is two lines of the site's ledger, and people take their time.
+        self.undecided = {name: place for name, place in self.undecided.items() if place in connected}
         began = time.monotonic()
-        since = began - SECONDS_BETWEEN_QUESTIONS
-        asked = self.undecided.items()
-        self.undecided = {name: (place, when) for name, (place, when) in asked if place in connected and when > since}
-        # One that leaves and comes back is asked at once.
+        # A site that reconnects is asked at once.
         self.silent = {place: end for place, end in self.silent.items() if place in connected and end > began}
-        already_asked = {*self.places.values(), *self.refused, *self.silent}
-        already_asked |= {place for place, _ in self.undecided.values()}
+        already_asked = {*self.places.values(), *self.silent}
         request = Message("describe", {"run": self.run, **self.description}).to_bytes()
         new = {place: request for place in connected if place not in already_asked}
         replies = []
         for place, reply in self.transport.exchange(new, self.data.arrival_seconds):
             replies.append((place, reply))
-            if isinstance(reply, SiteError):
-                now = time.monotonic()
-                self.silent[place] = now + TIMES_LEFT_OUT * (now - began)
+            now = time.monotonic()
+            # Not often: each question is two lines of the site's ledger, and people take their time.
+            self.silent[place] = now + max(SECONDS_BETWEEN_QUESTIONS, TIMES_LEFT_OUT * (now - began))
         # Sorted, so that of two sites of one name the same is admitted in every run.
         for place, reply in sorted(replies, key=itemgetter(0)):
             self._admit(place, reply)
@@ -119,7 +119,10 @@ class SiteRegistry:
         by_name: dict[str, Message | SiteError] = dict.fromkeys(messages, SiteError("is not connected"))
         began = time.monotonic()
         for place, content in self.transport.exchange(requests, self.data.reply_seconds):
-            reply = by_name[names[place]] = _decoded(content)
+            reply = _decoded(content)
+            if isinstance(reply, Message) and reply.kind == "failed":
+                reply = SiteRefusal(reply.values["reason"])
+            by_name[names[place]] = reply
             said = reply if isinstance(reply, SiteError) else reply.kind
             self.say(f"  {names[place]!r} {said} ({time.monotonic() - began:.1f} s)")
         return by_name
@@ -137,35 +140,43 @@ class SiteRegistry:
         return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
 
     def _admit(self, place: str, reply: bytes | SiteError) -> None:
-        """Registers a site, if it is listed, has what is expected and its name is not taken."""
+        """Register a site if it is listed, has what is expected and its name is not taken; report once why not."""
         message = _decoded(reply)
-        if isinstance(message, SiteError):
-            log.warning("A site that has just connected (%s) %s.", place, message)
-            return
-        if message.kind not in ("described", "refused", "waiting"):
-            log.warning("A site that has just connected (%s) does not describe itself.", place)
+        if isinstance(message, SiteError) or message.kind not in ("described", "refused", "waiting", "failed"):
+            tied = (f"The site {name!r}" for name, node in self.data.nodes.items() if node == place)
+            reason = message if isinstance(message, SiteError) else "does not describe itself"
+            self._report(place, f"{next(tied, 'A site that has just connected')} ({place}) {reason}.")
             return
         values = dict(message.values)
         name = values.pop("name")
         # The name is the site's own claim; data.nodes ties it to the key with which it connected.
         node = self.data.nodes.get(name, place)
         if name not in self.data.sites or node != place:
-            self.refused.add(place)
+            self.silent[place] = math.inf
             reason = "which data.sites does not list" if node == place else f"whose node in data.nodes is {node}"
-            log.warning("The node %s calls itself %r, %s; it is left out.", place, name, reason)
-        elif message.kind == "waiting":
-            self.undecided[name] = (place, time.monotonic())
+            self._report(place, f"The node {place} calls itself {name!r}, {reason}; it is left out.")
+            return
+        self.undecided.pop(name, None)
+        if message.kind == "waiting":
+            self.undecided[name] = place
+            self.silent[place] = time.monotonic() + SECONDS_BETWEEN_QUESTIONS
         elif problem := values.get("reason") or self._problem(name, place, SiteFacts(**values)):
-            # Where the name is taken, it is asked again: it may take that place once the other site is gone.
-            if name not in self.places:
-                self.refused.add(place)
-            self.problems[name] = f"The site {name!r} {problem}."
-            log.warning("%s", self.problems[name])
+            # A site whose name is taken is asked at every look: it replaces the other site once that is gone.
+            self.silent[place] = 0 if name in self.places else time.monotonic() + SECONDS_TO_REPAIR
+            self.problems[name] = problem
+            self._report(place, f"The site {name!r} {problem}.")
         else:
             self.places[name] = place
+            self.problems.pop(name, None)
             facts = self.data.facts[name] = SiteFacts(**values)
             _compare_versions(name, facts.versions)
             self._warn_of_claims(name)
+
+    def _report(self, place: str, line: str) -> None:
+        """Log what is wrong with a site, unless the same was logged when it was asked before."""
+        if self.reported.get(place) != line:
+            log.warning("%s", line)
+        self.reported[place] = line
 
     def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
         """What is wrong with a site: its classes, images, version, or that it is there twice."""
@@ -204,11 +215,13 @@ class SiteRegistry:
                 *(name, 100 * count / total),
             )
 
-    def _wait_for(self, least: int) -> None:
-        """Looks for sites, at least once, until enough are there or one lacks what is expected."""
+    def _wait_for(self, least: int, until_problem: bool) -> None:
+        """Look for sites, at least once, until enough are there: as many as are needed, or all that can take part."""
         self.look()
         # No end: sites that are down for a night come back, and who is tired of waiting stops the run.
-        while len(self.places) < min(least, len(self.data.sites)) and not self.problems:
+        while len(self.places) < min(least, len(self.data.sites) - len(self.problems.keys() - self.places.keys())):
+            if until_problem and self.problems:
+                return
             self._wait(f"{least} are needed", SECONDS_BETWEEN_LOOKS)
 
     def _wait(self, why: str, seconds: float) -> None:
@@ -238,14 +251,13 @@ class SiteRegistry:
 
 
 def _decoded(reply: bytes | SiteError) -> Message | SiteError:
-    """The reply in some bytes; bytes that hold none, and a reply of the kind ``failed``, become why."""
+    """The reply in some bytes, or why they hold none."""
     if isinstance(reply, SiteError):
         return reply
     try:
-        message = read_reply(reply)
+        return read_reply(reply)
     except WireError as error:
         return SiteError(str(error))
-    return SiteError(message.values["reason"]) if message.kind == "failed" else message
 
 
 def _compare_versions(name: str, versions: Mapping[str, str]) -> None:

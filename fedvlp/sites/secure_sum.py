@@ -164,7 +164,9 @@ class SumSite:
         return AESGCM(_pair_key(b"box", self.box_key, self.adverts[name][BOX_KEY], self.tag))
 
 
-def sum_of_sites(names: Sequence[str], length: int, adverts: Mapping[str, Parts], ask: Ask) -> tuple[set[str], Numbers]:
+def sum_of_sites(
+    names: Sequence[str], length: int, adverts: Mapping[str, Parts], ask: Ask, min_survivors: int = 0
+) -> tuple[set[str], Numbers]:
     """The server's part: the survivors, and the sum of their numbers modulo 2^64, a wrong one if any share is wrong.
 
     Args:
@@ -172,6 +174,7 @@ def sum_of_sites(names: Sequence[str], length: int, adverts: Mapping[str, Parts]
         length: how many numbers each site has.
         adverts: each site's, under its name.
         ask: sends sites a step.
+        min_survivors: how many sites the sum must include. With fewer it ends before any site reveals its part.
 
     Raises:
         SiteError: if too few sites answer a step.
@@ -183,7 +186,7 @@ def sum_of_sites(names: Sequence[str], length: int, adverts: Mapping[str, Parts]
     for_each: dict[str, Parts] = {}
     for to in boxes:
         for_each[to] = {name: boxes[name][to] for name in boxes if name != to}
-    vectors = _single(ask("mask", for_each), 8 * length, threshold, "sent numbers")
+    vectors = _single(ask("mask", for_each), 8 * length, max(threshold, min_survivors), "sent numbers")
     confirmed = ask("confirm", dict.fromkeys(vectors, dict.fromkeys(vectors, b"")))
     signatures = _single(confirmed, SIGNATURE_BYTES, threshold, "confirmed who survived")
     shares = ask("reveal", dict.fromkeys(signatures, signatures))

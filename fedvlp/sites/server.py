@@ -89,10 +89,11 @@ def _serve(
     # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, config))
     preparation = Message("prepare", {"run": run, **description}, detached(starting_tensors(command.model)))
-    federation.engine = SitesEngine(registry, preparation, command.model)
+    engine = federation.engine = SitesEngine(registry, preparation, command.model)
     if command.model.personal and command.model.held_out_evaluation != "shared" and data.held_out:
         log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
     try:
+        engine.prepare()
         federation.fit(command.model, data, ckpt_path)
     finally:
         registry.dismiss()

@@ -17,7 +17,7 @@ from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.secure_sum import Parts, SumSite, sum_of_sites
 from fedvlp.sites.wire import Message, SiteError, SiteProblem
 from fedvlp.training.client import ClientResult
-from fedvlp.training.secure_sum import sum_error, sum_weight, weightings, with_mean
+from fedvlp.training.secure_sum import REVEALED, sum_error, sum_weight, weightings, with_mean
 from fedvlp.training.task import PhaseTask
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
@@ -41,22 +41,25 @@ class SiteSums:
         self.name = name
         self.prepared = prepared.digest(without=OWN)
         self.answered = folder / "secure_sum.json"  # the last round and phase of which the site has revealed its part
-        self.place = [0, 0]
+        self.place = [0, 0]  # round and phase of the sum under way
         self.under_way: SumSite | None = None
         self.key, self.roster = _read_keys(name, keys)
 
+    def check(self, request: Message) -> None:
+        """Refuse a round, by a SiteProblem, if the site has revealed its part in its sum or in a later one."""
+        if self.answered.exists() and _place(request) <= json.loads(self.answered.read_text(encoding="utf-8")):
+            raise SiteProblem(REVEALED)
+
     def begin(self, request: Message, result: ClientResult) -> State:
-        """What leaves in place of an update: the site's keys for the sum."""
-        self.place = [request.values["round"], request.values["phase"]]
-        # Two sums of one round with different survivors would give away who is in one of them alone.
-        if self.answered.exists() and self.place <= json.loads(self.answered.read_text(encoding="utf-8")):
-            raise SiteProblem("has revealed its part in the sum of this round or a later one, which it does once")
+        """Begin the sum of a request that passed ``check``; the site's keys leave instead of an update."""
         weighting = request.values["weighting"]
         if reason := sum_error(result, weighting):
             raise SiteProblem(reason)
         numbers = encode(result.update.state, sum_weight(result, weighting))
         about = self.prepared + request.digest(without=OWN)
+        # Set last, and together: a refused request must not change the round that the last step writes to the disk.
         self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
+        self.place = _place(request)
         return _as_tensors({self.name: self.under_way.advert})
 
     def answer(self, request: Message) -> Message:
@@ -70,6 +73,10 @@ class SiteSums:
             write_json(self.answered, self.place)
             self.under_way = None
         return Message("summed", {}, _as_tensors(answer))
+
+
+def _place(request: Message) -> list[int]:
+    return [request.values["round"], request.values["phase"]]
 
 
 def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
@@ -89,14 +96,15 @@ def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed
 
 
 def summed_at_sites(
-    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask
+    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask, min_clients: int
 ) -> dict[Client, ClientResult]:
-    """The results with the mean of all in place of the keys that each site sent; whoever is not in it has failed."""
+    """Replace the keys that each site sent by the mean of all updates; a site that is not in the mean has failed."""
     like = select(task.state.server.shared, task.phase.upload)
     (weighting,) = weightings(task.phase.strategy)
     by_name = {client.name: result for client, result in results.items()}
     adverts = {name: _as_parts(result.update.state) for name, result in by_name.items() if not result.failure}
     replies: dict[str, Message | SiteError] = {}
+    revealed: set[str] = set()
 
     def ask(step: str, parts: Mapping[str, Parts]) -> dict[str, Parts]:
         messages: dict[str, Message] = {}
@@ -106,12 +114,14 @@ def summed_at_sites(
             messages[name] = Message("sum", values, _as_tensors(part))
         answers = registry.exchange(messages)
         replies.update(answers)
-        return {name: _as_parts(reply.tensors) for name, reply in answers.items() if isinstance(reply, Message)}
+        answered = {name: _as_parts(reply.tensors) for name, reply in answers.items() if isinstance(reply, Message)}
+        revealed.update(answered if step == "reveal" else ())
+        return answered
 
     problem = "answered nothing that a sum can be made of"
     mean: State = {}
     try:
-        survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask)
+        survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask, min_clients)
         # What each site weighs is known, so this shows wrong masks and shares, but not whose they are.
         if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
             raise SiteError("got no secure sum: the weights do not add up, so a mask or a share was wrong")
@@ -123,6 +133,7 @@ def summed_at_sites(
     for client, result in results.items():
         reply = replies.get(client.name)
         reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
+        reason += f"; it {REVEALED}" if client.name in revealed else ""
         is_in = client.name in survivors
         after[client] = with_mean(result, mean) if is_in else ClientResult.of_failure(client, reason)
     return after
@@ -133,4 +144,5 @@ def _as_tensors(parts: Parts) -> State:
 
 
 def _as_parts(tensors: State) -> dict[str, bytes]:
-    return {name: value.numpy().tobytes() for name, value in tensors.items()}
+    """The bytes in tensors of bytes. Other tensors are ignored, so a site that sends them drops out of the sum."""
+    return {name: value.numpy().tobytes() for name, value in tensors.items() if value.dtype == torch.uint8}

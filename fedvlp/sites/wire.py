@@ -183,7 +183,7 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
     "evaluated": {"correct": COUNTS, "count": COUNTS},
     "left": {},
     "unprepared": {},
-    "failed": {"reason": STRING},
+    "failed": {"name": STRING, "reason": STRING},
 }
 """What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow. In place of a
 description it may refuse a run, or wait until its keeper has approved it."""
@@ -223,13 +223,13 @@ class Message:
         return bytes(save(tensors, metadata))
 
 
-def failure(reason: str) -> bytes:
-    """Encodes the reply of a site that could not do what it was asked.
+def failure(name: str, reason: str) -> bytes:
+    """Encode the reply of a site that could not do what it was asked.
 
     The reason continues the sentence that the site's name begins, such as ``has no image``; it must reveal nothing of
     images or files.
     """
-    return Message("failed", {"reason": reason}).to_bytes()
+    return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 
 def read_request(content: bytes) -> Message:
@@ -301,6 +301,10 @@ class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error 
 
 class SiteError(Exception):
     """Why there is no reply of a site, to be read after the site's name, such as ``did not answer in 60 s``."""
+
+
+class SiteRefusal(SiteError):  # noqa: N818 (the site's own answer)
+    """Why a site that answers can't do what it was asked. Unlike a lost connection, somebody has to repair it."""
 
 
 @runtime_checkable

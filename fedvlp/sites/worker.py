@@ -98,7 +98,7 @@ class Site:
             # The text of an error may quote names of files, so only its kind leaves the site.
             log.exception("A request failed.")
             reason = f"raised {type(error).__name__}; its log says more"
-        reply = Message("failed", {"reason": reason})
+        reply = Message("failed", {"name": self.config.name, "reason": reason})
         return reply, reply.to_bytes()
 
     def _answer(self, request: Message) -> Message:
@@ -179,6 +179,10 @@ class Site:
                 cache_dir=config.cache_dir,
                 **options,
             )
+            # The server compares lists of classes, but images without any listed class can't be split and described.
+            if not set(data.classes) & set(data.classes_with_images):
+                folders = ", ".join(map(repr, data.classes_with_images[:5]))
+                raise SiteProblem(f"has none of the classes that data.class_names lists; its folders are {folders}")
             data.prepare_data()
         except UserError as error:
             raise SiteProblem("has images that can't be used as the server asks; its log says why") from error
@@ -258,6 +262,8 @@ class SiteWorker:
             raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
         if self.sums is not None and values["weighting"] is None:
             raise SiteProblem("trains only for a secure sum, for which the server does not ask")
+        if self.sums is not None:
+            self.sums.check(request)
         task = self._task(request)
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.core.roles import ROLES
-from fedvlp.runs.events import find_run, read_status
+from fedvlp.results.record import SWEEP_FILE
+from fedvlp.runs.events import FILE, find_run, read_status
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.utils.errors import escape_control_chars
+from fedvlp.utils.text_table import text_table
 
 STAGES = {
     "running": "running (process {process} on {machine}), last event {seconds_silent:.0f} s ago",
@@ -28,12 +30,12 @@ SECONDS_TO_WAIT = 60.0
 
 
 def run_status(arguments: Sequence[str]) -> int:
-    """Prints the status of a run; returns the exit code: 0 if it is running or finished, else 1."""
+    """Print the status of a run, or of each run of a sweep; return 0 if all are running or finished, otherwise 1."""
     parser = argparse.ArgumentParser(
         "fedvlp status",
         description="Show a run's status: rounds, clients that failed, accuracies, how it ended, how to resume it.",
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or one with runs, of which the newest")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, of a sweep, or of runs (the newest)")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     waiting = options.run / WAITING
@@ -41,14 +43,25 @@ def run_status(arguments: Sequence[str]) -> int:
         text = escape_control_chars(waiting.read_text(encoding="utf-8", errors="replace"))
         sys.stdout.write(f"waiting    {text}\n" if options.format == "text" else json.dumps({"waiting": text}) + "\n")
         return 0
-    status = read_status(find_run(options.run))
+    is_sweep = (options.run / SWEEP_FILE).is_file()
+    # Folders are named after the time, so the last attempt at a run is the newest one.
+    attempts = {path.parent.parent: path.parent for path in sorted(options.run.glob(f"*/*/*/{FILE}"))}
+    found = [read_status(run) for run in (attempts.values() if is_sweep else [find_run(options.run)])]
     if options.format == "json":
-        sys.stdout.write(json.dumps(status, indent=2, default=str) + "\n")
+        sys.stdout.write(json.dumps(found if is_sweep else found[0], indent=2, default=str) + "\n")
     else:
-        text = "".join(f"{name:<11}{value}\n" for name, value in _lines(status).items())
+        text = _table(found) if is_sweep else "".join(f"{name:<11}{value}\n" for name, value in _lines(*found).items())
         # Names of clients and messages of errors may hold what a terminal acts on.
         sys.stdout.write(escape_control_chars(text))
-    return 0 if status["stage"] in ("running", "finished") else 1
+    return 0 if all(status["stage"] in ("running", "finished") for status in found) else 1
+
+
+def _table(found: Sequence[Mapping[str, Any]]) -> str:
+    rows = [["run", "state", "rounds", "accuracy"]]
+    for status in found:
+        lines = _lines(status)
+        rows.append([lines["run"], lines["state"], lines["rounds"], lines.get("accuracy", "-")])
+    return text_table(rows, text_columns=4) + "\n"
 
 
 def _lines(status: Mapping[str, Any]) -> dict[str, str]:
@@ -59,6 +72,8 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
         "rounds": f"{status['round']} of {status['rounds']}{_time_left(status)}",
         "clients": f"left out {status['clients_left_out']} times, trained again {status['clients_retried']} times",
     }
+    if status["rounds_lost"]:
+        lines["lost"] = f"{status['rounds_lost']} rounds without a secure sum, which changed nothing"
     last_round = status["last_round"]
     accuracies = [f"{title} {last_round[role]:.1f} %" for role, title in ROLES.items() if role in last_round]
     if accuracies:

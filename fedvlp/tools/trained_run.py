@@ -21,7 +21,7 @@ from fedvlp.data.loaders import ImageDataset
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import load_trained
-from fedvlp.runs.run_folder import check_no_links, run_of
+from fedvlp.runs.run_folder import check_no_links, describe_choice, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError
 
@@ -124,6 +124,7 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
     file = None
     if command.config.ckpt_path is not None:
         file = trained_file(command.config.ckpt_path, command.parser.prog.removeprefix("fedvlp "))
+        federation.fabric.print(describe_choice(Path(command.config.ckpt_path)), end="", flush=True)
         deployed, personal = load_trained(file, module)
     module.load_state(deployed)
     module.eval()

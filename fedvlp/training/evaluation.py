@@ -50,6 +50,9 @@ def evaluate(
     splits = list(data.evaluation_splits())
     if predictions is not None and isinstance(data, HasOutOfDistribution):
         splits += data.out_of_distribution_splits()
+    # Without a shared tensor there is no global model: its tensors would be the untrained ones.
+    if module.personal and not module.shared_state():
+        splits = [split for split in splits if split.role != "global"]
     accuracy: dict[str, float] = {}
     for split in splits:
         owners = split.clients or data.clients

@@ -27,6 +27,7 @@ from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine
 from fedvlp.training.options import Clients, Server
+from fedvlp.training.secure_sum import REVEALED
 from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
@@ -49,6 +50,7 @@ class Run:
         server: which updates count, and how many are needed.
         clients: how many take part, drop out, straggle or may fail.
         expected: the specs of what each phase uploads, by its place in the round, once they are known.
+        lost: numbers of the rounds that were lost since the last round that counts.
     """
 
     here: Workspace
@@ -58,6 +60,7 @@ class Run:
     server: Server
     clients: Clients
     expected: dict[int, Mapping[str, TensorSpec]] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
 
     def learning_rate_factor(self, round: int) -> float:
         """What the schedule multiplies the learning rates with after so many finished rounds."""
@@ -83,6 +86,8 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         task = make_task(run, setup, state, cohort, step_shares)
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here)
+        if is_lost(run, results):
+            return lose_round(run, task, before, results, metrics)
         accepted, reasons = accept(run, results, task, metrics)
         updates = [result.update for result in accepted]
         # With a secure sum each is the mean of all, and the mean of one is that to the bit.
@@ -91,7 +96,27 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         state = after_phase(state, server, accepted)
         # Left out of one phase is left out of the round, so that no client's phases fall apart.
         rejected |= reasons
+    run.lost.clear()
     return after_round(state, before, rejected), metrics
+
+
+def is_lost(run: Run, results: Sequence[ClientResult]) -> bool:
+    """Whether no client can be used and some can't repeat the round, so that the run continues with the next round."""
+    failures = [result.failure for result in results]
+    is_final = run.server.secure_sum and all(failures) and any(REVEALED in failure for failure in failures)
+    # A fault that persists would end in a finished run in which nothing was trained, so a second loss ends the run.
+    return is_final and not run.lost and run.clients.on_failure != "fail"
+
+
+def lose_round(
+    run: Run, task: PhaseTask, before: RunState, results: Iterable[ClientResult], metrics: RoundMetrics
+) -> tuple[RunState, RoundMetrics]:
+    """Record a round as lost: the state is the one before the round, except that the round is counted."""
+    for result in results:
+        report_client(run, task, result, result.failure, metrics)
+    run.here.fabric.print(f"round {task.round + 1} is lost: it changes nothing, and can't be repeated", flush=True)
+    run.lost.append(task.round)
+    return after_round(before, before, ()), {**metrics, "lost": 1}
 
 
 def make_task(
@@ -263,7 +288,7 @@ def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientR
     )
 
 
-def after_round(state: RunState, before: RunState, rejected: Mapping[int, str]) -> RunState:
+def after_round(state: RunState, before: RunState, rejected: Iterable[int]) -> RunState:
     """The state after the round: personal tensors of clients that were left out are those from before the round."""
     return replace(
         state,

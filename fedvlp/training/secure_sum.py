@@ -20,6 +20,9 @@ from fedvlp.training.client import ClientResult
 from fedvlp.training.options import ConfiguredRun, Server
 from fedvlp.utils.errors import UserError
 
+REVEALED = "has revealed its part in the sum of this round or a later one, which it does once"
+"""Why a client can't repeat a round: the difference of two sums could be the update of a client that is only in one."""
+
 
 def sum_threshold(num_clients: int) -> int:
     """How many clients each sum needs: more than half of all, so that a round can't have two sums."""

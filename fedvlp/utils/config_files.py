@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from fedvlp.utils.plugins import plugin_configs
 CONFIG_OPTION = "--config="
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of the command line's parser
 MAX_CHARACTERS = 1_000_000  # of a config
+SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_yaml(path: Path) -> Any:
@@ -88,13 +90,18 @@ def bundled_configs() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
+def is_config_path(value: str) -> bool:
+    """Whether a string can be a config's path; otherwise it is the name of a class, even if a file has that name."""
+    return value.endswith(SUFFIXES) or os.path.basename(value) != value
+
+
 def find_config(name: str) -> str:
-    """Returns the path of a config: a file, or a bundled config or a plug-in's by its name, with or without its folder.
+    """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file.
 
     Raises:
-        UserError: if there is none, with the nearest name.
+        UserError: If there is none, with the nearest name.
     """
-    if Path(name).is_file():
+    if name.endswith(SUFFIXES) and Path(name).is_file():
         return name
     wanted = name.removesuffix(".yaml").removeprefix("configs/")
     configs: dict[str, Path] = {}
@@ -104,6 +111,8 @@ def find_config(name: str) -> str:
         for config, path in configs.items():
             if wanted in (config, config.split("/")[-1]):
                 return str(path)
+    if Path(name).is_file():
+        return name
     hint = did_you_mean(wanted, [*configs, *(config.split("/")[-1] for config in configs)])
     raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(sorted(configs))}. {hint}".rstrip())
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METADATA_KEY = "fedvlp"
-"""The entry of safetensors' own metadata, which are strings, that holds the header as JSON."""
+"""The entry of safetensors' own metadata, which are strings, that holds a digest and the header as JSON."""
+DIGEST = re.compile(rb'^.{8}{"__metadata__":{"fedvlp":"([^{]{64})', re.DOTALL)
+"""How a file begins: 8 bytes of length, then the SHA-256 digest of all bytes but the digest's own."""
+NO_DIGEST = b"0" * 64
 MAX_HEADER = 32 << 20  # characters: options of a run, its history, and names of clients' files
 FIELDS: Mapping[str, tuple[str, ...]] = {
     "checkpoint": ("round", "clients", "optimizers", "history", "description", "files", "deploys_shared", "callbacks"),
@@ -30,8 +35,8 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, Any], is_durable: bool = True) -> None:
     """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
 
-    Equal content gives equal bytes: the header is a single sorted entry. With ``is_durable`` it waits until
-    the file would survive a power failure.
+    Equal content gives equal bytes, since the header is a single sorted entry. The file begins with a digest of all
+    other bytes. With ``is_durable`` the function waits until the file would survive a power failure.
 
     Raises:
         OSError: with the path, if the disk is full or refuses.
@@ -45,7 +50,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, A
     copies = {name: value.detach().cpu().clone(memory_format=in_order) for name, value in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
-        temporary.write_bytes(save(copies, {METADATA_KEY: json.dumps(header, sort_keys=True)}))
+        content = save(copies, {METADATA_KEY: NO_DIGEST.decode() + json.dumps(header, sort_keys=True)})
+        temporary.write_bytes(_with_digest(content))
         # Before the file takes its name: otherwise a power failure may leave the name with nothing behind it.
         if is_durable:
             make_durable(temporary)
@@ -62,15 +68,18 @@ def read_tensors(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
 
-    A group is what names of tensors begin with: every name if it is empty; for None no tensor is read.
-    They are arrays with the framework "numpy", which reads them without PyTorch.
+    A group is the beginning of the tensors' names: all tensors are read if it is empty, and only the header if it is
+    None. The digest is checked whenever tensors are read; earlier versions wrote files without one. With the framework
+    "numpy" the tensors are arrays, and PyTorch is not imported.
 
     Raises:
-        UserError: if the file is missing, cut short, or not one of these.
+        UserError: If the file is missing or damaged, or another program wrote it.
     """
     if not path.is_file():
         raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
     try:
+        if group is not None:
+            _check_digest(path)
         with safe_open(path, framework) as file:
             names = [] if group is None else [name for name in file.keys() if name.startswith(group)]  # noqa: SIM118
             tensors = {name: file.get_tensor(name) for name in names}
@@ -78,6 +87,7 @@ def read_tensors(
             if framework == "pt":
                 tensors = {name: value.clone() for name, value in tensors.items()}
             text = file.metadata()[METADATA_KEY]
+            text = text if text.startswith("{") else text[len(NO_DIGEST) :]
             if len(text) > MAX_HEADER:
                 raise ValueError(f"a header of {len(text):,} characters; at most {MAX_HEADER:,} are read")
             header: dict[str, Any] = dict(json.loads(text))
@@ -89,6 +99,28 @@ def read_tensors(
             "checkpoint, or copy the file again."
         ) from error
     return tensors, header
+
+
+def _with_digest(content: bytes) -> bytes:
+    """Replace the zeros at the beginning of a file's content by the digest of everything else."""
+    start = content.index(NO_DIGEST)
+    before, after = memoryview(content)[:start], memoryview(content)[start + len(NO_DIGEST) :]
+    digest = hashlib.sha256(before)
+    digest.update(after)
+    return b"".join([before, digest.hexdigest().encode(), after])
+
+
+def _check_digest(path: Path) -> None:
+    """Raise ValueError if the bytes of a file do not have the digest in its header."""
+    with open(path, "rb") as file:
+        beginning = file.read(128)
+        match = DIGEST.match(beginning)
+        digest = hashlib.sha256(beginning if match is None else beginning.replace(match[1], b"", 1))
+        while block := file.read(1 << 20):
+            digest.update(block)
+    # Without a match the file is of an earlier version, or its header cannot be read.
+    if match is not None and digest.hexdigest().encode() != match[1]:
+        raise ValueError("its content does not have the digest in its header")
 
 
 def check_header(path: Path, header: Mapping[str, Any], *kinds: str) -> str:

@@ -55,7 +55,7 @@ def small(monkeypatch, configs):
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
     tags = {
         "openai": {"url": "https://example.org/abc/small.pt", "hf_hub": "some/small/", "quick_gelu": True},
-        "laion": {"url": "https://example.org/laion.pt", "quick_gelu": False, "mean": (0.0, 0.0, 0.0)},
+        "laion": {"url": "https://example.org/laion.pt", "quick_gelu": False},
     }
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, tags)
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, f"{NAME}-quickgelu", {"openai": tags["openai"]})

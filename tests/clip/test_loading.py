@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import numpy as np
 import open_clip
@@ -19,6 +20,7 @@ NAME = "small"
 
 @pytest.mark.parametrize(("tag", "quick"), [("openai", True), ("auto", True), ("laion", False)])
 def test_a_tag_brings_its_activation_and_transform(small, monkeypatch, tmp_path, tag, quick, save, uses_quick_gelu):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "mean", (0.0, 0.0, 0.0))
     monkeypatch.setattr(open_clip, "download_pretrained", lambda _: save(small, tmp_path / "w.safetensors"))
     clip = load_clip(CLIPSpec(NAME, tag))
     assert uses_quick_gelu(clip) is quick
@@ -44,6 +46,33 @@ def test_unknown_names_suggest_near_ones():
         load_clip("fedvlp-tony")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("openai/clip-vit-base-patch16", "ViT-B-16"),
+        ("openai/clip-vit-base-patch32", "ViT-B-32"),
+        ("openai/clip-vit-large-patch14", "ViT-L-14"),
+        ("clip-vit-large-patch14-336", "ViT-L-14-336"),
+        ("ViT-L/14@336px", "ViT-L-14-336"),
+        ("vitb16", "ViT-B-16"),
+        ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "ViT-B-32"),
+        ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "ViT-H-14"),
+        ("facebook/metaclip-b16-400m", "ViT-B-16"),
+        ("facebook/PE-Core-L14-336", "PE-Core-L-14-336"),
+        ("google/siglip-base-patch16-224", "ViT-B-16-SigLIP"),
+        ("google/siglip-base-patch16-256-multilingual", "ViT-B-16-SigLIP-i18n-256"),
+        ("google/siglip2-so400m-patch16-256", "ViT-SO400M-16-SigLIP2-256"),
+        ("timm/ViT-B-16-SigLIP2-256", "ViT-B-16-SigLIP2-256"),
+    ],
+)
+def test_names_in_other_spellings_suggest_open_clips(name, meant):
+    hub = name if "/" in name else "organisation/model"
+    with pytest.raises(
+        UserError, match=rf"no CLIP named '{name}'. Nearest: {meant}, .*or hf-hub:{hub} for a repository that has"
+    ):
+        load_clip(CLIPSpec(name, "random"))
+
+
 def test_unknown_tags_list_the_known_ones(small):
     with pytest.raises(UserError, match="openai, laion, random"):
         load_clip(CLIPSpec(NAME, "laion3b"))
@@ -62,7 +91,7 @@ def test_without_network_the_file_to_download_is_named(small, offline):
         load_clip(NAME)
     message = str(raised.value)
     assert "https://huggingface.co/some/small/resolve/main/open_clip_model.safetensors" in message
-    assert "--model.clip.name small-quickgelu --model.clip.pretrained" in message
+    assert "--model.clip.name small --model.clip.pretrained /path/to/the/file --model.clip.tag openai." in message
     with pytest.raises(UserError, match=r"https://huggingface.co/org/model, .*--model.clip.name local-dir:"):
         load_clip("hf-hub:org/model")
 
@@ -199,6 +228,9 @@ def test_clips_own_transform_in_words_is_clips_own(load):
 @pytest.mark.parametrize(
     ("published", "message"),
     [
+        ({"resize_mode": "stretch"}, "resize_mode 'stretch', but expected was shortest or longest or squash"),
+        ({"mode": "L"}, "mode 'L', but expected was RGB"),
+        ({"mean": "grey"}, "mean grey and std None, but expected were lists of numbers"),
         ({"interpolation": "nearest"}, "interpolation 'nearest', but expected was bicubic or bilinear"),
         ({"size": 48}, "size 48, but expected was 32"),
     ],
@@ -213,7 +245,28 @@ def test_other_keys_are_ignored(load):
     assert published == load(None).preprocess_options
 
 
-def test_a_damaged_config_is_refused(load, tmp_path):
-    (tmp_path / "open_clip_config.json").write_text("{")
-    with pytest.raises(UserError, match=r"open_clip_config\.json"):
+@pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000, "null"])
+def test_a_config_that_is_no_object_is_refused(load, tmp_path, content):
+    (tmp_path / "open_clip_config.json").write_text(content)
+    with pytest.raises(UserError, match=r"open_clip_config\.json (is no readable JSON|should hold a JSON object)"):
         load(None)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "message"),
+    [
+        ("model_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'.*Correct or"),
+        ("vision_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'"),
+        ("text_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'"),
+        ("model_cfg", "embed_dim", "wide", "describes no CLIP of open_clip"),
+        ("vision_cfg", "patch_size", 0, "describes no CLIP of open_clip"),
+        ("model_cfg", "vision_cfg", None, "has no open_clip_config.json with a model_cfg of vision_cfg and text_cfg"),
+        ("model_cfg", "text_cfg", [], "has no open_clip_config.json with a model_cfg of vision_cfg and text_cfg"),
+    ],
+)
+def test_a_wrong_entry_of_a_config_costs_one_line(configs, tmp_path, part, name, value, message):
+    config = deepcopy(configs["vit"])
+    (config if part == "model_cfg" else config[part])[name] = value
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    with pytest.raises(UserError, match=message):
+        load_clip(CLIPSpec(f"local-dir:{tmp_path}", "random"))

@@ -192,8 +192,14 @@ def test_a_prompt_that_leaves_no_room_is_refused(clip):
     PromptedTextEncoder(clip, ["dog"], prompt_length=73)
     with pytest.raises(UserError, match="at most 73"):
         PromptedTextEncoder(clip, ["dog"], prompt_length=74)
-    with pytest.raises(UserError, match="'w w w"):
-        PromptedTextEncoder(clip, ["dog", "w " * 90], prompt_length=4)
+    with pytest.raises(UserError, match=r"the class 'w w .* make 86 tokens, .* Use a shorter name"):
+        PromptedTextEncoder(clip, ["dog", "w " * 79], prompt_length=4)
+
+
+@pytest.mark.parametrize("count", [74, 75, 76, 90])
+def test_a_name_that_fills_the_context_is_refused_with_the_shortest_prompt(clip, count):
+    with pytest.raises(UserError, match="Use a shorter name"):
+        PromptedTextEncoder(clip, ["w " * count], prompt_length=1)
 
 
 def test_more_prompts_than_blocks_are_refused(clip):

@@ -12,8 +12,9 @@ from torch.nn.functional import normalize
 from fedvlp.clip import DomainTextEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.clip.packing import CausalRows, make_rows
 from fedvlp.clip.text_towers import make_text_tower
+from fedvlp.methods.prompts import DeepPromptedCLIP
 from fedvlp.utils.errors import UserError
-from tests.helpers.made_up_clips import KINDS, made_up_clip
+from tests.helpers.made_up_clips import KINDS, OWN, made_up_clip
 from tests.helpers.shapes import unchecked
 
 NAMES = {"cat": 1, "dog photo": 2, "猫": 1, "собака of the cat": 4}
@@ -59,17 +60,45 @@ def test_packed_rows_are_for_causal_towers_that_read_the_end(clip):
     assert isinstance(rows, CausalRows) == (clip.kind in ("clip", "worldwide", "worldwide T5"))
 
 
-def test_a_prompt_made_of_words_has_their_features(clip):
-    encoder = PromptedTextEncoder(clip, list(NAMES), prompt_length=4)
-    words = "a photo of the"
-    features = encoder(encoder.word_vectors(words))
-    expected = clip.encode_text(clip.tokenizer([f"{words} {name}." for name in NAMES]))
+PROMPTED = [*NAMES, "cat-dog", "T-shirt 42", "(cat) 3D", "'s dog", "U.S. painting", "naïve café", "кот и 2 犬"]
+"""Names with hyphens, digits, punctuation, and letters that are not ASCII."""
+
+
+@pytest.mark.parametrize(
+    ("position", "sentence"),
+    [("end", "a photo of the {}."), ("middle", "a photo {} of the."), ("front", "{} a photo of the.")],
+)
+def test_a_prompt_made_of_words_has_the_features_of_the_sentence(clip, position, sentence):
+    """SigLIP 2 and RoBERTa have other tokens for a sentence's first word, be it the prompt's or the class's."""
+    encoder = PromptedTextEncoder(clip, PROMPTED, prompt_length=4, class_position=position)
+    features = encoder(encoder.word_vectors("a photo of the"))
+    expected = clip.encode_text(clip.tokenizer([sentence.replace("{}", name) for name in PROMPTED]))
+    torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
+    assert torch.cosine_similarity(features.double(), expected.double()).min() > 1 - 1e-6
+
+
+@pytest.mark.parametrize(("position", "sentence"), [("end", "the cat."), ("middle", "cat the."), ("front", "cat the.")])
+def test_a_prompt_of_one_word_and_one_without_a_class(clip, position, sentence):
+    encoder = PromptedTextEncoder(clip, ["cat", ""], prompt_length=1, class_position=position)
+    features = encoder(encoder.word_vectors("the"))
+    expected = clip.encode_text(clip.tokenizer([sentence]))
+    torch.testing.assert_close(features[:1], expected, atol=1e-5, rtol=0)
+    if position == "end":
+        torch.testing.assert_close(features[1:], clip.encode_text(clip.tokenizer(["the."])), atol=1e-5, rtol=0)
+
+
+def test_words_outside_the_prompt_follow_it(clip):
+    """A prompt of MaPLe's kind that is shorter than the words it starts from."""
+    model = DeepPromptedCLIP(clip, ["cat", "dog photo"], prompt_length=2, init_words="a photo of the")
+    features = model.text(model.initial_text_prompts(1)[0])
+    expected = clip.encode_text(clip.tokenizer(["a photo of the cat.", "a photo of the dog photo."]))
     torch.testing.assert_close(features, expected, atol=1e-5, rtol=0)
 
 
 def blocks_of(clip):
     transformer = clip.model.text.transformer
-    lists = {"mt5": "block", "nllb": "layers", "biomedclip": "encoder.layer", "roberta": "encoder.layer"}
+    lists = {"mt5": "block", "nllb": "layers"}
+    lists |= dict.fromkeys(("biomedclip", "roberta", "xlm-roberta"), "encoder.layer")
     return transformer.get_submodule(lists.get(clip.kind, "resblocks"))
 
 
@@ -80,10 +109,8 @@ def own_features(clip, name, prompts, position):
     before = {"end": length, "middle": length // 2, "front": 0}[position]
     behind = start + before + NAMES[name]
     places = [*range(start, start + before), *range(behind, behind + length - before)]
-    row = clip.tokenizer([f"{name}."])[0].tolist()
-    for place in places:
-        row.insert(place, row[start])  # any word
-    ids = torch.tensor([row[: clip.context_length]])
+    # Any words, of one token each, where the prompt is to be.
+    ids = clip.tokenizer([" ".join([*["a"] * before, name, *["a"] * (length - before)]) + "."])
 
     def replaced(hidden, level):
         return hidden.index_copy(1, torch.tensor(places), prompts[None, level])
@@ -144,13 +171,28 @@ def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, po
 
 
 def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
-    special = {"siglip": 0, "siglip2": 1, "worldwide T5": 1, "mt5": 1, "clipa": 1}.get(clip.kind, 2)
-    most = 64 - special - 2  # beside "cat" and the full stop
+    special = 1 if clip.kind in NO_START else 2
+    most = 64 - special - 2  # besides "cat" and the full stop
+    for count, is_cut in ((most, False), (most + 1, True)):
+        text = "a " * count + "cat."
+        assert torch.equal(clip.tokenizer(text), clip.tokenizer(text, context_length=80)[:, :64]) != is_cut
     encoder = PromptedTextEncoder(clip, ["cat"], prompt_length=most)
     prompt = torch.randn(most, clip.text_width, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(encoder(prompt)[0], own_features(clip, "cat", prompt[None], "end"), atol=1e-5, rtol=1e-5)
     with pytest.raises(UserError, match=f"at most {most} "):
         PromptedTextEncoder(clip, ["cat"], prompt_length=most + 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "context", "clean", "most"), [("siglip", 16, "canonicalize", 14), ("clipa", 32, "lower", 28)]
+)
+def test_short_contexts_have_the_room_that_the_page_states(monkeypatch, tmp_path, kind, context, clean, most):
+    options = {**OWN[kind].get("tokenizer_kwargs", {}), "clean": clean}
+    monkeypatch.setitem(OWN, kind, {**OWN[kind], "context_length": context, "tokenizer_kwargs": options})
+    clip = made_up_clip(kind, tmp_path)
+    PromptedTextEncoder(clip, ["dog"], prompt_length=most)
+    with pytest.raises(UserError, match=f"at most {most} "):
+        PromptedTextEncoder(clip, ["dog"], prompt_length=most + 1)
 
 
 def test_a_full_stop_may_become_a_part_of_the_name(tmp_path):

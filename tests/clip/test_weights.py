@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import socket
 import warnings
 
+import open_clip
 import pytest
 import torch
 from huggingface_hub import constants
-from torch import nn
+from transformers import CLIPConfig, CLIPModel
 
-from fedvlp.clip import CLIPSpec, load_clip, weights
+from fedvlp.clip import CLIPSpec, hugging_face, load_clip, weights
 from fedvlp.utils.errors import UserError
+from tests.helpers.archives import save_archive, save_trap
 from tests.helpers.assertions import assert_equal
+from tests.helpers.documents import ROOT, Document
 
 NAME = "small"
 
@@ -43,40 +48,197 @@ def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path,
     assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
 
 
-class Part(nn.Module):
-    """A module with the tensors of a state dict, each at its place, as OpenAI's TorchScript archives have them."""
+TRANSFORM = ("mean", "std", "interpolation", "resize_mode")
 
-    def __init__(self, state):
-        super().__init__()
-        inner = {}
-        for name, value in state.items():
-            first, _, rest = name.partition(".")
-            if rest:
-                inner.setdefault(first, {})[rest] = value
-            else:
-                self.register_parameter(first, nn.Parameter(value, requires_grad=False))
-        for first, part in inner.items():
-            self.add_module(first, Part(part))
 
-    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
-        return numbers
+def of_entry(entry):
+    """Take mean, deviation, interpolation and resizing of an entry of open_clip's list."""
+    return {key: entry[key] for key in TRANSFORM}
+
+
+def test_every_published_file_gets_its_preprocessing_or_is_refused(tmp_path, caplog):
+    refused = set()
+    for name, tag in open_clip.list_pretrained():
+        entry = open_clip.get_pretrained_cfg(name, tag)
+        try:
+            options = weights.assume_options(name, tmp_path / "open_clip_model.safetensors", {}, quick_gelu=False)
+        except UserError:
+            refused.add((name, tag))
+        else:
+            assert of_entry(options) == of_entry(entry), (name, tag)
+        assert weights.published_weights(name)[tag] == entry
+    assert {name for name, _ in refused} == {"ViT-L-14", "ViT-H-14", "ViT-H-14-quickgelu"}
+    assert len(refused) == 12 + 4 + 2
+
+
+def test_a_files_preprocessing_and_activation_are_reported(small, configs, monkeypatch, tmp_path, save, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"laion": {"quick_gelu": True, "std": (0.5, 0.5, 0.5)}})
+    path = save(small, tmp_path / "w.safetensors")
+    clip = load_clip(CLIPSpec(NAME, path))
+    assert clip.preprocess_options.std == (0.5, 0.5, 0.5)
+    assert clip.config["quick_gelu"]
+    assert f"Assuming QuickGELU and the preprocessing of small's published weights for {path}" in caplog.text
+    caplog.clear()
+    monkeypatch.delitem(open_clip.pretrained._PRETRAINED, NAME)
+    clip = load_clip(CLIPSpec(NAME, path))
+    assert clip.preprocess_options.std == open_clip.OPENAI_DATASET_STD
+    assert f"Assuming GELU and the preprocessing of OpenAI's weights for {path}" in caplog.text
+    caplog.clear()
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
+    load_clip(CLIPSpec(NAME, path))
+    assert not caplog.records
+
+
+def test_a_name_that_adds_quick_gelu_has_the_preprocessing_of_the_architecture(caplog, tmp_path):
+    options = weights.assume_options("ViT-B-16-SigLIP-quickgelu", tmp_path / "w.pt", {}, quick_gelu=True)
+    assert of_entry(options) == of_entry(open_clip.get_pretrained_cfg("ViT-B-16-SigLIP", "webli"))
+    assert options["quick_gelu"]
+
+
+def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypatch, tmp_path, save, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "resize_mode", "squash")
+    path = save(small, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match=r"differ in preprocessing, and .*w\.safetensors .* from: openai, laion\."):
+        load_clip(CLIPSpec(NAME, path))
+    for tag, mode, quick in (("laion", "squash", False), ("openai", "shortest", True)):
+        clip = load_clip(CLIPSpec(NAME, path, tag=tag))
+        assert clip.preprocess_options.resize_mode == mode
+        assert clip.config["quick_gelu"] is quick
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", [NAME, "fedvlp-tiny", "hf-hub:some/model"])
+@pytest.mark.parametrize(("pretrained", "tag"), [("w.pt", "laion3b"), ("laion", "openai"), ("auto", "openai")])
+def test_a_tag_that_describes_no_file_is_refused(small, name, pretrained, tag):
+    with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file, .*Correct or remove"):
+        load_clip(CLIPSpec(name, pretrained, tag=tag))
+
+
+def test_openais_archive_needs_no_tag(small, archive, monkeypatch, caplog):
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "resize_mode", "squash")
+    publish(monkeypatch, archive)
+    assert load_clip(CLIPSpec(NAME, str(archive))).preprocess_options.resize_mode == "shortest"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "_orig_mod.module.", "clip_model.", ""])
+def test_a_prefix_of_all_names_is_removed(small, tmp_path, prefix):
+    path = tmp_path / "w.pt"
+    torch.save({"state_dict": {prefix + name: value for name, value in small.state_dict().items()}}, path)
+    assert_equal(weights.read_weights(path), small.state_dict())
+
+
+def test_a_prefix_of_some_names_stays(tmp_path):
+    tensors = {"visual.proj": torch.ones(2), "visual.conv1.weight": torch.ones(2), "visual_scale": torch.ones(1)}
+    torch.save(tensors, tmp_path / "w.pt")
+    assert weights.read_weights(tmp_path / "w.pt").keys() == tensors.keys()
+
+
+def test_weights_of_transformers_are_recognised_and_convert_as_the_page_shows(monkeypatch, configs, tmp_path):
+    vision = {"hidden_size": 48, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 3}
+    text = {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    vision |= {"image_size": 32, "patch_size": 8}
+    text |= {"eos_token_id": 49407, "bos_token_id": 49406}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).eval()
+    theirs.save_pretrained(tmp_path)
+    registered = {**open_clip.factory._MODEL_CONFIGS, NAME: configs["quick"]}
+    monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
+    with pytest.raises(UserError, match=r"transformers' tensor names, .*'Which CLIP' in the documentation"):
+        load_clip(CLIPSpec(NAME, str(tmp_path / "model.safetensors")))
+    monkeypatch.chdir(tmp_path)
+    for code in Document(ROOT / "docs" / "which_clip.md").blocks("python"):
+        exec(compile(code, "which_clip.md", "exec"), {})
+    ours = load_clip(CLIPSpec(NAME, "open_clip_model.safetensors"))
+    pixels = torch.randn(2, 3, 32, 32)
+    ids = ours.tokenizer(["a cat", "a photo of a dog"])
+    with torch.no_grad():
+        expected = theirs(input_ids=ids, pixel_values=pixels)
+        images = torch.nn.functional.normalize(ours.encode_image(pixels), dim=-1)
+        texts = torch.nn.functional.normalize(ours.encode_text(ids), dim=-1)
+    torch.testing.assert_close(images, expected.image_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(texts, expected.text_embeds, atol=1e-5, rtol=0)
+
+
+def publish(monkeypatch, path):
+    """Let open_clip list the SHA-256 of a file as one of OpenAI's."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    address = f"https://openaipublic.azureedge.net/clip/models/{digest}/{path.name}"
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["openai"], "url", address)
 
 
 @pytest.fixture
 def archive(small, tmp_path):
-    """A TorchScript archive of the small CLIP's tensors."""
-    path = tmp_path / "small.pt"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated
-        torch.jit.script(Part(small.state_dict())).save(str(path))
-    return path
+    """A TorchScript archive of the small CLIP's tensors, and of the sizes that OpenAI's archives contain."""
+    sizes = {name: torch.tensor(7) for name in ("input_resolution", "context_length", "vocab_size")}
+    return save_archive({**small.state_dict(), **sizes}, tmp_path / "small.pt")
 
 
-def test_a_torchscript_archive_is_openais(small, archive, uses_quick_gelu):
-    assert_equal(weights.read_weights(archive), small.state_dict())
+def test_openais_torchscript_archive_is_loaded(small, archive, monkeypatch, uses_quick_gelu):
+    publish(monkeypatch, archive)
     clip = load_clip(CLIPSpec(NAME, str(archive)))
     assert_equal(clip.model.state_dict(), small.state_dict())
     assert uses_quick_gelu(clip)
+
+
+def test_the_digests_of_all_archives_of_openai_are_listed():
+    names = [name for name in open_clip.list_openai_models() if not name.endswith("quickgelu")]
+    addresses = [open_clip.get_pretrained_url(name, "openai") for name in names]
+    assert len(names) == 9
+    assert all(
+        re.fullmatch(r"https://openaipublic\.azureedge\.net/.*/[0-9a-f]{64}/[\w-]+\.pt", one) for one in addresses
+    )
+
+
+def test_another_torchscript_archive_is_refused_with_a_way_out(small, archive, monkeypatch, tmp_path):
+    with pytest.raises(UserError, match=r"small\.pt is a TorchScript archive: .*\.state_dict\(\), 'weights\.pt'\)\.$"):
+        load_clip(CLIPSpec(NAME, str(archive)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        torch.save(torch.jit.load(archive).state_dict(), tmp_path / "weights.pt")
+    clip = load_clip(CLIPSpec(NAME, str(tmp_path / "weights.pt")))
+    assert_equal(clip.model.state_dict(), small.state_dict())
+
+
+@pytest.fixture
+def victim(tmp_path):
+    """A file that a stranger's archive overwrites when TorchScript loads it; the test fails if that happens."""
+    path = tmp_path / "victim"
+    path.write_text("precious")
+    yield path
+    assert path.read_bytes() == b"precious"
+
+
+def test_the_trap_of_these_tests_works(tmp_path):
+    trap = save_trap(tmp_path / "trap.pt", tmp_path / "written")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        torch.jit.load(trap)
+    assert (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize("suffix", [*weights.WEIGHT_SUFFIXES, ".jit", ""])
+def test_a_strangers_archive_is_not_run(small, tmp_path, victim, suffix):
+    path = save_trap(tmp_path / f"weights{suffix}", victim)
+    for name in (NAME, "fedvlp-tiny"):
+        with pytest.raises(UserError, match=r"weights(\.\w+)? is a TorchScript archive"):
+            load_clip(CLIPSpec(name, str(path)))
+
+
+@pytest.mark.parametrize("file_name", ["open_clip_pytorch_model.bin", "open_clip_model.safetensors", "any.pth"])
+def test_a_strangers_archive_is_not_run_from_a_folder_or_the_hub(
+    small, configs, monkeypatch, tmp_path, victim, file_name
+):
+    folder = tmp_path / "clip"
+    folder.mkdir()
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
+    path = save_trap(folder / file_name, victim)
+    monkeypatch.setattr(hugging_face, "snapshot_download", lambda *_, **__: str(folder))
+    monkeypatch.setattr(open_clip, "download_pretrained", lambda _: str(path))
+    for spec in (f"local-dir:{folder}", "hf-hub:some/model", CLIPSpec(NAME, "laion")):
+        with pytest.raises(UserError, match="is a TorchScript archive"):
+            load_clip(spec)
 
 
 def test_pickled_code_is_never_run(small, tmp_path, save):
@@ -85,7 +247,7 @@ def test_pickled_code_is_never_run(small, tmp_path, save):
             return (open, (str(tmp_path / "sprung"), "w"))
 
     path = save(small, tmp_path / "w.pt", extra=Trap())
-    with pytest.raises(UserError, match="pickled code"):
+    with pytest.raises(UserError, match="Python objects"):
         load_clip(CLIPSpec(NAME, path))
     assert not (tmp_path / "sprung").exists()
 

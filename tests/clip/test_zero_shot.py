@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,7 @@ from fedvlp.clip import (
     load_clip,
     zero_shot_text_features,
 )
-from fedvlp.clip.zero_shot import choose_templates
+from fedvlp.clip.zero_shot import choose_templates, tokenize_classes
 from fedvlp.utils.errors import UserError
 
 NAMES = ["dog", "Alarm_Clock", "see-saw"]
@@ -56,6 +58,31 @@ def test_a_word_is_part_of_another(clip):
     found = zero_shot_text_features(clip, names, "a photo of a {}")
     expected = F.normalize(clip.encode_text(clip.tokenizer([f"a photo of a {name}" for name in names])), dim=-1)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("read", [zero_shot_text_features, lambda clip, names: tokenize_classes(clip, names)])
+def test_a_class_that_is_longer_than_the_context_is_refused(clip, read):
+    fits = "w " * 69  # with a start token, "a photo of a", a full stop and an end token
+    assert len(read(clip, ["dog", fits + "w"])) == 2
+    with pytest.raises(
+        UserError, match=r"'w w .*w' makes 78 tokens in 'a photo of a {}.', but the text tower reads 77"
+    ):
+        read(clip, ["dog", fits + "w w"])
+
+
+def test_a_class_skips_the_templates_in_which_it_would_be_cut(clip, caplog):
+    templates = ["a {}.", "a photo of a {}.", "an origami {}."]
+    long = "w " * 71 + "w"
+    with caplog.at_level(logging.WARNING, "fedvlp"):
+        found = zero_shot_text_features(clip, ["dog", long, "star"], templates)
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        "1 of 3 classes skip templates that make more than 77 tokens with their names"
+    ]
+    assert caplog.text.strip().endswith("w w' skips 1 of 3.")
+    torch.testing.assert_close(found[1:2], zero_shot_text_features(clip, [long], [templates[0], templates[2]]))
+    torch.testing.assert_close(
+        found[[0, 2]], zero_shot_text_features(clip, ["dog", "star"], templates), atol=1e-6, rtol=0
+    )
 
 
 def test_text_features_follow_the_clip_to_another_device():

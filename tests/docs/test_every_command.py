@@ -39,6 +39,7 @@ SHORTER = {
 NOT_RUN = {
     "docs/sites.md": "NVFlare is not installed",
     "docs/export.md": "it runs an exported file",
+    "docs/which_clip.md": "tests/clip/test_weights.py converts weights of transformers with it",
     "docs/coming_from/dassl.md": "it reads a checkpoint of Dassl",
 }
 """Pages whose Python is compiled and not run, and why."""

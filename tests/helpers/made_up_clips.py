@@ -10,10 +10,10 @@ from typing import Any
 import open_clip
 import torch
 from open_clip.tokenizer import HFTokenizer
-from transformers import BertConfig, M2M100Config, MT5Config, RobertaConfig
+from transformers import BertConfig, M2M100Config, MT5Config, RobertaConfig, XLMRobertaConfig
 
 from fedvlp.clip import CLIP
-from tests.helpers.made_up_tokenizers import save_unigram, save_word_piece
+from tests.helpers.made_up_tokenizers import save_byte_level, save_gemma, save_unigram, save_word_piece
 
 VISION = {"image_size": 32, "patch_size": 8, "width": 48, "layers": 2, "head_width": 16}
 XLM_R = partial(save_unigram, special=("<s>", "<pad>", "</s>", "<unk>"), template="<s> $A </s>", padding="<pad>")
@@ -23,10 +23,12 @@ NLLB = partial(
     save_unigram, special=("<s>", "<pad>", "</s>", "<unk>", "eng_Latn"), template="eng_Latn $A </s>", padding="<pad>"
 )
 TOKENIZERS = {
-    **dict.fromkeys(("worldwide", "roberta"), XLM_R),
-    **dict.fromkeys(("worldwide T5", "siglip2", "mt5"), T5),
+    **dict.fromkeys(("worldwide", "xlm-roberta"), XLM_R),
+    **dict.fromkeys(("worldwide T5", "mt5"), T5),
     **dict.fromkeys(("clipa", "biomedclip"), save_word_piece),
     "siglip": FIRST_SIGLIP,
+    "siglip2": save_gemma,
+    "roberta": save_byte_level,
     "nllb": NLLB,
 }
 """By kind; all others have CLIP's own."""
@@ -50,6 +52,7 @@ BERT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "in
 ENCODERS = {
     "biomedclip": (BertConfig(**BERT), "cls_last_hidden_state_pooler"),
     "roberta": (RobertaConfig(**BERT, pad_token_id=1), "mean_pooler"),
+    "xlm-roberta": (XLMRobertaConfig(**BERT, pad_token_id=1), "mean_pooler"),
     "mt5": (MT5Config(d_model=32, d_kv=8, d_ff=64, num_layers=3, num_heads=4, pad_token_id=0), "mean_pooler"),
     "nllb": (
         M2M100Config(d_model=32, encoder_layers=3, decoder_layers=1, encoder_attention_heads=4, encoder_ffn_dim=64),

@@ -1,8 +1,13 @@
-"""Small tokenizers of Hugging Face's kinds, saved as a model's folder holds them; they know letters, and few words."""
+"""Small tokenizers of Hugging Face's kinds, saved as a model's folder holds them; they know letters, and few words.
+
+A word has the same tokens everywhere for `save_word_piece` and `save_unigram`. For `save_gemma` and `save_byte_level`,
+it has other tokens at the start of a text than inside it.
+"""
 
 from __future__ import annotations
 
 import string
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -30,7 +35,7 @@ def save_word_piece(folder: Path) -> None:
 def save_unigram(folder: Path, special: tuple[str, ...], template: str, padding: str) -> None:
     """SentencePiece's kind; `special` are the first tokens by number, `</s>` and `<unk>` among them.
 
-    The first SigLIP: `("<pad>", "</s>", "<unk>"), "$A </s>", "</s>"`; SigLIP 2: the same with the padding `<pad>`;
+    The first SigLIP: `("<pad>", "</s>", "<unk>"), "$A </s>", "</s>"`; mT5: the same with the padding `<pad>`;
     XLM-R: `("<s>", "<pad>", "</s>", "<unk>"), "<s> $A </s>", "<pad>"`; NLLB: `"eng_Latn $A </s>"`.
     """
     words = ["▁", *(f"▁{word}" for word in WORDS)]
@@ -44,3 +49,42 @@ def save_unigram(folder: Path, special: tuple[str, ...], template: str, padding:
     tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=numbered)
     names = {"pad_token": padding, "eos_token": "</s>", "unk_token": "<unk>"}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+def save_gemma(folder: Path) -> None:
+    """Gemma's kind, of SigLIP 2: pairs of characters are merged; a text's first word has no `▁`, which is a space."""
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    merges = _merges(WORDS, "▁")
+    vocabulary = _numbered([*special, "▁", *LETTERS, *"".join(WORDS)], merges)
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    names = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+def save_byte_level(folder: Path) -> None:
+    """RoBERTa's kind: pairs of bytes are merged; a text's first word has no `Ġ`, which is a space."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merges = _merges(["".join(part for part, _ in as_bytes.pre_tokenize_str(word)) for word in WORDS], "Ġ")
+    vocabulary = _numbered([*special, *sorted(as_bytes.alphabet())], merges)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = as_bytes
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(folder)
+
+
+def _merges(words: Sequence[str], space: str) -> list[tuple[str, str]]:
+    """Merges that make each word, letter by letter, and then each word behind a space."""
+    letters = [(word[:end], word[end]) for word in words for end in range(1, len(word))]
+    return list(dict.fromkeys([*letters, *((space, word) for word in words)]))
+
+
+def _numbered(first: Sequence[str], merges: Sequence[tuple[str, str]]) -> dict[str, int]:
+    pieces = dict.fromkeys([*first, *("".join(pair) for pair in merges)])
+    return {piece: number for number, piece in enumerate(pieces)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -16,7 +18,10 @@ LABELS = torch.tensor([2, 0, 1, 2])
 
 @pytest.fixture
 def method(clip):
-    """Large weights, so that elements are told apart; every third output is masked, far from where a mask changes."""
+    """Large weights, so that elements differ; every third output is masked, far from where a mask changes.
+
+    Shifts keep a masked unit, which is the same for all images, away from the corner of its ReLU.
+    """
     torch.manual_seed(3)
     module = FedMedCLIP(CLASSES, clip, hidden_width=6, similarity_weight=0.7, temperature=0.5)
     with torch.no_grad():
@@ -25,6 +30,8 @@ def method(clip):
                 layer.weight.mul_(3)
                 layer.threshold.fill_(-5)
                 layer.threshold[1::3] = 5
+            if isinstance(layer, BatchNorm):
+                layer.bias.uniform_(0.1, 0.5)
         module.classifier[-1].threshold.fill_(-5)  # all classes are there
     return module
 
@@ -33,8 +40,8 @@ def slow_linear(layer, vector):
     """Output by output."""
     outputs = []
     for row, bias, threshold in zip(layer.weight, layer.bias, layer.threshold, strict=True):
-        is_on = row.abs().sum() / len(row) >= threshold
-        outputs.append(row @ vector + bias if is_on else 0 * bias)
+        is_on = row.abs().sum() / len(row) - threshold > 0.01
+        outputs.append(row @ vector + bias if is_on else bias)
     return torch.stack(outputs)
 
 
@@ -92,7 +99,7 @@ def slow_loss(method, features):
         p = torch.stack([each[c] / 0.5 for each in own]).softmax(0)
         q = torch.stack([each[c] / 0.5 for each in cosines]).softmax(0)
         for one, other in zip(p, q, strict=True):
-            each = share * other * (other / one).log() + (1 - share) * one * (one / other).log()
+            each = share * one * (one / other).log() + (1 - share) * other * (other / one).log()
             total = total + 0.7 * each / len(CLASSES)
     return total
 
@@ -118,10 +125,28 @@ def test_a_threshold_learns_as_if_the_step_were_a_ramp():
     upstream = torch.randn(4, 3)
     outputs = layer(values)
     (outputs * upstream).sum().backward()
-    dense = values @ layer.weight.T + layer.bias
-    torch.testing.assert_close(outputs, dense * torch.tensor([1.0, 0.0, 1.0]))
-    expected = -(dense * upstream).sum(0) * torch.tensor([1.0, 1.0, 0.0])  # the last is further than 1 from its step
+    weighted = values @ layer.weight.T
+    torch.testing.assert_close(outputs, weighted * torch.tensor([1.0, 0.0, 1.0]) + layer.bias)
+    expected = -(weighted * upstream).sum(0) * torch.tensor([1.0, 1.0, 0.0])  # the last is further than 1 from its step
     torch.testing.assert_close(layer.threshold.grad, expected)
+
+
+def test_a_mask_keeps_the_bias_and_opens_one_hundredth_above_its_threshold():
+    layer = MaskedLinear(2, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.5, -0.5], [0.5, -0.5]]))
+        layer.bias.copy_(torch.tensor([3.0, 7.0]))
+        layer.threshold.copy_(torch.tensor([0.495, 0.485]))
+    torch.testing.assert_close(layer(torch.tensor([[4.0, 2.0]])), torch.tensor([[3.0, 8.0]]))
+
+
+def test_the_surer_model_teaches_more():
+    """A share of 1 is the divergence from the classifier to the adapter; 0 is the one from the adapter."""
+    p, q = torch.tensor([[0.5], [0.5]]), torch.tensor([[0.2], [0.8]])
+    from_classifier = 0.5 * math.log(0.5 / 0.2) + 0.5 * math.log(0.5 / 0.8)
+    found = similarity_loss(p.log(), q.log(), torch.tensor(1.0))
+    assert found.item() == pytest.approx(from_classifier, abs=1e-6)
+    assert similarity_loss(q.log(), p.log(), torch.tensor(0.0)).item() == pytest.approx(from_classifier, abs=1e-6)
 
 
 def test_who_is_less_sure_of_an_image_counts_less(method, images):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ from tests.helpers.slow import assert_same, unit
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
-LENGTH = 5
+LENGTH = 6
 PARTS = ("global_prompt", "local_prompt")
 
 
@@ -30,7 +32,7 @@ def slow_projector(shared, null_share, projection):
     """V_2 V_2^T, one direction after another: of all directions of the decomposition, or of those that p_G has."""
     is_released = projection == "minor"
     directions = np.linalg.svd(shared.detach().numpy(), full_matrices=not is_released)[2]
-    start = LENGTH - round(null_share * LENGTH)
+    start = math.floor(LENGTH * (1 - null_share))
     total = np.zeros((shared.shape[1], shared.shape[1]))
     for direction in directions[start:]:
         total += np.outer(direction, direction)
@@ -82,10 +84,23 @@ def test_both_projections_agree_on_what_lies_in_the_shared_directions():
     local, shared = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0))
     complement = projected(local, shared, 0.6, "complement")
     minor = projected(local, shared, 0.6, "minor")
-    assert torch.linalg.matrix_rank(minor) == 3
+    assert torch.linalg.matrix_rank(minor) == 4
     torch.testing.assert_close((complement - minor) @ shared.T, torch.zeros(LENGTH, LENGTH), atol=1e-4, rtol=0)
     torch.testing.assert_close(projected(local, shared, 1.0, "complement"), local)
     torch.testing.assert_close(projected(local, shared, 0.0, "minor"), torch.zeros(LENGTH, 16))
+
+
+@pytest.mark.parametrize(("length", "main"), [(4, 0), (8, 1), (16, 3), (32, 6)])
+def test_by_default_a_fifth_of_the_directions_are_main_ones(clip, length, main):
+    """Truncated, as int(L (1 - 0.8)) in the released code."""
+    method = FedPHA(CLASSES, clip, prompt_length=length)
+    local, shared = torch.randn(2, length, 48, generator=torch.Generator().manual_seed(0))
+    kept = projected(local, shared, method.null_share, method.projection)
+    assert torch.linalg.matrix_rank(local - kept, atol=1e-3) == main
+
+
+def test_by_default_prompts_have_sixteen_vectors(clip):
+    assert len(FedPHA(CLASSES, clip).global_prompt) == 16
 
 
 def test_each_prompt_classifies_alone(clip, images):

@@ -53,7 +53,7 @@ def test_an_update_lies_in_the_null_space(clip, images):
     assert ((free - before) @ before.mT).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize(("null_share", "dropped"), [(0.8, 3), (0.99, 1), (1.0, 0)])
+@pytest.mark.parametrize(("null_share", "dropped"), [(0.8, 3), (0.985, 1), (1.0, 0)])
 def test_each_step_of_adam_is_projected(clip, images, null_share, dropped):
     """Against Adam by hand, of which each step is multiplied by V_0 V_0^T, of W - dropped directions."""
     _, found = train(make(clip, null_share=null_share), images, round=2)

@@ -75,6 +75,17 @@ def slow_loss(method, images):
     return loss
 
 
+def test_maps_start_as_in_the_released_code(clip):
+    """Normal with the variance 2 / outputs: ``kaiming_normal_`` with ``mode="fan_out"``."""
+    torch.manual_seed(0)
+    method = PFedMMA(CLASSES, clip)
+    for maps in [*method.down.values(), method.shared, *method.up.values()]:
+        _, outputs, _ = maps.weight.shape
+        assert maps.weight.std().item() == pytest.approx((2 / outputs) ** 0.5, rel=0.06)
+        assert maps.weight.mean().item() == pytest.approx(0, abs=0.01)
+        assert not maps.bias.any()
+
+
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
     loss = method.training_step((images, LABELS), 0)
     parameters = list(method.trainable_by_name().values())

@@ -135,6 +135,24 @@ def test_a_checkpoint_that_is_cut_short_or_does_not_fit_falls_back(folder, finis
     assert_same_run(again.run_state, finished.run_state)
 
 
+@pytest.mark.parametrize("damaged", ["checkpoints/round-00003.safetensors", "clients/*-00002-*.safetensors"])
+@pytest.mark.parametrize("bit", range(0, 8, 3))
+def test_a_flipped_bit_costs_the_newest_round_and_one_line(tmp_path, capsys, damaged, bit):
+    options = {"name": "run", "personal_on_disk": True, "reset_optimizer": False, **file_callbacks()}
+    made, whole = (federation(tmp_path / name, **options) for name in ("damaged", "whole"))
+    for each in (made, whole):
+        each.fit(PersonalBias(), Points())
+    path = max(made.folder.glob(damaged))
+    content = bytearray(path.read_bytes())
+    content[-20 - 100 * bit] ^= 1 << bit  # in a tensor, or in the header
+    path.write_bytes(content)
+    again = federation(tmp_path / "damaged", **options)
+    again.fit(PersonalBias(), Points(), ckpt_path="last")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Going back to the checkpoint before" in line]
+    assert line.startswith(f"{path} is damaged")
+    assert_same_run(again.run_state, whole.run_state)
+
+
 def test_an_optimizer_with_numbers_that_are_none_is_refused(tmp_path):
     options = {"name": "run", "reset_optimizer": False, **file_callbacks()}
     federation(tmp_path, rounds=1, **options).fit(PersonalBias(), Points())

@@ -246,3 +246,13 @@ def test_nothing_else_of_pytorch_is_trusted(tmp_path, path):
 def test_only_classes_of_fedvlp_are_own(tmp_path, path):
     with pytest.raises(UserError, match="not fedvlp's own"):
         check_classes(tmp_path, {"class_path": path})
+
+
+def test_a_file_with_the_name_of_a_domain_is_no_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("photo", "other.yaml"):
+        (tmp_path / name).write_text("{}")
+    check_classes(tmp_path, {"data": {"init_args": {"held_out": "photo"}}})
+    for path in ("other.yaml", "./photo"):
+        with pytest.raises(UserError, match="asks for code"):
+            check_classes(tmp_path, {"data": {"init_args": {"held_out": path}}})

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from fedvlp.runs.events import read_events
 from fedvlp.sites.server import serve
-from fedvlp.sites.wire import Message, SiteError, read_reply, read_request
+from fedvlp.sites.wire import Message, SiteError, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import (
@@ -144,6 +144,64 @@ def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(n
     (left_out,) = deployment.left_out()
     assert left_out[:2] == (1, "paint")
     assert reason in left_out[2]
+
+
+def answers(kind, reply):
+    """A transport's handler that gives another reply to requests of a kind, and counts them."""
+
+    def change(transport, place, count):
+        usual = transport.sites[place]
+
+        def handle(request):
+            if read_request(request).kind != kind:
+                return usual(request)
+            count.append(kind)
+            if isinstance(reply, SiteError):
+                raise reply
+            return reply
+
+        transport.sites[place] = handle
+        return transport
+
+    return change
+
+
+OTHER_CLIP = "has other weights of CLIP than the server"
+
+
+def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained(deployment, capsys):
+    count = []
+    transport = answers("prepare", failure("paint", OTHER_CLIP))(in_process(deployment.homes), BROKEN, count)
+    assert deployment.serve(method_config("promptfl"), transport) == 1
+    assert capsys.readouterr().err == f"fedvlp: error: The site 'paint' {OTHER_CLIP}. Nothing was trained.\n"
+    assert count == ["prepare"]
+    assert not (deployment.folder / "deployed").exists() or not list((deployment.folder / "deployed").glob("*/*/"))
+
+
+def test_a_site_that_does_not_answer_when_it_is_prepared_is_left_out(deployment):
+    transport = answers("prepare", SiteError("did not answer in 7 s"))(in_process(deployment.homes), BROKEN, [])
+    assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
+    assert deployment.left_out() == [(1, "paint", "did not answer in 7 s")]
+
+
+def test_a_site_that_comes_late_with_a_problem_is_left_out_with_its_reason(deployment):
+    transport = in_process(deployment.homes)
+    broken = answers("describe", failure("paint", OTHER_CLIP))(in_process(deployment.homes), BROKEN, [])
+    transport.sites.pop(BROKEN)
+    usual = transport.sites["node-0"]
+
+    def brings(request):
+        if read_request(request).kind == "train":
+            transport.sites[BROKEN] = broken.sites[BROKEN]
+        return usual(request)
+
+    transport.sites["node-0"] = brings
+    assert deployment.serve(method_config("promptfl", rounds=3), transport) == 0
+    assert deployment.left_out() == [
+        (1, "paint", "was not there when the round began"),
+        (2, "paint", OTHER_CLIP),
+        (3, "paint", OTHER_CLIP),
+    ]
 
 
 def test_what_a_left_out_site_kept_is_as_before_the_round(deployment):

@@ -1,6 +1,7 @@
 """Who is who, and what is refused before anything is trained."""
 
 import os
+import shutil
 
 import pytest
 
@@ -8,7 +9,7 @@ from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.sites.data import SitesData, options_for_sites
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.wire import Message, SiteError, read_reply
+from fedvlp.sites.wire import Message, SiteError, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES, DOMAINS, draw
@@ -193,6 +194,85 @@ def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, 
     sites.sites["node-0"] = usual
     found.look()
     assert found.missing() == []
+
+
+def failing(handle, asked):
+    """A handler that can't describe its site, and counts how often it is asked."""
+
+    def fails(request):
+        asked.append(read_request(request).kind)
+        return failure("ink", "has images that can't be used as the server asks; its log says why")
+
+    return fails
+
+
+def test_a_site_that_can_not_describe_itself_is_named_before_anything_is_trained(sites):
+    asked = []
+    sites.sites["node-1"] = failing(sites.sites["node-1"], asked)
+    with pytest.raises(UserError, match="The site 'ink' has images that can't be used") as caught:
+        registry(sites).gather(2)
+    assert "Nothing was trained" in str(caught.value)
+    assert asked == ["describe"]
+
+
+@pytest.mark.parametrize("what", ["no folder", "no image", "capitals"])
+def test_images_that_a_site_can_not_use_are_reported_with_its_name(what, sites, tmp_path, image_root):
+    root = tmp_path / "images"
+    for class_name in CLASSES if what != "no folder" else ():
+        folder = root / (class_name.upper() if what == "capitals" else class_name)
+        shutil.copytree(image_root / "ink" / class_name, folder)
+        if what == "no image":
+            (folder / "0.png").write_bytes(b"no image")
+    sites.sites["node-1"] = Site(make_site(tmp_path / "broken", "ink", root)).handle
+    reason = "has none of the classes that" if what == "capitals" else "has images that can't be used"
+    with pytest.raises(UserError, match=f"The site 'ink' {reason}"):
+        registry(sites).gather(2)
+
+
+def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_repaired(sites, caplog, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
+    asked = []
+    usual = sites.sites.pop("node-1")
+    found = registry(sites)
+    found.regather(2)
+    sites.sites["node-1"] = failing(usual, asked)
+    for seconds in range(0, 600, 2):
+        now[0] = seconds
+        found.look()
+    assert asked == ["describe"] * 2
+    assert caplog.text.count("The site 'ink' has images that can't be used") == 1
+    sites.sites["node-1"] = usual
+    now[0] = 600
+    found.look()
+    assert found.missing() == []
+    assert found.problems == {}
+
+
+def test_a_site_that_can_not_take_part_does_not_keep_the_server_from_waiting_for_others(sites, monkeypatch):
+    usual = sites.sites["node-1"]
+    away = sites.sites["node-2"]
+    found = registry(sites)
+    found.gather(3)
+    sites.sites = {"node-0": sites.sites["node-0"], "other": failing(usual, [])}
+    monkeypatch.setattr("fedvlp.sites.registry.time.sleep", lambda seconds: sites.sites.update({"node-2": away}))
+    found.regather(2)
+    assert found.places.keys() == {"photo", "paint"}
+    found.regather(3)
+    assert found.places.keys() == {"photo", "paint"}, "the third can't take part"
+
+
+def test_a_node_without_a_name_is_reported_once(sites, caplog):
+    def raises(request):
+        raise SiteError("did not answer: the SuperNode does not say which site it is")
+
+    sites.sites["node-0"] = sites.sites["node-1"] = raises
+    found = registry(sites, nodes={"ink": "node-1"})
+    for _ in range(3):
+        found.silent.clear()
+        found.look()
+    assert caplog.text.count("A site that has just connected (node-0) did not answer") == 1
+    assert caplog.text.count("The site 'ink' (node-1) did not answer") == 1
 
 
 def test_who_is_gone_is_forgotten_and_may_come_back_elsewhere(sites):

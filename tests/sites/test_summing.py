@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -14,14 +15,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation.fixed_point import decode
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
+from fedvlp.sites.secure_sum import sum_of_sites
 from fedvlp.sites.server import serve
-from fedvlp.sites.summing import _read_keys
+from fedvlp.sites.summing import _as_parts, _as_tensors, _read_keys
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
+from fedvlp.training.secure_sum import REVEALED
 from tests.helpers.images import CLASSES, draw
-from tests.helpers.sites import InProcess, make_sites, method_config, run_of, simulate, sites_config
+from tests.helpers.sites import InProcess, make_site, make_sites, method_config, run_of, simulate, sites_config
 
 NAMES = ["chalk", "ink", "oil", "paint", "photo"]
 DROPPED = "node-2"
@@ -55,7 +60,8 @@ class Crossed(InProcess):
     """
 
     def __init__(self, homes, fails=lambda place, request: False, change=lambda place, request: request):
-        super().__init__({place: self.handler(place, Site(home)) for place, home in homes.items()})
+        self.running = {place: Site(home) for place, home in homes.items()}
+        super().__init__({place: self.handler(place, site) for place, site in self.running.items()})
         self.fails = fails
         self.change = change
         self.replies = []
@@ -85,25 +91,30 @@ def five_domains(tmp_path_factory):
 
 
 class Deployment:
-    """Five sites with keys, and a server.
+    """Sites with keys, and a server.
 
     Args:
         folder: of all their files.
         root: of the sites' images.
+        names: of the sites.
     """
 
-    def __init__(self, folder, root):
+    def __init__(self, folder, root, names=NAMES):
         self.folder = folder
         self.root = root
-        self.homes = keyed_sites(folder / "sites", root, NAMES)
+        self.names = names
+        self.homes = keyed_sites(folder / "sites", root, names)
 
     def serve(self, transport=None, into="deployed", checkpoint=None, method="promptfl", **options):
         config = method_config(method, **{"secure_sum": True, **options})
-        server = sites_config(self.folder / "server.yaml", config, NAMES)
+        server = sites_config(self.folder / "server.yaml", config, self.names)
         return serve(server, transport or Crossed(self.homes), self.folder / into, checkpoint)
 
     def prompts(self, into="deployed"):
         return load_file(run_of(self.folder / into) / "prompts.safetensors")
+
+    def lost_rounds(self, into="deployed"):
+        return json.loads((run_of(self.folder / into) / "summary.json").read_text()).get("lost_rounds")
 
     def left_out(self, into="deployed"):
         events = [event for event in read_events(run_of(self.folder / into)) if event["event"] == "client_left_out"]
@@ -113,6 +124,15 @@ class Deployment:
 @pytest.fixture
 def deployment(tmp_path, five_domains):
     return Deployment(tmp_path, five_domains)
+
+
+@pytest.fixture
+def three(tmp_path, five_domains):
+    """Sites of which none may drop out; 'oil' has the place ``DROPPED``."""
+    names = ["chalk", "ink", "oil"]
+    for name in names:
+        shutil.copytree(five_domains / name, tmp_path / "three" / name)
+    return Deployment(tmp_path, tmp_path / "three", names)
 
 
 def assert_equal(one, other):
@@ -219,9 +239,160 @@ def test_a_site_reveals_its_part_of_a_round_once(deployment):
     (mark,) = deployment.homes[DROPPED].glob("runs/*/secure_sum.json")
     assert json.loads(mark.read_text()) == [1, 0]
     transport = Crossed(deployment.homes)
-    assert deployment.serve(transport, checkpoint="last") == 1
+    assert deployment.serve(transport, checkpoint="last") == 0
     reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
-    assert reasons == {"has revealed its part in the sum of this round or a later one, which it does once"}
+    assert reasons == {REVEALED}
+    assert deployment.lost_rounds() == [2]
+
+
+class Spy(Crossed):
+    """A server that asks for round 1 again while the last step of round 2 is due, and keeps what it has asked."""
+
+    def __init__(self, homes):
+        super().__init__(homes)
+        self.asked = {}
+        self.early = []
+        for place, usual in list(self.sites.items()):
+            self.sites[place] = self.spying(place, usual)
+
+    def spying(self, place, usual):
+        def handle(content):
+            request = read_request(content)
+            if request.kind == "leave":
+                return Message("left").to_bytes()
+            if request.kind in ("prepare", "train"):
+                self.asked[place, request.values.get("round", request.kind)] = content
+            if request.values.get("step") == "reveal" and (place, 1) in self.asked:
+                self.early.append(read_reply(usual(self.asked[place, 0])).values["reason"])
+            return usual(content)
+
+        return handle
+
+    def sum_again(self, places):
+        """The sum of round 2 over some of the sites; a SiteError if they give none."""
+        places_by_name = {}
+        adverts = {}
+        for place in places:
+            reply = read_reply(self.running[place].handle(self.asked[place, 1]))
+            if reply.kind == "trained":
+                (name,) = reply.tensors
+                places_by_name[name] = place
+                adverts[name] = _as_parts(reply.tensors)
+
+        def ask(step, parts):
+            answers = {}
+            for name, part in parts.items():
+                values = read_request(self.asked[places_by_name[name], 1]).values
+                order = {key: values[key] for key in ("run", "client", "domain")}
+                content = Message("sum", {**order, "step": step}, _as_tensors(part)).to_bytes()
+                answers[name] = _as_parts(read_reply(self.running[places_by_name[name]].handle(content)).tensors)
+            return answers
+
+        return sum_of_sites(NAMES, 16 * 64 + 1, adverts, ask)[1]
+
+
+def test_a_request_for_an_earlier_round_does_not_let_a_server_sum_a_round_twice(deployment, monkeypatch):
+    """The difference of both sums would be the update of the one site that is missing in the second."""
+    totals = []
+
+    def kept(*arguments):
+        totals.append(sum_of_sites(*arguments))
+        return totals[-1]
+
+    monkeypatch.setattr("fedvlp.sites.summing.sum_of_sites", kept)
+    spy = Spy(deployment.homes)
+    assert deployment.serve(spy) == 0
+    assert set(spy.early) == {REVEALED}
+    others = [place for place in deployment.homes if place != DROPPED]
+    with pytest.raises(SiteError, match="0 sites sent keys"):
+        spy.sum_again(others)
+    # What a server would get from sites that have no mark on their disks, which is what the mark protects from.
+    for mark in deployment.folder.glob("sites/*/runs/*/secure_sum.json"):
+        assert json.loads(mark.read_text()) == [1, 0]
+        mark.unlink()
+    difference = decode(totals[1][1] - spy.sum_again(others), {"prompt": torch.zeros(16, 64)})
+    plain = Site(make_site(deployment.folder / "plain", "oil", deployment.root / "oil"))
+    plain.handle(spy.asked[DROPPED, "prepare"])
+    request = read_request(spy.asked[DROPPED, 1])
+    content = Message("train", {**request.values, "weighting": None}, request.tensors).to_bytes()
+    update = read_reply(plain.handle(content)).tensors
+    torch.testing.assert_close(difference, update, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step", "dtype"),
+    [(None, torch.bfloat16), ("mask", torch.float8_e4m3fn), ("confirm", torch.float64), ("reveal", torch.bfloat16)],
+)
+def test_a_site_that_sends_other_tensors_than_bytes_drops_out(step, dtype, deployment):
+    transport = Crossed(deployment.homes)
+    usual = transport.sites[DROPPED]
+
+    def sends_numbers(content):
+        reply = read_reply(usual(content))
+        if reply.kind in ("trained", "summed") and read_request(content).values.get("step") == step:
+            reply = Message(reply.kind, reply.values, {name: value.to(dtype) for name, value in reply.tensors.items()})
+        return reply.to_bytes()
+
+    transport.sites[DROPPED] = sends_numbers
+    assert deployment.serve(transport, rounds=1) == 0
+    # Its masked numbers count if they came before.
+    is_in = step in ("confirm", "reveal")
+    assert deployment.left_out() == ([] if is_in else [(1, "oil", "answered nothing that a sum can be made of")])
+
+
+def misses_the_last_step(*rounds):
+    """One site does not answer the last step of these rounds, counted from 0."""
+    asked = []
+
+    def fails(place, request):
+        if request.kind == "train":
+            asked.append(request.values["round"])
+        return place == DROPPED and request.values.get("step") == "reveal" and asked[-1] in rounds
+
+    return fails
+
+
+def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
+    assert three.serve(Crossed(three.homes, misses_the_last_step(1))) == 0
+    assert three.lost_rounds() == [2]
+    assert [(place, name) for place, name, _ in three.left_out()] == [(2, "chalk"), (2, "ink"), (2, "oil")]
+    assert three.left_out()[2] == (2, "oil", "did not answer in 7 s")
+    run = run_of(three.folder / "deployed")
+    assert [row["lost"] for row in rows(run)] == ["", "1"]
+    ended = [event.get("lost") for event in read_events(run) if event["event"] == "round_ended"]
+    assert ended == [None, 1]
+    assert json.loads((run / "summary.json").read_text())["communication_per_client_and_round"]["upload_bytes"] == 4096
+    assert "the rounds [2] were lost, so no simulation equals this run" in capsys.readouterr().out
+    assert main(["status", str(run)]) == 0
+    assert "lost       1 rounds without a secure sum" in capsys.readouterr().out
+    # The state is the one before the lost round.
+    config = method_config("promptfl", secure_sum=True, rounds=1)
+    before = simulate(three.folder, config, three.root).run_state.server.deployed
+    assert_equal(three.prompts(), before)
+    assert three.serve(checkpoint="last", rounds=3) == 0
+    assert three.lost_rounds() == [2]
+    assert not torch.equal(three.prompts()["prompt"], before["prompt"])
+
+
+def test_a_second_lost_round_in_a_row_ends_the_run_which_can_be_resumed(three, capsys):
+    assert three.serve(Crossed(three.homes, misses_the_last_step(0, 1)), rounds=3) == 1
+    assert "Round 2, phase 'train': 0 of 3 clients could be used, and 3 are needed" in capsys.readouterr().err
+    assert three.serve(checkpoint="last", rounds=3) == 0
+    assert three.lost_rounds() == [1, 2]
+
+
+def test_where_no_client_may_fail_a_lost_round_ends_the_run(three):
+    fails = misses_the_last_step(1)
+    assert three.serve(Crossed(three.homes, fails), on_failure="fail") == 1
+    assert three.serve(checkpoint="last", on_failure="fail") == 1
+    assert three.serve(checkpoint="last") == 0
+    assert three.lost_rounds() == [2]
+
+
+def test_a_sum_of_too_few_sites_ends_before_any_of_them_has_revealed_its_part(deployment, capsys):
+    assert deployment.serve(Crossed(deployment.homes, is_asked("sum", "mask")), min_clients=5) == 1
+    assert "4 sites sent numbers, and 5 are needed" in capsys.readouterr().out
+    assert not list(deployment.folder.glob("sites/*/runs/*/secure_sum.json"))
 
 
 def test_a_run_that_broke_before_anything_was_revealed_is_resumed(deployment):
@@ -312,7 +483,7 @@ def damaged(home, what):
     path.write_text(yaml.safe_dump(roster))
 
 
-def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
+def test_a_site_whose_keys_can_not_be_used_ends_the_run_before_anything_is_trained(deployment, capsys):
     home = deployment.homes[DROPPED]
     good = {path: path.read_bytes() for path in (home / "sum").iterdir()}
     unreadable = "has no key or roster.yaml for secure sums that can be read; its log says why"
@@ -332,5 +503,5 @@ def test_a_site_whose_keys_can_not_be_used_is_left_out(deployment):
             path.write_bytes(content)
     _read_keys("oil", home / "sum")
     damaged(home, "lost")
-    assert deployment.serve(rounds=1) == 0
-    assert deployment.left_out() == [(1, "oil", unreadable)]
+    assert deployment.serve(rounds=1) == 1
+    assert f"The site 'oil' {unreadable}. Nothing was trained." in capsys.readouterr().err

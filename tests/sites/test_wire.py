@@ -153,5 +153,5 @@ def test_deeply_nested_json_is_refused():
 
 
 def test_a_failure_needs_no_tensors():
-    found = read_reply(failure("has no image"))
-    assert (found.kind, found.values, found.tensors) == ("failed", {"reason": "has no image"}, {})
+    found = read_reply(failure("ink", "has no image"))
+    assert (found.kind, found.values, found.tensors) == ("failed", {"name": "ink", "reason": "has no image"}, {})

@@ -95,6 +95,29 @@ def test_of_a_finished_run(tmp_path, capsys):
     assert f"checkpoint {made.folder}/checkpoints/round-00003.safetensors\n" in text
 
 
+def test_of_each_run_of_a_sweep(run, tmp_path, capsys):
+    sweep = tmp_path / "sweep"
+    for name, events in {"trip-1/ink-0": [STARTED, ended(5, held_out=50.0)], "trip-1/ink-1": [STARTED]}.items():
+        for time in ("2026-01-01_10-00-00", "2026-01-01_11-00-00"):
+            (sweep / name / time).mkdir(parents=True)
+            append_events(sweep / name / time, events)
+    append_events(sweep / "trip-1/ink-0/2026-01-01_11-00-00", [{"event": "fit_ended", "after_round": 5}])
+    (sweep / "sweep.json").write_text("{}")
+    code, text = told(capsys, sweep)
+    assert code == 1
+    rows = [line.split(None, 1) for line in text.splitlines()[2:]]
+    assert [name.removeprefix(f"{sweep}/trip-1/") for name, _ in rows] == [
+        "ink-0/2026-01-01_11-00-00",
+        "ink-1/2026-01-01_11-00-00",
+    ]
+    assert "finished" in rows[0][1]
+    assert "5 of 5" in rows[0][1]
+    assert "held-out 50.0 %" in rows[0][1]
+    assert rows[1][1].startswith("dead: its process was killed")
+    found = json.loads(told(capsys, sweep, "--format", "json")[1])
+    assert [status["stage"] for status in found] == ["finished", "dead"]
+
+
 def test_a_reader_that_has_enough_ends_it_quietly(run, capsys, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from fedvlp.core.metrics import single_state
+from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import confusion_of
 from fedvlp.core.state import Client
+from fedvlp.core.strategies import Local
 from fedvlp.training.evaluation import evaluate, filter_roles
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, points_split
@@ -73,6 +75,29 @@ def test_every_image_counts_once_and_every_domain_once(tmp_path):
             "held_out": 75.0,
         }
     )
+
+
+def test_a_method_that_shares_nothing_has_no_global_model(tmp_path):
+    class Alone(PersonalBias):
+        personal = ("weight", "bias")
+
+        def configure_phases(self):
+            return [Phase("own", train=("weight", "bias"), upload=(), strategy=Local())]
+
+    class Personal(Points):
+        def evaluation_splits(self):
+            (split,) = (split for split in super().evaluation_splits() if split.role == "held_out")
+            owner = self.clients[0]
+            return [replace(split, name=f"{role}/a", role=role, clients=[owner]) for role in ("personal", "global")]
+
+    names = []
+    for module in (PersonalBias(), Alone()):
+        scores = evaluate(
+            module, Personal(), federation(tmp_path).fabric, module.shared_state(), {}, module.personal_state()
+        )
+        names.append(scores.keys())
+    assert "global_worst" in names[0]
+    assert names[1] == {"personal/a", "personal", "personal_worst", "personal_spread"}
 
 
 def test_personal_tensors_are_those_of_the_clients_of_the_domain(tmp_path):

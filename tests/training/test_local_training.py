@@ -157,6 +157,28 @@ def test_a_warmup_needs_to_know_the_learning_rate(tmp_path):
     federation(tmp_path, schedule=CosineDecay()).fit(method, Points())
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda optimizer, scheduler: ([optimizer], [scheduler]),
+        lambda optimizer, scheduler: [optimizer],
+        lambda optimizer, scheduler: (optimizer, optimizer),
+        lambda optimizer, scheduler: {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}},
+    ],
+)
+def test_optimizers_with_schedulers_are_one_error_with_the_replacement(tmp_path, returned):
+    class Scheduled(Linear):
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD([self.weight], lr=0.5)
+            return returned(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1))
+
+    kind = type(returned(None, None)).__name__
+    with pytest.raises(
+        UserError, match=f"Scheduled.configure_optimizers must return one .* got a {kind}.*local.schedule"
+    ):
+        federation(tmp_path).fit(Scheduled(), Points())
+
+
 def test_every_group_is_scaled_but_one_that_is_not_scheduled(tmp_path):
     optimizers = []
 

@@ -22,6 +22,17 @@ def test_configs_are_found_by_name():
         find_config("xyz")
 
 
+def test_a_bundled_config_is_hidden_only_by_a_file_with_a_suffix(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "methods").mkdir()
+    for name in ("quickstart", "methods/trip", "mine", "trip.yaml"):
+        (tmp_path / name).write_text("{}")
+    for name in ("quickstart", "methods/trip"):
+        assert find_config(name) == str(bundled_configs()[name])
+    for name in ("mine", "trip.yaml", "./quickstart", str(tmp_path / "quickstart")):
+        assert find_config(name) == name
+
+
 def test_arguments_name_files(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model: TRIP\n")

@@ -57,6 +57,24 @@ def test_a_file_that_is_cut_short_is_named(path, length):
             read_tensors(path, group)
 
 
+def test_a_flipped_bit_anywhere_is_damage(path):
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
+            read_tensors(path, "optimizer/")
+
+
+def test_a_file_of_an_earlier_version_without_a_digest_is_read(tmp_path):
+    path = tmp_path / "early.safetensors"
+    save_file({"prompt": torch.ones(2)}, path, {"fedvlp": '{"kind": "client"}'})
+    read, header = read_tensors(path)
+    assert header == {"kind": "client"}
+    assert read["prompt"].tolist() == [1.0, 1.0]
+
+
 def test_other_files_are_refused(tmp_path):
     save_file({"prompt": torch.zeros(2)}, tmp_path / "plain.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, file_of_run, trained_config
-from fedvlp.runs.run_folder import files_of_runs, run_of
+from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 
 
 def run_export(arguments: Sequence[str]) -> int:
@@ -34,6 +34,7 @@ def run_export(arguments: Sequence[str]) -> int:
     from fedvlp.tools.export.export import export_method
 
     trained = file_of_run(options.run)
+    sys.stdout.write(describe_choice(options.run))
     config = trained_config(trained, options.allow)
     # On the CPU: a graph that was traced on a GPU has its device in every constant.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import detached
+from fedvlp.data.files.images import read_rgb, to_rgb
 from fedvlp.runs.checkpoint import save_prompts
 from fedvlp.runs.descriptions import check_predicts, describe_model
+from fedvlp.utils.errors import UserError
+
+AnyImage: TypeAlias = str | Path | Image.Image | NDArray[Any] | Tensor
 
 PROMPTS_FILE = "prompts.safetensors"
 """What a run, a pushed folder and a repository of a hub call the trained tensors; the header names their method."""
@@ -57,11 +63,32 @@ class Classifier(nn.Module):
         return logits
 
     @torch.no_grad()
-    def predict(self, images: Sequence[Image.Image]) -> Float[Tensor, "B C"]:
-        """Returns the probability of each class, in [0, 1], for images of any size, on the CPU."""
+    def predict(self, images: AnyImage | Sequence[AnyImage]) -> Float[Tensor, "B C"]:
+        """Compute the probability of each class, in [0, 1], on the CPU, of one image or several.
+
+        An image is a path, a PIL image, an array of uint8 [height, width, 3] or [height, width], or a tensor
+        [3, V, V] that :attr:`preprocess` made. Raises UserError for anything else.
+        """
+        is_single = isinstance(images, (str, Path, Image.Image)) or getattr(images, "ndim", 4) < 4
+        pixels = [self._pixels(image) for image in ([images] if is_single else list(cast(Any, images)))]
         device = next(self.parameters()).device
-        pixels = torch.stack([self.preprocess(image) for image in images])
-        return torch.softmax(self(pixels.to(device)), -1).float().cpu()
+        return torch.softmax(self(torch.stack(pixels).to(device)), -1).float().cpu()
+
+    def _pixels(self, image: Any) -> Float[Tensor, "3 V V"]:
+        expected = (3, self.image_size, self.image_size)
+        if isinstance(image, Tensor) and image.is_floating_point() and image.shape == expected:
+            return image.float().cpu()
+        if isinstance(image, (str, Path)):
+            return self.preprocess(read_rgb(image))
+        if isinstance(image, np.ndarray) and image.dtype == np.uint8:
+            image = Image.fromarray(image)
+        if isinstance(image, Image.Image):
+            return self.preprocess(to_rgb(image))
+        found = f" of {image.dtype} and shape {tuple(image.shape)}" if hasattr(image, "shape") else ""
+        raise UserError(
+            f"Expected a path, a PIL image, an array [height, width, 3] of uint8, or a tensor {list(expected)} that "
+            f"preprocess made; got {type(image).__name__}{found}."
+        )
 
     def for_classes(self, class_names: Sequence[str]) -> Classifier:
         """Returns a classifier of other classes, with the same frozen CLIP and copies of what was learned.

@@ -23,7 +23,7 @@ from fedvlp.results.figures import (
     series_style,
 )
 from fedvlp.results.record import ZERO_SHOT_ROW
-from fedvlp.tools.compare.grouping import settings_of
+from fedvlp.tools.compare.grouping import config_name, settings_of
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
 
@@ -40,7 +40,7 @@ def pictures_of(table: Table) -> Iterator[Picture]:
     if histories["round"].nunique() > 1:
         yield from _in_parts(trained, lambda part: accuracy_over_rounds(table, part), "Accuracy over rounds")
     if any(costs(table.runs[method]) for method, _ in trained):
-        names = list(dict.fromkeys(table.runs[method][0].method for method, _ in trained))
+        names = list(dict.fromkeys(config_name(table.runs[method][0]) for method, _ in trained))
         yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
     yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
     for study in option_studies(table):
@@ -99,7 +99,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
     """Mean accuracy against the parameters that a client sends and receives in a round, one line a method.
 
-    ``methods`` are names of at most ``MAX_SERIES`` classes; the rows of one differ in options.
+    ``methods`` are names of at most ``MAX_SERIES`` configs; the rows of one differ in options.
     """
     figure, (axes,) = new_axes(
         [f"{role_title(table.role)} (%)"], "parameters sent and received by a client in a round", methods
@@ -110,7 +110,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             runs = table.runs[row[0]]
             cell = table.cell(row, AVERAGE)
             sent = costs(runs)
-            if row[1] != UNTRAINED and runs[0].method == method and sent and cell is not None:
+            if row[1] != UNTRAINED and config_name(runs[0]) == method and sent and cell is not None:
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from fedvlp.core.roles import role_title
 from fedvlp.results.figures import Picture
 from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
-from fedvlp.tools.compare.grouping import describe_differences, measure_of, row_labels
+from fedvlp.tools.compare.grouping import config_name, describe_differences, measure_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
 from fedvlp.tools.report.figures import pictures_of
@@ -58,7 +58,7 @@ def report_page(
     compared = tables(records)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
-    methods = sorted({record.method for record in records})
+    methods = sorted({config_name(record) for record in records})
     return _render(
         "report.html.jinja",
         heading,
@@ -160,7 +160,7 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
         problems += missing
         if pictures:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
-            sections.append({"title": f"{record.method}{held_out}, seed {record.seed}", "pictures": pictures})
+            sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
     return sections, problems
 
 

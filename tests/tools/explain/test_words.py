@@ -63,7 +63,8 @@ def test_text_of_tokens(clip):
     ("kind", "expected"),
     [
         ("biomedclip", ["a", "cat", "…s", "з", "…у", "…б", "[SEP]"]),
-        ("siglip2", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+        ("mt5", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
+        ("siglip2", ["…a", "cat", "…s", "N/A", "…з", "…у", "…б", "<eos>"]),
         ("nllb", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
     ],
 )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import json
+import shutil
 
+import numpy as np
+import open_clip
 import pytest
 import torch
 from PIL import Image
@@ -14,6 +18,7 @@ from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import read_model
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
+from tests.helpers.archives import save_trap
 from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES
 
@@ -47,6 +52,35 @@ def test_probabilities_are_those_of_the_command_predict(finished_run, image_root
     assert found.shape == (24, 3)
     for row, probabilities in zip(expected, found.tolist(), strict=True):
         assert [row[name] for name in CLASSES] == [f"{value:.6f}" for value in probabilities]
+
+
+def test_one_image_or_several_of_any_kind(finished_run, image_root, clip):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    path = next((image_root / "photo").rglob("*.png"))
+    image = Image.open(path).convert("RGB")
+    expected = classifier.predict([image])
+    assert expected.shape == (1, 3)
+    several = [path, str(path), image, np.asarray(image), classifier.preprocess(image)]
+    for single in several:
+        assert torch.equal(classifier.predict(single), expected)
+    assert torch.allclose(classifier.predict(several), expected.expand(5, 3))
+    batch = classifier.preprocess(image).expand(2, -1, -1, -1)
+    assert classifier.predict(batch).shape == classifier.predict(np.stack([np.asarray(image)] * 2)).shape == (2, 3)
+    grey = np.asarray(image.convert("L"))
+    assert torch.equal(classifier.predict(grey), classifier.predict(Image.fromarray(grey)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (np.zeros((8, 8, 3)), r"got ndarray of float64 and shape \(8, 8, 3\)"),
+        (torch.zeros(3, 8, 8), r"got Tensor of torch.float32 and shape \(3, 8, 8\)"),
+    ],
+)
+def test_what_is_no_image_is_one_error(finished_run, clip, wrong, found):
+    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
+    with pytest.raises(UserError, match=f"Expected .*{found}"):
+        classifier.predict(wrong)
 
 
 def test_logits_are_the_methods_bit_for_bit(finished_run, image_root, clip, build):
@@ -113,6 +147,39 @@ def test_a_class_that_is_allowed_is_made(finished_run, tmp_path, monkeypatch, cl
     monkeypatch.syspath_prepend(tmp_path)
     folder = rewritten(finished_run, tmp_path, class_path="stranger.Method")
     assert type(fedvlp.from_pretrained(folder, clip=clip, allow=["stranger"]).method).__name__ == "Method"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "fedvlp-tiny", "pretrained": "evil.pt"},
+        {"name": "ViT-B-32", "pretrained": "{folder}/evil.pt"},
+        {"name": "local-dir:{folder}/clip"},
+    ],
+    ids=str,
+)
+def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
+    finished_run, tmp_path, monkeypatch, capsys, spec
+):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    save_trap(tmp_path / "evil.pt", victim)
+    clip = tmp_path / "clip"
+    clip.mkdir()
+    (clip / "open_clip_config.json").write_text(json.dumps({"model_cfg": open_clip.get_model_config("ViT-B-32")}))
+    shutil.copy(tmp_path / "evil.pt", clip / "open_clip_pytorch_model.bin")
+    monkeypatch.chdir(tmp_path)  # a relative path is searched from the working directory
+    named = {key: value.format(folder=tmp_path) for key, value in spec.items()}
+    model = read_model(finished_run / "prompts.safetensors")
+    folder = rewritten(finished_run, tmp_path, init_args={**model["init_args"], "clip": named})
+    with pytest.raises(UserError, match="is a TorchScript archive"):
+        fedvlp.from_pretrained(folder)
+    assert main(["predict", "--ckpt_path", str(folder / "prompts.safetensors"), "--images", str(tmp_path)]) == 1
+    assert "is a TorchScript archive" in capsys.readouterr().err
+    shutil.copy(finished_run / "config.yaml", tmp_path)
+    assert main(["test", "--ckpt_path", str(folder)]) == 1
+    assert "is a TorchScript archive" in capsys.readouterr().err
+    assert victim.read_text() == "precious"
 
 
 def test_what_is_no_method_is_refused(finished_run, tmp_path, clip):

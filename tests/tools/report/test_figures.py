@@ -81,11 +81,11 @@ def test_seeds_and_methods_without_every_domain_are_in_no_figure(runs):
 
 
 def test_accuracy_over_communication(table):
-    (axes,) = accuracy_over_communication(table, ["PromptFL", "TRIP"]).figure.axes
+    (axes,) = accuracy_over_communication(table, ["promptfl", "trip"]).figure.axes
     assert axes.get_xscale() == "log"
     drawn = {container.get_label(): points(container) for container in axes.containers}
-    assert drawn["TRIP"] == ([800], [58], pytest.approx([np.sqrt(2)]))
-    assert drawn["PromptFL"] == ([200], [49], pytest.approx([0]))
+    assert drawn["trip"] == ([800], [58], pytest.approx([np.sqrt(2)]))
+    assert drawn["promptfl"] == ([200], [49], pytest.approx([0]))
 
 
 def test_domain_bars(table):

@@ -94,6 +94,13 @@ def test_headings_do_not_skip_a_level(whole_page):
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
+def test_a_row_has_one_name_in_tables_and_figures(whole_page):
+    text = re.sub("&#39;", "'", whole_page)
+    assert "promptfl" in text
+    for line in re.findall(r'alt="([^"]*)"|<figcaption>(.*?)</figcaption>', text, re.DOTALL):
+        assert not re.search("PromptFL|TRIP", " ".join(line)), line
+
+
 def test_classes_are_shown_with_the_most_frequent_mistake(tmp_path, no_figures):
     names = [f"class {index}" for index in range(14)]
     labels = np.repeat(np.arange(1, 14, dtype=np.int32), 13)
