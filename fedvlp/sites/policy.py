@@ -297,14 +297,14 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
         source = "its own randomness" if noise["seed"] is None else "a seed of the server, which can subtract it"
         of_noise = f"{noise['noise_multiplier']:g} x clip_norm {noise['clip_norm']:g}, from {source}"
     return [
-        f"run {run.run}, digest {run.digest}",
+        f"run {run.run!r}, digest {run.digest}",
         f"  method: {run.method}, with add-ons {', '.join(run.add_ons) or 'none'}",
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {told['fingerprint']}",
         f"  what leaves in each of {told['rounds']} rounds:",
         *sent,
-        "    numbers of images and of right answers, and means such as the loss",
+        "    without noise: counts of images and of right answers, and means such as the loss",
         f"  in all: {told['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
-        f"  to whom: the server, which makes one model of what {', '.join(told['sites'])} send",
+        f"  to whom: the server, which makes one model of what {', '.join(map(repr, told['sites']))} send",
         f"  noise that this site adds: {of_noise}",
         f"  signature: {'one' if told['signature'] else 'none'}",
         f"  all options: {APPROVALS}/{run.digest}.json",
