@@ -23,6 +23,8 @@ from fedvlp.utils.ranges import NonNegativeFloat, PositiveInt
 
 APPROVALS = "approvals"
 """Folder of a site's home: a file for each description of a run that its keeper is asked about, named by its digest."""
+ADDITIONAL_EVALUATIONS = 2
+"""How many evaluations ``max_rounds`` allows besides one in each round: the baseline's, and one after a resume."""
 WAITS = "waits for its keeper, who can approve the run: `fedvlp site approve`"
 # Dates in site.yaml, which YAML has read already where they are whole.
 register_type(datetime, str, lambda value: datetime.fromisoformat(str(value)))
@@ -44,9 +46,11 @@ class Policy:
         tensors: names of tensors that may leave.
         max_upload_bytes: of a message that leaves.
         max_run_bytes: of all messages of a run that leave.
-        max_rounds: of a run; a round that the server asks for again counts again.
-        min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
-            standard deviation of at least so many times the longest update; None trusts the server with updates.
+        max_rounds: Rounds of a run; a repeated round counts again. The site also answers at most
+            ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
+        min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves. The
+            noise has a standard deviation of at least this multiple of the longest update. Counts and metrics carry no
+            noise. None trusts the server with updates.
         not_before: train from then on, such as ``2026-12-01T08:00+01:00``; in local time if no zone is given.
         not_after: train until then.
         signers: files of public keys, one of which must have signed the run's description; below the site's home.
@@ -85,11 +89,13 @@ class Proposal:
         run: the run's id.
         told: the run's description, the fields of ``wire.DESCRIPTION``.
         updates: how many of a phase would have left with the next one; 0 before the first.
+        evaluations: Number of the run's evaluations, including the requested one; 0 for other requests.
     """
 
     run: str
     told: Mapping[str, Any]
     updates: int = 0
+    evaluations: int = 0
 
     @property
     def content(self) -> bytes:
@@ -125,11 +131,13 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
     Returns:
         The kind of the reply, ``refused`` or ``waiting``, and why; both are empty where the site takes part.
     """
+    most_evaluations = None if policy.max_rounds is None else policy.max_rounds + ADDITIONAL_EVALUATIONS
     problems = [
         _unlisted("method", [run.method], policy.methods),
         _unlisted("add-ons", run.add_ons, policy.add_ons),
         _unlisted("CLIP with the fingerprint", [run.told["fingerprint"]], policy.clips),
         _above("rounds", max(run.told["rounds"], run.updates), policy.max_rounds),
+        _above("evaluations in a run", run.evaluations, most_evaluations),
         _noise_problem(policy, run),
         _time_problem(policy),
         _signature_problem(policy, run),
