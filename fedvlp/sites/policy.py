@@ -76,8 +76,8 @@ class Policy:
 
     @property
     def looks_at_uploads(self) -> bool:
-        """Whether a decision depends on what the method sends, for which it has to be made."""
-        rules = (self.phases, self.tensors, self.max_upload_bytes, self.max_run_bytes)
+        """Whether a decision depends on the method's uploads, so that the site must make the method first."""
+        rules = (self.phases, self.tensors, self.max_upload_bytes, self.max_run_bytes, self.min_noise_multiplier)
         return self.approve == "ask" or any(rule is not None for rule in rules)
 
 
@@ -148,6 +148,8 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
         count = max(map(_bytes, sent.values()), default=0)
         total = run.told["rounds"] * sum(map(_bytes, sent.values()))
         problems += [_unlisted("phases", sent, policy.phases), leaving_problem(policy, names, count, total)]
+        if policy.min_noise_multiplier is not None and (clear := without_noise(names)):
+            problems.append(f"does not allow the tensor {clear[0]!r}, which would leave without noise")
         if not any(problems) and policy.approve == "ask":
             return _approval(home, run, sent)
     reason = _joined(problems)
@@ -159,6 +161,14 @@ def leaving_problem(policy: Policy, names: Iterable[str], count: int, total: int
     of_run = _above("bytes in a run", total, policy.max_run_bytes)
     of_message = _above("bytes in a message", count, policy.max_upload_bytes)
     return _joined([_unlisted("tensors", names, policy.tensors), of_message, of_run])
+
+
+def without_noise(names: Iterable[str]) -> list[str]:
+    """Find the tensors that leave without noise: those of add-ons. Noise is added to the method's upload only."""
+    # Imported here: the process that passes messages on imports no PyTorch.
+    from fedvlp.core.state import ADD_ON
+
+    return [name for name in names if name.startswith(f"{ADD_ON}/")]
 
 
 def departure(told: Mapping[str, Any], order: Mapping[str, Any]) -> str:
@@ -310,7 +320,7 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {told['fingerprint']}",
         f"  what leaves in each of {told['rounds']} rounds:",
         *sent,
-        "    without noise: counts of images and of right answers, and means such as the loss",
+        "    numbers of images and of right answers, and means such as the loss",
         f"  in all: {told['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
         f"  to whom: the server, which makes one model of what {', '.join(map(repr, told['sites']))} send",
         f"  noise that this site adds: {of_noise}",

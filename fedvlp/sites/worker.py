@@ -27,7 +27,7 @@ from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
-from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem
+from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem, without_noise
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from fedvlp.sites.wire import DESCRIPTION, Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
@@ -117,7 +117,7 @@ class Site:
         if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
             return Message("unprepared")
         if request.kind == "evaluate" and self.worker.sums is not None and self.worker.sums.under_way is not None:
-            # The server gives up the sum by measuring, and prepares the site again: never both in one sum.
+            # An evaluation ends the sum: the site forgets the run, and the server prepares it again.
             self.worker = None
             return Message("unprepared")
         problem = departure(self.worker.told, values) if request.kind == "train" else ""
@@ -269,11 +269,18 @@ class SiteWorker:
         if self.sums is not None and values["weighting"] is None:
             raise SiteProblem("trains only for a secure sum, for which the server does not ask")
         task = self._task(request)
+        uploaded = select(self.module.communicable_state(), task.phase.upload)
+        # Noise is added to what training changed, so the value before training is needed.
+        if values["noise"] is not None and (lacking := sorted(uploaded.keys() - request.tensors.keys())):
+            raise SiteProblem(f"can't add the run's noise to {lacking[0]!r}: its value before training was not sent")
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
             raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")
+        # Whatever the policy says: the ledger's epsilon holds only if every tensor carries the noise.
+        if values["noise"] is not None and (clear := without_noise(result.update.state)):
+            raise SiteProblem(f"can't add the run's noise to {clear[0]!r}, which an add-on sends")
         self._remove_old_files()
         reply = {
             "round": task.round,
@@ -312,10 +319,10 @@ class SiteWorker:
         return Message("evaluated", {"correct": correct, "count": count})
 
     def _cleared(self, state: State) -> State:
-        """Zeros for the tensors that the site uploads and a state lacks.
+        """Make zeros for the tensors that the site uploads but a state lacks.
 
         The module still holds what the site trained last, which leaves only with noise or in a sum, so a server that
-        sends fewer tensors must not measure it. What is deployed does not depend on the tensors that it lacks.
+        sends fewer tensors must not measure it. The deployed method does not depend on tensors that the state lacks.
         """
         uploaded = [name for setup in self.setups for name in setup.phase.upload]
         tensors = select(self.module.communicable_state(), uploaded)
