@@ -13,7 +13,7 @@ from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
 from fedvlp.sites.policy import Proposal, answer_keeper, sign
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.utils.errors import UserError, escape_control_chars
+from fedvlp.utils.errors import UserError, in_one_line
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
@@ -43,14 +43,14 @@ def run_site(arguments: Sequence[str]) -> int:
     if options.action == "ledger":
         read_site_config(options.home)
         lines, broken = describe_ledger(options.home)
-        text = "\n".join([*lines, *(broken or ["no line was changed"])])
         # A server chooses names of runs.
-        sys.stdout.write(escape_control_chars(text) + "\n")
+        lines = [*lines, *(broken or ["no line was changed"])]
+        sys.stdout.write("".join(f"{in_one_line(line)}\n" for line in lines))
         return 1 if broken else 0
     if options.action in ("approve", "refuse"):
         read_site_config(options.home)
         lines = answer_keeper(options.home, options.action, options.run)
-        sys.stdout.write(escape_control_chars("\n".join(lines)) + "\n")
+        sys.stdout.write("".join(f"{in_one_line(line)}\n" for line in lines))
         return 0
     if options.action == "start":
         start_site(options.home)

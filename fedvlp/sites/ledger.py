@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 10_000_000
 """A file that is longer is followed by the next one; none is ever deleted."""
 DELTA = 1e-5
 """With which probability the bound epsilon may fail."""
-NAMED = ("run", "round", "phase", "step", "client", "reason")
+NAMED = ("run", "round", "phase", "step", "client", "factor", "share", "reason")
 START = "0" * 64
 
 
@@ -37,6 +37,7 @@ class Ledger:
         self.spent: dict[str, float] = {}
         self.bytes: Counter[str] = Counter()  # that left, by run
         self.updates: Counter[tuple[str, int]] = Counter()  # that left, by run and phase
+        self.evaluations: Counter[str] = Counter()  # that left, by run
         for _, entry in read_ledger(home):
             if entry is not None:
                 self.last = entry["hash"]
@@ -82,6 +83,7 @@ class Ledger:
         """
         run = entry.get("run", "")
         self.bytes[run] += entry["bytes"] * (entry["way"] == "left")
+        self.evaluations[run] += (entry["way"], entry["kind"]) == ("left", "evaluated")
         if (entry["way"], entry["kind"]) == ("left", "trained"):
             cost = 2 / entry["noise"] ** 2 if entry.get("noise") else math.inf
             self.spent[run] = self.spent.get(run, 0.0) + cost

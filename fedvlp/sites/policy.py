@@ -23,6 +23,8 @@ from fedvlp.utils.ranges import NonNegativeFloat, PositiveInt
 
 APPROVALS = "approvals"
 """Folder of a site's home: a file for each description of a run that its keeper is asked about, named by its digest."""
+ADDITIONAL_EVALUATIONS = 2
+"""How many evaluations ``max_rounds`` allows besides one in each round: the baseline's, and one after a resume."""
 WAITS = "waits for its keeper, who can approve the run: `fedvlp site approve`"
 # Dates in site.yaml, which YAML has read already where they are whole.
 register_type(datetime, str, lambda value: datetime.fromisoformat(str(value)))
@@ -44,9 +46,11 @@ class Policy:
         tensors: names of tensors that may leave.
         max_upload_bytes: of a message that leaves.
         max_run_bytes: of all messages of a run that leave.
-        max_rounds: of a run; a round that the server asks for again counts again.
-        min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
-            standard deviation of at least so many times the longest update; None trusts the server with updates.
+        max_rounds: Rounds of a run; a repeated round counts again. The site also answers at most
+            ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
+        min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves. The
+            noise has a standard deviation of at least this multiple of the longest update. Counts and metrics carry no
+            noise. None trusts the server with updates.
         not_before: train from then on, such as ``2026-12-01T08:00+01:00``; in local time if no zone is given.
         not_after: train until then.
         signers: files of public keys, one of which must have signed the run's description; below the site's home.
@@ -72,8 +76,8 @@ class Policy:
 
     @property
     def looks_at_uploads(self) -> bool:
-        """Whether a decision depends on what the method sends, for which it has to be made."""
-        rules = (self.phases, self.tensors, self.max_upload_bytes, self.max_run_bytes)
+        """Whether a decision depends on the method's uploads, so that the site must make the method first."""
+        rules = (self.phases, self.tensors, self.max_upload_bytes, self.max_run_bytes, self.min_noise_multiplier)
         return self.approve == "ask" or any(rule is not None for rule in rules)
 
 
@@ -85,11 +89,13 @@ class Proposal:
         run: the run's id.
         told: the run's description, the fields of ``wire.DESCRIPTION``.
         updates: how many of a phase would have left with the next one; 0 before the first.
+        evaluations: Number of the run's evaluations, including the requested one; 0 for other requests.
     """
 
     run: str
     told: Mapping[str, Any]
     updates: int = 0
+    evaluations: int = 0
 
     @property
     def content(self) -> bytes:
@@ -125,11 +131,13 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
     Returns:
         The kind of the reply, ``refused`` or ``waiting``, and why; both are empty where the site takes part.
     """
+    most_evaluations = None if policy.max_rounds is None else policy.max_rounds + ADDITIONAL_EVALUATIONS
     problems = [
         _unlisted("method", [run.method], policy.methods),
         _unlisted("add-ons", run.add_ons, policy.add_ons),
         _unlisted("CLIP with the fingerprint", [run.told["fingerprint"]], policy.clips),
         _above("rounds", max(run.told["rounds"], run.updates), policy.max_rounds),
+        _above("evaluations in a run", run.evaluations, most_evaluations),
         _noise_problem(policy, run),
         _time_problem(policy),
         _signature_problem(policy, run),
@@ -140,6 +148,8 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
         count = max(map(_bytes, sent.values()), default=0)
         total = run.told["rounds"] * sum(map(_bytes, sent.values()))
         problems += [_unlisted("phases", sent, policy.phases), leaving_problem(policy, names, count, total)]
+        if policy.min_noise_multiplier is not None and (clear := without_noise(names)):
+            problems.append(f"does not allow the tensor {clear[0]!r}, which would leave without noise")
         if not any(problems) and policy.approve == "ask":
             return _approval(home, run, sent)
     reason = _joined(problems)
@@ -151,6 +161,14 @@ def leaving_problem(policy: Policy, names: Iterable[str], count: int, total: int
     of_run = _above("bytes in a run", total, policy.max_run_bytes)
     of_message = _above("bytes in a message", count, policy.max_upload_bytes)
     return _joined([_unlisted("tensors", names, policy.tensors), of_message, of_run])
+
+
+def without_noise(names: Iterable[str]) -> list[str]:
+    """Find the tensors that leave without noise: those of add-ons. Noise is added to the method's upload only."""
+    # Imported here: the process that passes messages on imports no PyTorch.
+    from fedvlp.core.state import ADD_ON
+
+    return [name for name in names if name.startswith(f"{ADD_ON}/")]
 
 
 def departure(told: Mapping[str, Any], order: Mapping[str, Any]) -> str:
@@ -297,14 +315,14 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
         source = "its own randomness" if noise["seed"] is None else "a seed of the server, which can subtract it"
         of_noise = f"{noise['noise_multiplier']:g} x clip_norm {noise['clip_norm']:g}, from {source}"
     return [
-        f"run {run.run}, digest {run.digest}",
+        f"run {run.run!r}, digest {run.digest}",
         f"  method: {run.method}, with add-ons {', '.join(run.add_ons) or 'none'}",
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {told['fingerprint']}",
         f"  what leaves in each of {told['rounds']} rounds:",
         *sent,
         "    numbers of images and of right answers, and means such as the loss",
         f"  in all: {told['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
-        f"  to whom: the server, which makes one model of what {', '.join(told['sites'])} send",
+        f"  to whom: the server, which makes one model of what {', '.join(map(repr, told['sites']))} send",
         f"  noise that this site adds: {of_noise}",
         f"  signature: {'one' if told['signature'] else 'none'}",
         f"  all options: {APPROVALS}/{run.digest}.json",

@@ -54,7 +54,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
     try:
         command = read_app(config)
         signature = config.with_name(SIGNATURE)
-        signed = signature.read_text(encoding="utf-8") if signature.is_file() else ""
+        signed = signature.read_text(encoding="utf-8").strip() if signature.is_file() else ""
         _serve(command, {**describe_for_sites(command), "signature": signed}, transport, run_dir, ckpt_path)
     except UserError as error:
         sys.stderr.write(f"fedvlp: error: {error}\n")

@@ -29,6 +29,8 @@ MAX_STRING = 2000  # characters
 MAX_ENTRIES = 100  # of one object of numbers; a method logs a few
 MAX_NUMBER = 2**63 - 1
 MAX_NAME = 255  # bytes of a file's name, on most disks; characters of a number's
+NOISE_RANGE = (1e-9, 1e9)
+"""Of ``clip_norm``, and of ``noise_multiplier`` unless that is 0, so that no product or square is 0 or infinite."""
 LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 
 
@@ -74,6 +76,11 @@ def _is_string(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_STRING
 
 
+def _is_line(value: Any) -> bool:
+    # Names and reasons are shown on the other side's screen, where a line break would let the sender add lines.
+    return _is_string(value) and value.isprintable()
+
+
 def _are_distinct_strings(value: Any) -> bool:
     if not isinstance(value, list) or len(value) > MAX_LENGTH:
         return False
@@ -93,15 +100,19 @@ def _is_noise(value: Any) -> bool:
         return True
     if not isinstance(value, dict) or value.keys() != {"clip_norm", "noise_multiplier", "seed"}:
         return False
-    are_numbers = _is_factor(value["clip_norm"]) and _is_factor(value["noise_multiplier"])
-    return are_numbers and value["clip_norm"] > 0 and (value["seed"] is None or _is_count(value["seed"]))
+    if not _is_number(value["clip_norm"]) or not _is_number(value["noise_multiplier"]):
+        return False
+    least, most = NOISE_RANGE
+    sizes = [value["clip_norm"], value["noise_multiplier"] or least]
+    return all(least <= size <= most for size in sizes) and (value["seed"] is None or _is_count(value["seed"]))
 
 
 def _object_of(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def accepts(value: Any) -> bool:
-        if not isinstance(value, dict) or len(value) > MAX_ENTRIES or any(len(name) > MAX_NAME for name in value):
+        if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
             return False
-        return all(map(is_value, value.values()))
+        has_short_names = all(len(name) <= MAX_NAME and name.isprintable() for name in value)
+        return has_short_names and all(map(is_value, value.values()))
 
     return accepts
 
@@ -110,15 +121,23 @@ COUNT = Field("an integer of at least 0", _is_count)
 FACTOR = Field("a number of at least 0", _is_factor)
 SHARE = Field("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
 FLAG = Field("true or false", lambda value: isinstance(value, bool))
-STRING = Field(f"a string of up to {MAX_STRING} characters", _is_string)
+STRING = Field(f"a string of up to {MAX_STRING} printable characters", _is_line)
 FILE = Field("the plain name of a file, or an empty string", lambda value: value == "" or is_plain_name(value))
 STRINGS = Field(f"a list of up to {MAX_LENGTH:,} distinct strings", _are_distinct_strings)
+NAMES = Field(
+    f"a list of up to {MAX_LENGTH:,} distinct strings of printable characters",
+    lambda value: _are_distinct_strings(value) and all(map(_is_line, value)),
+)
 OBJECT = Field("an object within the bounds of a config", _is_config)
 COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
 NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers, with short names", _object_of(_is_number))
-VERSIONS = Field("an object of strings", _object_of(_is_string))
+VERSIONS = Field("an object of strings", _object_of(_is_line))
 WEIGHTING = Field("null, or examples or uniform for a secure sum", lambda value: value in (None, "examples", "uniform"))
-NOISE = Field("null, or clip_norm, noise_multiplier and seed of a client's noise", _is_noise)
+NOISE = Field(
+    f"null, or a client's noise: clip_norm from {NOISE_RANGE[0]:g} to {NOISE_RANGE[1]:g}, noise_multiplier in the same "
+    "range or 0, and seed",
+    _is_noise,
+)
 
 CLIENT = {"client": COUNT, "domain": COUNT}
 FILES = {"personal": FILE, "optimizer": FILE}
@@ -131,7 +150,7 @@ DESCRIPTION: Mapping[str, Field] = {
     "fingerprint": STRING,
     "rounds": COUNT,
     "noise": NOISE,
-    "sites": STRINGS,
+    "sites": NAMES,
     "signature": STRING,
 }
 """What a run is, by which a site decides whether to take part; ``noise`` is what each client adds to what it sends."""

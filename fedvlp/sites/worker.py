@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
-from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem
+from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem, without_noise
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from fedvlp.sites.wire import DESCRIPTION, Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
@@ -115,19 +116,28 @@ class Site:
             return Message("left")
         if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
             return Message("unprepared")
+        if request.kind == "evaluate" and self.worker.sums is not None and self.worker.sums.under_way is not None:
+            # An evaluation ends the sum: the site forgets the run, and the server prepares it again.
+            self.worker = None
+            return Message("unprepared")
+        problem = departure(self.worker.told, values) if request.kind == "train" else ""
+        if problem := problem or self._decision(request, self.worker.told)[1]:
+            raise SiteProblem(problem)
         if request.kind == "evaluate":
             return self.worker.evaluate(request)
         if request.kind == "sum":
             reply: Message = self.worker.sums.answer(request)
             return reply
-        updates = self.ledger.updates[values["run"], values["phase"]] + 1
-        if problem := departure(self.worker.told, values) or self._decision(request, self.worker.told, updates)[1]:
-            raise SiteProblem(problem)
         return self.worker.train(request)
 
-    def _decision(self, request: Message, told: Mapping[str, Any], updates: int = 0) -> tuple[str, str]:
-        """Whether the site's policy allows a run, as :func:`decide` says it."""
-        run = Proposal(request.values["run"], told, updates)
+    def _decision(self, request: Message, told: Mapping[str, Any]) -> tuple[str, str]:
+        """Decide by the site's policy whether to answer a request of a run, as :func:`decide` returns it."""
+        run = Proposal(request.values["run"], told)
+        # Counted from the ledger, so that neither a restart nor a repeated request starts from zero.
+        if request.kind == "train":
+            run = replace(run, updates=self.ledger.updates[run.run, request.values["phase"]] + 1)
+        if request.kind == "evaluate":
+            run = replace(run, evaluations=self.ledger.evaluations[run.run] + 1)
 
         def uploads() -> Uploads:
             if run.digest not in self.uploads:
@@ -265,11 +275,18 @@ class SiteWorker:
         if self.sums is not None:
             self.sums.check(request)
         task = self._task(request)
+        uploaded = select(self.module.communicable_state(), task.phase.upload)
+        # Noise is added to what training changed, so the value before training is needed.
+        if values["noise"] is not None and (lacking := sorted(uploaded.keys() - request.tensors.keys())):
+            raise SiteProblem(f"can't add the run's noise to {lacking[0]!r}: its value before training was not sent")
         # No second try here: whether a client that failed trains again is the server's policy.
         (result,) = train_clients([self.client], task, self.workspace)
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
             raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")
+        # Whatever the policy says: the ledger's epsilon holds only if every tensor carries the noise.
+        if values["noise"] is not None and (clear := without_noise(result.update.state)):
+            raise SiteProblem(f"can't add the run's noise to {clear[0]!r}, which an add-on sends")
         self._remove_old_files()
         reply = {
             "round": task.round,
@@ -293,9 +310,11 @@ class SiteWorker:
         # The baseline is untrained, so it has no personal tensors.
         if request.values["baseline"]:
             module = self.baseline
-        elif module.personal:
-            personal = self._states("personal", request.values["personal"])
-            state |= personal.get(self.client.id, self.workspace.initial_personal)
+        else:
+            state |= self._cleared(state)
+            if module.personal:
+                personal = self._states("personal", request.values["personal"])
+                state |= personal.get(self.client.id, self.workspace.initial_personal)
         module.eval()
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
@@ -304,6 +323,16 @@ class SiteWorker:
             correct[split.name] = int((predictions.predicted == predictions.labels).sum())
             count[split.name] = len(predictions.labels)
         return Message("evaluated", {"correct": correct, "count": count})
+
+    def _cleared(self, state: State) -> State:
+        """Make zeros for the tensors that the site uploads but a state lacks.
+
+        The module still holds what the site trained last, which leaves only with noise or in a sum, so a server that
+        sends fewer tensors must not measure it. The deployed method does not depend on tensors that the state lacks.
+        """
+        uploaded = [name for setup in self.setups for name in setup.phase.upload]
+        tensors = select(self.module.communicable_state(), uploaded)
+        return {name: torch.zeros_like(value) for name, value in tensors.items() if name not in state}
 
     @cached_property
     def baseline(self) -> FederatedModule:

@@ -46,6 +46,15 @@ def escape_control_chars(text: str) -> str:
     )
 
 
+def in_one_line(text: str) -> str:
+    r"""Escape what a terminal would act on, line breaks included, so that a text from elsewhere can't add lines.
+
+    >>> in_one_line("study\nsignature: one")
+    'study\\nsignature: one'
+    """
+    return escape_control_chars(text).replace("\n", "\\n")
+
+
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
     """Raises a UserError unchanged, in place of the ValueError that a parser wraps around it."""

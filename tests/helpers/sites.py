@@ -103,6 +103,21 @@ class InProcess:
                 yield name, error
 
 
+class Recorded(InProcess):
+    """Keeps all that crosses."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.requests = []
+        self.replies = []
+
+    def exchange(self, requests, timeout):
+        self.requests += requests.values()
+        for name, reply in super().exchange(requests, timeout):
+            self.replies.append(reply)
+            yield name, reply
+
+
 def in_process(homes: dict[str, Path]) -> InProcess:
     """Returns a transport to freshly started sites."""
     return InProcess({place: Site(home).handle for place, home in homes.items()})

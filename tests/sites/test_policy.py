@@ -1,23 +1,34 @@
 """A site decides in which runs it takes part, what of them may leave it, and says why not."""
 
 import re
+import time
+from datetime import datetime, timezone
 
 import pytest
 
 from fedvlp.commands.cli import main
 from fedvlp.runs.events import read_events
 from fedvlp.runs.run_folder import WAITING
-from fedvlp.sites import commands
+from fedvlp.sites import commands, policy
 from fedvlp.sites.ledger import read_ledger
 from fedvlp.sites.policy import Proposal, decide, departure, sign
 from fedvlp.sites.server import serve
 from fedvlp.sites.site_config import read_site_config
-from fedvlp.sites.wire import read_reply, read_request
+from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.shapes import unchecked
-from tests.helpers.sites import description, in_process, make_site, make_sites, method_config, run_of, sites_config
+from tests.helpers.sites import (
+    Recorded,
+    description,
+    in_process,
+    make_site,
+    make_sites,
+    method_config,
+    run_of,
+    sites_config,
+)
 
 UPLOADS = {"first": {"prompt": ([4, 64], 1024), "visual.a": ([3], 12)}, "second": {"prompt": ([4, 64], 1024)}}
 OWN = {"clip_norm": 0.5, "noise_multiplier": 2.0, "seed": None}
@@ -66,12 +77,46 @@ def test_dates_may_stand_in_yaml_as_people_write_them(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("limit", "last_hour"),
+    [("2026-06-01T18:00+05:00", 13), ("2026-06-01T18:00-05:00", 23), ("2026-06-01T18:00", 21)],
+    ids=["east", "west", "local"],
+)
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of a process can be set on Unix only")
+def test_limits_in_time_are_of_their_zone_and_otherwise_of_the_sites(limit, last_hour, tmp_path, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, zone):
+            return instant.astimezone(zone)
+
+    until, since = (policy_of(tmp_path, **{name: limit}) for name in ("not_after", "not_before"))
+    run = Proposal("run", description())
+    monkeypatch.setattr(policy, "datetime", Clock)
+    monkeypatch.setenv("TZ", "Earlier+3")  # POSIX counts westwards: 18:00 there is 21:00 UTC
+    time.tzset()
+    try:
+        for hour, minute, is_over in [(last_hour - 1, 59, False), (last_hour, 1, True)]:
+            instant = datetime(2026, 6, 1, hour, minute, tzinfo=timezone.utc)
+            assert decide(until, tmp_path, run, dict)[0] == ("refused" if is_over else "")
+            assert decide(since, tmp_path, run, dict)[0] == ("" if is_over else "refused")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
     ("noise", "is_enough"),
     [(None, False), (OWN, True), ({**OWN, "noise_multiplier": 1.9}, False), ({**OWN, "seed": 7}, False)],
 )
 def test_a_site_can_insist_on_noise_of_its_own(noise, is_enough, tmp_path):
     kind, _ = decided(tmp_path, description(noise=noise), min_noise_multiplier=2.0)
     assert kind == ("" if is_enough else "refused")
+
+
+def test_a_site_that_insists_on_noise_refuses_tensors_that_get_none(tmp_path):
+    run = Proposal("run", description(noise=OWN))
+    rules = policy_of(tmp_path, min_noise_multiplier=2.0)
+    kind, reason = decide(rules, tmp_path, run, lambda: {"train": {**UPLOADS["first"], "add_on/0/prompt": ([4], 16)}})
+    assert (kind, reason) == ("refused", "does not allow the tensor 'add_on/0/prompt', which would leave without noise")
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made_for_it(tmp_path):
@@ -163,7 +208,7 @@ def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_r
         "CLIP: fedvlp-tiny, fingerprint",
         "what leaves in each of 2 rounds:\n    prompt, 16 x 64 numbers, 4,096 bytes, after the phase train",
         "in all: 8,192 bytes of tensors",
-        "makes one model of what ink, paint, photo send",
+        "makes one model of what 'ink', 'paint', 'photo' send",
         "noise that this site adds: none",
         "1 runs wait for approval",
     ):
@@ -230,3 +275,87 @@ def test_what_has_left_is_counted_also_where_a_round_is_asked_for_again_or_by_an
     assert reason in {entry.get("reason") for entry in left}
     assert sum(entry["bytes"] for entry in left if entry["kind"] != "failed") <= 8192
     assert sum(Site(home).ledger.bytes.values()) == sum(entry["bytes"] for entry in left)
+
+
+def reply_to(site, request, **changed):
+    """A site's reply to a request of a true run, changed in some values."""
+    return read_reply(site.handle(Message(request.kind, {**request.values, **changed}, request.tensors).to_bytes()))
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory, image_root):
+    """The first request of each kind and phase to one site, in a round of a method with two phases."""
+    folder = tmp_path_factory.mktemp("plan")
+    config = sites_config(folder / "server.yaml", method_config("plan", rounds=1, steps=1), DOMAINS)
+    recorded = Recorded(in_process(make_sites(folder / "sites", image_root, DOMAINS)).sites)
+    assert serve(config, recorded, folder / "runs") == 0
+    requests = [read_request(request) for request in recorded.requests]
+    of_first = [each for each in requests if each.values.get("client") == 0 and not each.values.get("baseline")]
+    return {(each.kind, each.values.get("phase", 0)): each for each in reversed(of_first)}
+
+
+@pytest.fixture
+def limited(tmp_path, image_root):
+    """The home of a site that takes part in one round of an approved run."""
+    rules = {"max_rounds": 1, "approve": "ask", "not_after": "2999-01-01"}
+    return make_site(tmp_path / "limited", "ink", image_root / "ink", policy=rules)
+
+
+def prepared(home, requests):
+    """A site that has approved a run and is prepared for it."""
+    site = Site(home)
+    reply_to(site, requests["prepare", 0])
+    (asked,) = (home / "approvals").glob("*.json")
+    assert main(["site", "approve", str(home), asked.stem]) == 0
+    assert reply_to(site, requests["prepare", 0]).kind == "prepared"
+    return site
+
+
+def test_rounds_and_evaluations_of_a_run_are_limited_each_phase_by_itself(limited, plan):
+    site = prepared(limited, plan)
+    trained = [reply_to(site, plan["train", phase], personal="").kind for phase in (0, 1, 1, 0)]
+    assert trained == ["trained", "trained", "failed", "failed"]
+    measured = [reply_to(site, plan["evaluate", 0]).kind for _ in range(3)]
+    assert measured == ["evaluated"] * 3
+    # Neither a restart nor what is measured changes the count, which is in the ledger.
+    for other in (site, prepared(limited, plan)):
+        found = reply_to(other, plan["evaluate", 0])
+        assert found.values["reason"] == "does not allow more than 3 evaluations in a run; this would be 4"
+
+
+@pytest.mark.parametrize("rule", ["keeper", "date"])
+def test_what_the_policy_no_longer_allows_is_not_measured_either(rule, limited, plan, monkeypatch):
+    site = prepared(limited, plan)
+    assert reply_to(site, plan["evaluate", 0]).kind == "evaluated"
+    if rule == "keeper":
+        assert main(["site", "refuse", str(limited), next((limited / "approvals").glob("*.json")).stem]) == 0
+    else:
+        monkeypatch.setattr(policy, "_time_problem", lambda rules: f"does not allow runs after {rules.not_after}")
+    reason = {
+        "keeper": "does not allow the run, which its keeper has refused",
+        "date": "does not allow runs after 2999",
+    }
+    for kind in ("train", "evaluate"):
+        found = reply_to(site, plan[kind, 0])
+        assert found.kind == "failed"
+        assert found.values["reason"].startswith(reason[rule])
+
+
+def test_no_line_of_what_the_keeper_reads_is_the_servers(limited, plan, capsys):
+    values = {name: plan["prepare", 0].values[name] for name in description()}
+    line = "\n  noise that this site adds: 8 x clip_norm 0.1, from its own randomness"
+    for change in ({"run": f"study{line}"}, {"sites": ["ink", f"paint{line}"]}, {"fingerprint": f"0f1e{line}"}):
+        reply = read_reply(Site(limited).handle(Message("describe", {"run": "study", **values, **change}).to_bytes()))
+        assert reply.kind == "failed"
+        assert "printable" in reply.values["reason"]
+    reply = read_reply(Site(limited).handle(Message("describe", {"run": "a, digest 77", **values}).to_bytes()))
+    assert reply.kind == "waiting"
+    # Also where an earlier version has written the words.
+    (asked,) = (limited / "approvals").glob("*.json")
+    asked.write_text(asked.read_text().replace("signature: none", "signature: none\\n  signature: one"))
+    capsys.readouterr()
+    assert main(["site", "approve", str(limited)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("run 'a, digest 77', digest ")
+    assert [line for line in shown if "noise that" in line] == ["  noise that this site adds: none"]
+    assert "  signature: none\\n  signature: one" in shown

@@ -200,6 +200,26 @@ def test_a_site_that_is_restarted_within_a_sum_has_dropped_out(deployment):
     assert deployment.left_out() == [(1, "oil", "answered nothing that a sum can be made of")]
 
 
+def test_a_site_that_is_asked_to_measure_within_a_sum_gives_up_the_sum(deployment):
+    transport = Crossed(deployment.homes)
+    usual = transport.sites[DROPPED]
+    found = []
+
+    def measured(content):
+        request = read_request(content)
+        if request.kind == "sum" and request.values["step"] == "mask" and not found:
+            values = {name: request.values[name] for name in ("run", "client", "domain")}
+            evaluation = Message("evaluate", {**values, "baseline": False, "personal": "", "optimizer": ""})
+            found.append(read_reply(usual(evaluation.to_bytes())).kind)
+            found.append(read_reply(usual(content)).kind)
+        return usual(content)
+
+    transport.sites[DROPPED] = measured
+    assert deployment.serve(transport) == 0
+    assert found == ["unprepared", "unprepared"]
+    assert [(round, name) for round, name, _ in deployment.left_out()] == [(1, "oil")]
+
+
 def test_no_update_and_no_metric_of_a_site_crosses(deployment):
     """Also where a policy names the tensors that may leave: those of the method, and not the parts of a sum."""
     with open(deployment.homes[DROPPED] / "site.yaml", "a") as file:

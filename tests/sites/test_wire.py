@@ -27,6 +27,9 @@ TENSORS = {
     "scalar": torch.tensor([5]),
 }
 
+NOISE = {"clip_norm": 0.1, "noise_multiplier": 2.0, "seed": None}
+OUT_OF_RANGE = [1e308, 1e-200, 1e10, -1.0, float("inf"), float("nan"), True]
+
 
 def message():
     return Message("trained", TRAINED, TENSORS).to_bytes()
@@ -114,11 +117,37 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(f
         ("data", {"classes": [str(number) for number in range(100_000)]}),
         ("data", {"split_seed": 10**400}),
         ("run", "x" * 3000),
+        ("run", "run\n  signature: one"),
+        ("fingerprint", "0f1e\x1b[2K"),
+        ("sites", ["ink", "paint\u2028photo"]),
+        *(("noise", {**NOISE, size: value}) for size in ("clip_norm", "noise_multiplier") for value in OUT_OF_RANGE),
+        ("noise", {**NOISE, "clip_norm": 0}),
+        ("noise", {**NOISE, "noise_multiplier": "1"}),
     ],
 )
-def test_a_request_is_no_larger_than_any_federation_needs(field, value):
+def test_a_request_is_no_larger_than_any_federation_needs_and_in_one_line(field, value):
     with pytest.raises(WireError, match=f"as {field}, which should be"):
         read_request(Message("describe", {"run": "run", **description(), field: value}).to_bytes())
+
+
+@pytest.mark.parametrize("size", [0, 1e-9, 1, 1e9])
+def test_noise_of_any_useful_size_is_accepted(size):
+    values = {"run": "run", **description(noise={**NOISE, "noise_multiplier": size})}
+    assert read_request(Message("describe", values).to_bytes()).values == values
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "field"),
+    [
+        ("refused", {"name": "ink", "reason": "has no image\nround 9: all is well"}, "reason"),
+        ("refused", {"name": "ink\r", "reason": ""}, "name"),
+        ("waiting", {"name": "ink", "reason": "\x1b[1A"}, "reason"),
+        ("evaluated", {"correct": {"validation/ink\n": 1}, "count": {}}, "correct"),
+    ],
+)
+def test_a_site_can_not_add_lines_to_what_the_server_shows(kind, values, field):
+    with pytest.raises(WireError, match=f"as {field}, which should be"):
+        read_reply(Message(kind, values).to_bytes())
 
 
 def test_a_missing_and_an_unknown_field_are_refused():

@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from fedvlp.core.state import select
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import InProcess, description, in_process, make_site, make_sites, method_config, sites_config
+from tests.helpers.sites import Recorded, description, in_process, make_site, make_sites, method_config, sites_config
 
 
 def asked(site, kind, **values):
@@ -22,21 +23,6 @@ def reason(site, kind, **values):
 
 def promptfl(clip):
     return {"class_path": "PromptFL", "init_args": {"class_names": CLASSES, "clip": clip}}
-
-
-class Recorded(InProcess):
-    """Keeps all that crosses."""
-
-    def __init__(self, sites):
-        super().__init__(sites)
-        self.requests = []
-        self.replies = []
-
-    def exchange(self, requests, timeout):
-        self.requests += requests.values()
-        for name, reply in super().exchange(requests, timeout):
-            self.replies.append(reply)
-            yield name, reply
 
 
 @pytest.fixture
@@ -206,6 +192,34 @@ class TestPrepared:
         noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
         found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
         assert found.values["reason"] == "was told of other noise than it is asked to add"
+
+    def test_a_server_that_sends_no_tensors_does_not_measure_what_the_site_trained(self, site, request_of):
+        site.handle(request_of("prepare"))
+        assert read_reply(site.handle(request_of("train", 1, personal=""))).kind == "trained"
+        values = {**read_request(request_of("evaluate")).values, "baseline": False}
+        assert read_reply(site.handle(Message("evaluate", values).to_bytes())).kind == "evaluated"
+        trained = select(site.worker.module.state_dict(), ["pool.aggregators"])
+        assert trained
+        assert not any(value.any() for value in trained.values())
+
+    def test_a_tensor_that_the_server_did_not_send_gets_no_noise_and_does_not_leave(self, site, request_of):
+        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
+        site.handle(request_of("prepare", noise=noise))
+        reply = read_reply(site.handle(request_of("train", noise=noise)))
+        assert reply.values["reason"].startswith("can't add the run's noise to 'pool.clients.text'")
+
+    def test_no_tensor_of_an_add_on_leaves_where_noise_is_to_be_in_all(self, tmp_path, site, image_root):
+        config = method_config("promptfl", rounds=1, add_ons={"class_path": "Scaffold"})
+        server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
+        recorded = Recorded(in_process(make_sites(tmp_path / "sites", image_root, DOMAINS)).sites)
+        assert serve(server, recorded, tmp_path / "runs") == 0
+        noise = {"clip_norm": 1e-3, "noise_multiplier": 5.0, "seed": None}
+        for request in map(read_request, recorded.requests):
+            if request.kind in ("prepare", "train") and request.values["client"] == 0:
+                again = Message(request.kind, {**request.values, "noise": noise}, request.tensors)
+                reply = read_reply(site.handle(again.to_bytes()))
+        assert reply.values["reason"] == "can't add the run's noise to 'add_on/0/prompt', which an add-on sends"
+        assert not reply.tensors
 
 
 def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):

@@ -67,7 +67,8 @@ def clip_to_norm(update: State, max_norm: float) -> State:
     """An update in float64 that is no longer than the norm, in its own direction."""
     # Over all tensors together: a limit for each would let longer updates through.
     norm = norm_of(update)
-    return {name: move * (max_norm / norm) for name, move in update.items()} if norm > max_norm else update
+    # An update with NaN has no norm. All of it becomes NaN, so that no part leaves unclipped.
+    return update if norm <= max_norm else {name: move * (max_norm / norm) for name, move in update.items()}
 
 
 def update_of(state: State, before: State) -> State:

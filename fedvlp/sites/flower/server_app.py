@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedvlp.sites.flower.client_app import packed, unpacked
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import SiteError
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UserError, in_one_line
 
 
 def make_server_app(config: Path) -> ServerApp:
@@ -80,7 +80,7 @@ class GridTransport:
 def _content(reply: Message) -> bytes | SiteError:
     """What a node has replied, or why it did not."""
     if reply.has_error():
-        return SiteError(f"did not answer: {reply.error.reason or 'Flower gives no reason'}")
+        return SiteError(f"did not answer: {in_one_line(reply.error.reason or 'Flower gives no reason')}")
     try:
         return unpacked(reply.content)
     except UserError as error:

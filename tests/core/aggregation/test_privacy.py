@@ -285,6 +285,12 @@ def test_noise_differs_between_clients_and_repeats_only_with_a_seed():
     assert not np.isclose(one, again).any()
 
 
+def test_an_update_without_a_norm_is_not_sent_in_its_full_length():
+    poisoned = {**LONG, "other": START["other"].index_fill(0, torch.tensor([3]), math.nan)}
+    found = noised_upload(ClientNoise(1e-6, 0.5, seed=None), poisoned, START, 29)
+    assert np.isnan(flat(found)).all()
+
+
 def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():
     rule = DPFedAvg(0.75, 0.5, noise_at="client", expected_clients=5, seed=3)
     found = rule.combine([LONG, SHORT], [9, 1], START)
