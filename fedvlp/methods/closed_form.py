@@ -87,6 +87,8 @@ class ClosedForm(PromptLearner):
     def computed(self, shared: State) -> State:
         """Compute the classifier's tensors from the server's."""
         moments = {name: shared[f"moments.{name}"].double() for name, _ in self.moments.named_buffers()}
+        # Noise for differential privacy can carry it out of its range (0, 1].
+        moments["clients"] = moments["clients"].clamp(1e-9, 1)
         return {name: value.float() for name, value in self.classifier(moments).items()}
 
     def start_client(self, context: RoundContext) -> None:
@@ -133,4 +135,6 @@ class ClosedForm(PromptLearner):
         """Compute the mean feature of each class; a class without images has its text feature instead."""
         shares = moments["shares"][:, None]
         texts = self.text_features.double().cpu()
-        return torch.where(shares > 0, moments["class_sums"] / shares.clamp_min(1e-30), texts)
+        means = torch.where(shares > 0, moments["class_sums"] / shares.clamp_min(1e-30), texts)
+        # Means of unit vectors are at most 1 long, unless the shares have noise.
+        return means / means.norm(dim=-1, keepdim=True).clamp_min(1)

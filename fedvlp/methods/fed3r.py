@@ -31,7 +31,7 @@ class Fed3R(ClosedForm):
 
     Args:
         num_clients: Number of clients K.
-        ridge: Weight lambda of the squared norm of the solution, above 0; the paper has 0.01.
+        ridge: Weight lambda of the squared norm of the solution, above 0; FedCOF's released code has 0.01.
         text_weight: Weight alpha of zero-shot CLIP's classifier, at least 0.
     """
 

@@ -13,8 +13,10 @@ S_c is unbiased if the images of a class are divided at random among clients. It
 server has to see each client's class means.
 
 Departures:
-    * Classes of one client: the paper draws from a Gaussian around its mean; the released code takes S_c = 0 in its
-      one-shot script, and so does fedvlp.
+    * Classes of one client: the released code draws around the client's mean in its fine-tuning script, and takes
+      S_c = 0 in its one-shot script; fedvlp takes 0.
+    * Shrinkage: the released code has gamma 1 or 0.1, for features that are not normalised; fedvlp has 0.01 for unit
+      features, from source validation.
     * Text: the paper has none; fedvlp adds zero-shot CLIP's classifier with weight alpha, 0 in the paper.
 """
 

@@ -12,8 +12,9 @@ N images; alpha -> ``text_weight``; s logit scale.
                                                                 :meth:`FedGDA.classifier`
 
 Departures:
-    * Scale: Wang et al. divide the Gaussian part by N / d and weight it by a number found on target validation for each
-      data set; fedvlp leaves it as it is and weights the text part, with a default from source validation.
+    * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d, and weight them by a number chosen on
+      each data set's validation images; fedvlp does not scale them, and weights the text part with a fixed number
+      chosen on source validation.
     * Prior: all classes are equally likely, as in Wang et al.
 """
 
