@@ -15,7 +15,7 @@ server has to see each client's class means.
 Departures:
     * Classes of one client: the released code draws around the client's mean in its fine-tuning script, and takes
       S_c = 0 in its one-shot script; fedvlp takes 0.
-    * Shrinkage: the released code has gamma 1 or 0.1, for features that are not normalised; fedvlp has 0.01 for unit
+    * Shrinkage: the released code has gamma 1 or 0.1, for features that are not normalised; fedvlp has 0.003 for unit
       features, from source validation.
     * Text: the paper has none; fedvlp adds zero-shot CLIP's classifier with weight alpha, 0 in the paper.
 """
@@ -50,7 +50,7 @@ class FedCOF(ClosedForm):
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         *,
-        shrinkage: PositiveFloat = 0.01,
+        shrinkage: PositiveFloat = 0.003,
         text_weight: NonNegativeFloat = 0.25,
     ) -> None:
         super().__init__(class_names, clip, text_weight, gram=False)
