@@ -110,6 +110,6 @@ def test_base_to_new_is_refused_before_the_run(kind, clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
     clients = {"num_clients": 3} if kind in (Fed3R, FedGDA) else {}
     federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path))
-    with pytest.raises(UserError, match="^[^\\n]* learns for its own classes alone[^\\n]*$"):
+    with pytest.raises(UserError, match=r"^[^\n]* learns for its own classes alone[^\n]*$"):
         federation.fit(kind(data.class_names, clip=clip, **clients), data)
     assert not list(tmp_path.iterdir())
