@@ -56,6 +56,7 @@ class LinearProbe(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.start = start
+        self.image_statistics = ("weight",) if start == "class_means" else ()
         self.text_features = zero_shot_text_features(self.clip, class_names).cpu()
         first = torch.zeros_like(self.text_features) if start == "zeros" else self.text_features.clone()
         self.weight = nn.Parameter(first)  # [C, d]
