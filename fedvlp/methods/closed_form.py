@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,7 +60,7 @@ class ClosedForm(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
         self.register_buffer("weight", texts.clone())  # [C, d]
         classes, width = texts.shape
-        self.moments = nn.Module()
+        self.moments: Any = nn.Module()  # of buffers, which have no static types
         self.moments.register_buffer("clients", torch.zeros(1))
         self.moments.register_buffer("shares", torch.zeros(classes))
         self.moments.register_buffer("class_sums", torch.zeros(classes, width))
@@ -116,7 +117,7 @@ class ClosedForm(PromptLearner):
 
     def upload_state(self) -> State:
         """Return the sums divided by the number of images."""
-        images = self.moments.shares.sum().clamp_min(1)
+        images: Tensor = self.moments.shares.sum().clamp_min(1)
         return {name: value / images for name, value in super().upload_state().items()}
 
     def on_train_epoch_end(self) -> None:
@@ -137,4 +138,5 @@ class ClosedForm(PromptLearner):
         texts = self.text_features.double().cpu()
         means = torch.where(shares > 0, moments["class_sums"] / shares.clamp_min(1e-30), texts)
         # Means of unit vectors are at most 1 long, unless the shares have noise.
-        return means / means.norm(dim=-1, keepdim=True).clamp_min(1)
+        lengths: Tensor = means.norm(dim=-1, keepdim=True)
+        return means / lengths.clamp_min(1)

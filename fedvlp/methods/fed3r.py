@@ -65,4 +65,5 @@ def ridge_solution(
     >>> ridge_solution(torch.tensor([[3.0]]), torch.tensor([[2.0], [6.0]]), 1.0).tolist()
     [[0.5], [1.5]]
     """
-    return torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), class_sums.T).T
+    solution: Tensor = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), class_sums.T)
+    return solution.T

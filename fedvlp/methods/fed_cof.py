@@ -88,11 +88,12 @@ class MeansOfClients(Strategy):
         """Compute the classifier from all uploads; no uploads change nothing."""
         if not updates:
             return server
-        sizes = torch.tensor([update.num_examples for update in updates], dtype=torch.float64)
+        examples = [update.num_examples for update in updates]
+        sizes = torch.tensor(examples, dtype=torch.float64)
         counts = sizes[:, None] * torch.stack([update.state["moments.shares"].double() for update in updates])
         sums = sizes[:, None, None] * torch.stack([update.state["moments.class_sums"].double() for update in updates])
         classifier = {name: value.float() for name, value in self.method.from_clients(counts, sums).items()}
-        return server.updated(weighted_mean([update.state for update in updates], sizes.tolist()) | classifier)
+        return server.updated(weighted_mean([update.state for update in updates], examples) | classifier)
 
 
 def estimated_gram(

@@ -67,10 +67,8 @@ class FedGDA(ClosedForm):
         """Compute the linear discriminants plus the weighted text features."""
         means = self.class_means(moments)
         width = means.shape[1]
-        share = self.shrinkage
-        if share is None:
-            images = (self.num_clients / moments["clients"]).item()
-            share = width / (images - 1 + width)
+        images = self.num_clients / moments["clients"]
+        share = width / (images - 1 + width) if self.shrinkage is None else self.shrinkage
         within = self.covariance(moments)
         shrunk = (1 - share) * within + share * within.trace() / width * torch.eye(width, dtype=within.dtype)
         # Without variance within classes only the text counts.

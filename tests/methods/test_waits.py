@@ -40,7 +40,7 @@ ALLOWED = {
     "stable_fdg": {"cpu": 2},
     # On a GPU none: one_hot checks classes on the CPU alone.
     "do_prompt": {"_local_scalar_dense": 2},
-    **dict.fromkeys(("fed3r", "fed_cof", "fed_gda", "fed_ncm"), {"_local_scalar_dense": 2}),
+    **{name: {"_local_scalar_dense": 2} for name in ("fed3r", "fed_cof", "fed_gda", "fed_ncm")},
     "fed_adg": {"_local_scalar_dense": 2},
 }
 
