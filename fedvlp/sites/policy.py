@@ -32,7 +32,7 @@ Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 
 @dataclass(frozen=True)
 class Policy:
-    """The runs in which a site takes part, and what of them may leave it; an option that is not given allows all.
+    """The runs in which a site takes part, and what may leave it; every option except ``class_counts`` defaults to all.
 
     In the first five, ``*`` stands for anything.
 
@@ -44,6 +44,7 @@ class Policy:
         tensors: names of tensors that may leave.
         max_upload_bytes: of a message that leaves.
         max_run_bytes: of all messages of a run that leave.
+        class_counts: Whether an evaluation also reports counts by class: images, correct and predicted images.
         max_rounds: of a run; a round that the server asks for again counts again.
         min_noise_multiplier: train only where noise of the site's own randomness is added to what is sent, with a
             standard deviation of at least so many times the longest update; None trusts the server with updates.
@@ -62,6 +63,7 @@ class Policy:
     tensors: list[str] | None = None
     max_upload_bytes: PositiveInt | None = None
     max_run_bytes: PositiveInt | None = None
+    class_counts: bool = False
     max_rounds: PositiveInt | None = None
     min_noise_multiplier: NonNegativeFloat | None = None
     not_before: datetime | None = None
@@ -302,7 +304,7 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {told['fingerprint']}",
         f"  what leaves in each of {told['rounds']} rounds:",
         *sent,
-        "    numbers of images and of right answers, and means such as the loss",
+        "    numbers of images and of right answers, by class if class_counts allows it, and means such as the loss",
         f"  in all: {told['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
         f"  to whom: the server, which makes one model of what {', '.join(told['sites'])} send",
         f"  noise that this site adds: {of_noise}",

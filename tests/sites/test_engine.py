@@ -287,7 +287,7 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
             return usual(request)
         if values is None:
             raise SiteError("is ill")
-        return Message("evaluated", values).to_bytes()
+        return Message("evaluated", {"by_class": {}, **values}).to_bytes()
 
     transport.sites[BROKEN] = handle
     assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
