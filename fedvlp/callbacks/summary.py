@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.measures import Baseline
-from fedvlp.core.balance import Balance, describe_balance, is_imbalanced
+from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
@@ -18,15 +18,7 @@ from fedvlp.core.roles import CENTRALISED, ROLES, role_title
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.results.rounds import (
-    UNAVAILABLE,
-    AccuracyRows,
-    accuracy_table,
-    best_round,
-    divergence,
-    format_accuracies,
-    is_accuracy,
-)
+from fedvlp.results.rounds import AccuracyRows, accuracy_table, best_round, divergence, format_accuracies, is_accuracy
 from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS

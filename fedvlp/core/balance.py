@@ -19,6 +19,7 @@ Balance = Mapping[str, Mapping[str, Any]]
 
 COLUMNS = {"balanced": "balanced_accuracy", "largest class": "largest_class"}
 """Titles of the columns that a table of imbalanced classes has next to accuracy, and the scores in them."""
+UNAVAILABLE = "balanced accuracy is not available, since a site's policy does not allow counts by class"
 IMBALANCE = 5.0
 """Percentage points above chance from which the largest class makes accuracy misleading."""
 ONE_CLASS = 95.0

@@ -39,8 +39,6 @@ ORDER = {
 BASE_TO_NEW = {"validation": "validation", "test": "Base", "test_new": "New", "test_harmonic": "H"}
 """What papers call base and new classes and their harmonic mean, in a table of their own."""
 
-UNAVAILABLE = "balanced accuracy is not available, since a site's policy does not allow counts by class"
-
 History = Sequence[Mapping[str, Any]]
 """A row of metrics for each round."""
 AccuracyRows = Sequence[tuple[str, Mapping[str, Any]]]

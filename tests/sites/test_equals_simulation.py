@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from fedvlp.commands.cli import main
+from fedvlp.core.balance import UNAVAILABLE
 from fedvlp.results import load_record
-from fedvlp.results.rounds import UNAVAILABLE
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.sites.server import serve
 from tests.helpers.images import DOMAINS

@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from fedvlp.core.balance import COLUMNS, describe_balance
+from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
 from fedvlp.core.roles import ROLES
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, Record
-from fedvlp.results.rounds import UNAVAILABLE
 from fedvlp.tools.compare.grouping import config_name, method_configs
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
