@@ -134,7 +134,7 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
         if role in roles:
             write(note)
     if any(map(is_imbalanced, next(iter(balance.values()), {}).values())):
-        write("balanced: mean over classes of their accuracy; largest class: accuracy of always predicting it")
+        write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
     uncounted = [role for role in ROLES if role in roles and any(role not in scores for scores in balance.values())]
     if uncounted:
         write(f"{UNAVAILABLE}: {', '.join(map(role_title, uncounted))}")

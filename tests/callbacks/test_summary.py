@@ -33,7 +33,7 @@ def test_accuracy_has_its_context_and_a_resumed_run_the_same(imbalanced, tmp_pat
     assert main([*arguments, "--trainer.rounds=3"]) == 0
     printed = capsys.readouterr().out
     assert "held-out mean*  balanced*  largest class*" in printed
-    assert "largest class: accuracy of always predicting it" in printed
+    assert "largest class: accuracy of always predicting that class" in printed
     run, balance = balance_of(tmp_path / "one")
     assert list(balance) == ["zero-shot CLIP", "last round", "best on source validation"]
     assert balance["last round"]["held_out/photo"]["largest_class"] == 75.0
