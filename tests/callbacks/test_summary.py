@@ -10,6 +10,8 @@ from fedvlp.results import load_record
 from fedvlp.testing.runs import CLASSES, DOMAINS, draw
 from tests.helpers.runs import short_fit
 
+pytestmark = pytest.mark.usefixtures("home")
+
 
 @pytest.fixture
 def imbalanced(tmp_path):
