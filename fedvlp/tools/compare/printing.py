@@ -11,7 +11,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
-from fedvlp.core.roles import ROLES
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, method_configs
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
@@ -39,8 +38,8 @@ INTERVAL_LEGEND = (
     "shows how far the mean depends on these images, as the deviation shows how far it depends on the seeds"
 )
 BALANCE_LEGEND = (
-    "balanced: average with each class counted equally, by the share of its images that are classified correctly; "
-    "largest class: average of always predicting the class with most images"
+    "balanced: balanced accuracy, the mean over classes of the share of their images that are classified correctly; "
+    "largest class: accuracy of always predicting the class with most images"
 )
 
 
@@ -190,17 +189,17 @@ def _balance_notes(table: Table) -> list[str]:
     """Describe the rows that predict a single class, are no better than chance, or lack counts by class."""
     notes: list[str] = []
     unavailable: list[str] = []
+    role = table.measure.scored_role
     titles = {UNTRAINED: ZERO_SHOT_ROW, LAST: LAST_ROW, BEST: BEST_ROW}
     for method, name in [row for row in table.rows if row[1] in titles]:
         balances = [run.balance[titles[name]] for run in table.runs[method] if titles[name] in run.balance]
         label = method if name == UNTRAINED else f"{method}, {name}"
-        described = [describe_balance({table.role: each[table.role]}, label) for each in balances if table.role in each]
+        described = [describe_balance({role: each[role]}, label) for each in balances if role in each]
         found = [line for lines in described for line in lines]
         if found:
-            notes.append(
-                found[0] if len(found) == len(balances) else f"{found[0]} ({len(found)} of {len(balances)} runs)"
-            )
-        if table.role in ROLES and len(described) < len(balances):
+            part = "" if len(found) == len(balances) else f" ({len(found)} of {len(balances)} runs)"
+            notes.append(found[0] + part)
+        if len(described) < len(balances):
             unavailable.append(label)
     return [*notes, *([f"{UNAVAILABLE}: {'; '.join(unavailable)}"] if unavailable else [])]
 

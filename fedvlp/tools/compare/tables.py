@@ -138,12 +138,13 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
         # Over domains first, so that the deviation of the average is that between seeds.
         by_seed[AVERAGE] = by_seed[columns].mean(axis=1).where(complete)
         by_seed[SPREAD] = by_seed[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
-    is_shown = any(
-        is_imbalanced(each[measure.role]) for run in records for each in run.balance.values() if measure.role in each
-    )
+    role = measure.scored_role
+    is_shown = any(is_imbalanced(each[role]) for run in records for each in run.balance.values() if role in each)
+    titles = {metric: [title] for title, metric in measure.columns.items()}
     for title, score in COLUMNS.items() if is_shown else ():
         by_column = scores.set_index([*SEED, "column"])[score].unstack("column")
-        by_seed[title] = by_column[[AVERAGE] if measure.columns else columns].mean(axis=1, skipna=False)
+        scored = titles.get(role, [AVERAGE]) if measure.columns else columns
+        by_seed[title] = by_column[scored].mean(axis=1, skipna=False)
     if ORACLE in rounds and AVERAGE in by_seed:
         # The gap is paired by seed, so that its deviation is that of the difference.
         averages = by_seed[AVERAGE].unstack("round").reindex(columns=[LAST, ORACLE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -317,6 +318,14 @@ def test_balanced_accuracy_stands_next_to_accuracy_where_classes_are_imbalanced(
     )
     (even,) = tables([with_balance(71.0, 52.0, 51.0, largest=54.0)])
     assert "balanced" not in table_text(even).frame
+
+
+def test_base_to_new_has_the_balanced_accuracy_of_base_classes():
+    record = base_to_new("Wide", 0, 70.0, 30.0)
+    role = dict(with_balance(71.0, 55.5, 51.0).balance["last round"]["held_out"])
+    (table,) = tables([replace(record, balance={"last round": {"test": role, "test/ink": role}})], [LAST])
+    found = rows(table)["Wide", "last"]
+    assert (found["Base"], found["H"], found["balanced"], found["largest class"]) == ("70.0", "42.0", "55.5", "70.0")
 
 
 def test_a_table_warns_of_what_is_no_better_than_chance():
