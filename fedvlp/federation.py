@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
+from fedvlp.core.balance import Balance, class_balance, describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.predictions import Predictions
@@ -286,6 +287,11 @@ class Federation(ConfiguredRun):
         """By split, the predicted class of each image in the last measurement; empty at sites."""
         return getattr(self.engine, "predictions", {})
 
+    @property
+    def balance(self) -> Balance:
+        """Scores of the last measurement by class, without splits whose sites report no counts by class."""
+        return class_balance(getattr(self.engine, "class_counts", {}))
+
     def prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
         """Has the data read, checks the run and describes it as ``description``; trains nothing.
 
@@ -336,7 +342,8 @@ class Federation(ConfiguredRun):
             trained = load_trained(self._checkpoint(ckpt_path), model)
         scores = filter_roles(self.evaluate(model, *trained), roles)
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
-        self.fabric.print("\n".join(lines), flush=True)
+        balance = {name: by_class for name, by_class in self.balance.items() if name in scores}
+        self.fabric.print("\n".join([*lines, *describe_balance(balance, "warning: this model")]), flush=True)
         return scores
 
     def _checkpoint(self, ckpt_path: str) -> Path:
