@@ -28,6 +28,7 @@ from fedvlp.data.files.images import (
     bad_images_message,
     composed,
     folders_in,
+    is_hidden,
     is_image,
     list_files,
     unreadable,
@@ -38,6 +39,8 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
+PARTS = frozenset({"train", "val", "valid", "validation", "test"})
+"""Names of folders, in lower case, that are parts of a split where there are no others beside them."""
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,8 @@ class ImageFile:
 class DomainFolders(FederatedDataModule):
     """Images in folders: root/domain/class/image, the image at any depth below its class.
 
-    PNG, JPEG, WebP, BMP, GIF, TIFF and PPM files count, whatever the case of their ending; hidden files do not.
+    Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, whatever the case of their ending.
+    Ignores hidden files, and folders of operating systems and network storage such as ``@eaDir``.
 
     Args:
         root: Folder with a folder for each domain, each with a folder for each class.
@@ -115,7 +119,7 @@ class DomainFolders(FederatedDataModule):
         Raises:
             UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
         """
-        files, stray = _read_tree(self.root)
+        files, stray, others = _read_tree(self.root)
         if not files and not stray:
             raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {self.root}.")
         in_folders = [name for name in stray if "/" in name]
@@ -126,14 +130,26 @@ class DomainFolders(FederatedDataModule):
                 f"Expected {EXPECTED}; found {where} in {self.root}, so a level of folders is missing. Where there are "
                 "no domains, use --config data/class_folders. If that is a domain's, point data.root one level up."
             )
-        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(map(composed, folders_in(self.root)))}
+        folder_of = {composed(name): self.root / name for name in folders_in(self.root)}
+        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
         for file in files:
             domains[file.domain].append(file)
+        if PARTS.issuperset(map(str.lower, domains)):
+            raise UserError(
+                f"Expected {EXPECTED}; {' and '.join(domains)} in {self.root} are parts of a split, not domains. "
+                f"Point data.root to one of them: with --config data/class_folders if it holds classes, with --config "
+                "data/folders if it holds domains. Validation and test images are drawn from it."
+            )
         if len(domains) < 2:
             raise UserError(
                 f"Expected two domains or more laid out as {EXPECTED}; found one, {files[0].domain!r}, in {self.root}. "
                 "If it holds domains, point data.root to it; if classes, do so with --config data/class_folders."
             )
+        for domain, of_domain in domains.items():
+            if of_domain:
+                check_class_folders(folder_of[domain], of_domain, self.allow_missing_classes)
+        check_two_classes(self.root, files)
+        _report_ignored(self.root, stray, others)
         return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
@@ -155,10 +171,13 @@ class DomainFolders(FederatedDataModule):
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
         good: dict[str, Images] = {}
-        classes = {}
+        classes: dict[str, set[str]] = {}
         for domain, images in domains.items():
             good[domain] = images.without(list(bad[domain])) if isinstance(images, FolderImages) else images
             classes[domain] = {class_names[label] for label in np.unique(good[domain].labels)}
+        present = {class_names[label] for images in domains.values() for label in np.unique(images.labels)}
+        if lost := sorted(present.difference(*classes.values())):
+            raise UserError(f"Expected an image of each class that can be read; there is none of {', '.join(lost)}.")
         self._check_classes(classes)
         return good
 
@@ -212,23 +231,74 @@ class ClassFolders(DomainFolders):
     """
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """Returns the images of the one domain, sorted; refuses folders of domains, or of parts such as train."""
+        """List the images of the one domain, sorted.
+
+        Raises:
+            UserError: If the folders in the root do not look like two classes or more.
+        """
         domain = composed(self.root.resolve().name)
-        files = scan_domain(self.root, domain)
-        below: dict[str, set[str]] = defaultdict(set)
-        for file in files:
-            # The folders between class and image; empty for an image in the class folder itself.
-            below[file.class_name].add(file.name.split("/", 2)[2].rpartition("/")[0])
-        first, *others = below.values()
-        if len(first) > 1 and all(names == first for names in others):
-            raise UserError(
-                f"Expected root/class/image, such as root/dog/1.png; each of {', '.join(below)} in {self.root} has the "
-                f"folders {', '.join(sorted(first))}. If these are the classes of domains, or of parts such as train "
-                "and test, use --config data/folders, or point data.root to one of them."
-            )
-        if empty := sorted(set(map(composed, folders_in(self.root))) - set(below)):
-            log.warning("Ignoring %d folder(s) without an image in %s: %s.", len(empty), self.root, ", ".join(empty))
+        files = scan_domain(self.root, domain, self.allow_missing_classes)
+        check_two_classes(self.root, files)
         return {domain: files}
+
+
+def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: bool) -> None:
+    """Check that the folders in a domain's folder look like its classes.
+
+    Args:
+        folder: Folder of the domain.
+        files: The images in it, at least one.
+        allow_empty: Whether a class folder may be empty; one that holds only other files is always an error.
+
+    Raises:
+        UserError: If a folder has no image, or they are parts of a split or have the same folders in them.
+    """
+    inside = subfolders(files)
+    for name in folders_in(folder):
+        if composed(name) in inside:
+            continue
+        is_empty = all(is_hidden(entry) for entry in os.listdir(folder / name))
+        if not (is_empty and allow_empty):
+            endings = {os.path.splitext(path)[1].lower() or "no ending" for _, path in list_files(folder / name)}
+            found = f"files of other kinds ({', '.join(sorted(endings))})" if endings else "no file"
+            raise UserError(
+                f"Expected images in each class folder; found {found} in {folder / name}. Add images "
+                f"({', '.join(sorted(EXTENSIONS))}), or remove the folder."
+            )
+    # A message shows the first few of what may be hundreds of folders.
+    listed = ", ".join(list(inside)[:5])
+    if PARTS.issuperset(map(str.lower, inside)):
+        raise UserError(
+            f"Expected the folders of classes in {folder}, such as dog; found {listed}, which are parts of a split. "
+            "Put all images of a class into one folder, or point data.root to one of them with --config "
+            "data/class_folders. Validation and test images are drawn from it."
+        )
+    first, *others = inside.values()
+    if len(first) > 1 and "" not in first and others and all(names == first for names in others):
+        raise UserError(
+            f"Expected the folders of classes in {folder}, such as dog; all {len(inside)} ({listed}) have the same "
+            f"folders in them ({', '.join(sorted(first)[:5])}). If they are domains, use --config data/folders with "
+            f"data.root={folder}. Otherwise put all images of a class into one folder."
+        )
+
+
+def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
+    """Raise UserError if all images belong to one class, so that there is nothing to classify."""
+    inside = subfolders(files)
+    if len(inside) < 2:
+        ((name, below),) = inside.items()
+        folders = ", ".join(sorted(below - {""}))
+        hint = f" If its folders ({folders}) are the classes, move them one level up." if folders else ""
+        raise UserError(f"Expected two classes or more in {root}; found one, {name!r}.{hint} Check data.root.")
+
+
+def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
+    """Map each class to the names of the folders right below its own that hold images; "" for its own."""
+    inside: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        first, _, rest = file.name.split("/", 2)[2].partition("/")
+        inside[file.class_name].add(first if rest else "")
+    return inside
 
 
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
@@ -262,16 +332,23 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
     return FolderImages([file.path for file in files], names, labels)
 
 
-def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
-    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named with the domain."""
-    files, _ = _read_tree(folder, domain)
+def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[ImageFile]:
+    """List the images of one domain, stored as ``folder/class/image``, sorted and named with the domain."""
+    files, stray, others = _read_tree(folder, domain)
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
+    check_class_folders(folder, files, allow_empty)
+    _report_ignored(folder, stray, others)
     return files
 
 
-def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str]]:
-    """The images in class folders, sorted, and the names of others; ``above`` is the domain of a root that is one."""
+def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
+    """List the images in class folders, sorted, the names of other images, and the endings of other files.
+
+    Args:
+        root: Folder of the domains' folders.
+        above: The domain's name, if the root is the folder of one domain.
+    """
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []
@@ -285,14 +362,18 @@ def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str]]:
             stray.append("/".join(parts))
         else:
             files.append(ImageFile(names[0], names[1], "/".join(names), path))
-    if files and stray:
+    return sorted(files), stray, others
+
+
+def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> None:
+    """Log how many files of a tree are not read, given the names of stray images and the endings of other files."""
+    if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
     if others:
         kinds = ", ".join(sorted(set(others)))
         log.warning(
             "Ignoring %d file(s) in %s with endings that are not read as images (%s).", len(others), root, kinds
         )
-    return sorted(files), stray
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,9 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Images], list[str]]:
-        return self.load_domains()
+        images, class_names = self.load_domains()
+        check_class_names(class_names)
+        return images, class_names
 
     @cached_property
     def images(self) -> Mapping[str, Images]:
@@ -428,6 +430,19 @@ class FederatedDataModule(L.LightningDataModule):
             for entry in split_table([target.transfer_part], target.images):
                 table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})
         return table
+
+
+def check_class_names(names: Sequence[str]) -> None:
+    """Check that a task has several classes, with names that can be written to files.
+
+    Raises:
+        UserError: If there are fewer than two, or a name holds bytes that are no UTF-8.
+    """
+    if len(names) < 2:
+        raise UserError(
+            f"Expected two classes or more; got {', '.join(map(repr, names)) or 'none'}. A method learns to tell "
+            "classes apart: add the others."
+        )
 
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:

@@ -30,12 +30,19 @@ Result = TypeVar("Result")
 # Odd but readable files are no news to whoever trains on them.
 warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
-EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+EXTENSIONS = frozenset({
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+})  # fmt: skip
+SYSTEM_NAMES = frozenset({
+    "__macosx", "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "$recycle.bin", "lost+found",
+    "system volume information", "thumbs.db", "desktop.ini",
+})  # fmt: skip
+"""Folders and files of operating systems, archivers and network storage, in lower case."""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
-    return name.startswith(".") or name == "__MACOSX"
+    """Whether a name is hidden, or the system's: ``.DS_Store``, ``__MACOSX``, ``@eaDir`` and the like."""
+    return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def composed(name: str) -> str:
