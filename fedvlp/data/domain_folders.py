@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -27,14 +27,15 @@ from fedvlp.data.files.images import (
     Images,
     bad_images_message,
     composed,
+    copies,
+    decode_all,
     folders_in,
     is_hidden,
     is_image,
     list_files,
-    unreadable,
 )
 from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.splits import Role
+from fedvlp.data.splits import Role, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
@@ -94,6 +95,7 @@ class DomainFolders(FederatedDataModule):
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
         self.merge_spellings = merge_spellings
+        self._digest_of: dict[str, str] = {}  # by the image's name; empty until the files were read
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
@@ -159,10 +161,12 @@ class DomainFolders(FederatedDataModule):
             UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
         domains, class_names = self._loaded
-        bad = {domain: self._bad_images(domain, images) for domain, images in domains.items()}
+        bad: dict[str, dict[int, str]] = {}
         listed: list[tuple[str, str]] = []
-        for domain, reasons in bad.items():
-            listed += [(domains[domain].names[row], reason) for row, reason in reasons.items()]
+        for domain, images in domains.items():
+            bad[domain], digests = self._decoded(domain, images)
+            self._digest_of |= zip(images.names, digests, strict=True)
+            listed += [(images.names[row], reason) for row, reason in bad[domain].items()]
         if not listed:
             return domains
         total = sum(len(images) for images in domains.values())
@@ -180,6 +184,49 @@ class DomainFolders(FederatedDataModule):
             raise UserError(f"Expected an image of each class that can be read; there is none of {', '.join(lost)}.")
         self._check_classes(classes)
         return good
+
+    @cached_property
+    def split_parts(self) -> list[SplitPart]:
+        """Which images play which role, after a search for copies of files.
+
+        Raises:
+            UserError: If a held-out domain has a copy of a file of a source domain.
+        """
+        parts = super().split_parts
+        self._check_copies(parts)
+        return parts
+
+    def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = True) -> None:
+        """Report copies of files that make an accuracy wrong; raise for those of held-out domains if ``refuse``."""
+        label_of: dict[str, int] = {}
+        for images in self.images.values():
+            label_of |= zip(images.names, images.labels.tolist(), strict=True)
+        groups = copies(label_of, [self._digest_of.get(name, "") for name in label_of])
+        if not groups:
+            return
+        sources = set(chain.from_iterable(self.images[domain].names for domain in self.source_domains))
+        leaks = _pairs(groups, label_of.keys() - sources, sources)
+        table = split_table(parts, self.images)
+        trained = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] == "train"))
+        measured = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] != "train")) & sources
+        mixed: list[str] = []
+        for group in groups:
+            first, *_, last = sorted(group, key=label_of.__getitem__)
+            if label_of[first] != label_of[last]:
+                mixed.append(f"{first} = {last}")
+        if leaks and refuse:
+            raise UserError(
+                f"Expected held-out domains to share no file with source domains; {len(leaks)} files are in both, such "
+                f"as {leaks[0]}. Remove one of each, or hold out all domains that share files."
+            )
+        kinds = {
+            "both held out and in a source domain": leaks,
+            "both training and validation or test images": _pairs(groups, trained, measured),
+            "in two classes": mixed,
+        }
+        found = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
+        if found:
+            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(found))
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class and none may be lacking."""
@@ -200,24 +247,26 @@ class DomainFolders(FederatedDataModule):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
 
-    def _bad_images(self, domain: str, images: Images) -> dict[int, str]:
-        """Returns why which images of a domain can't be read; the cache knows which until a file changes."""
+    def _decoded(self, domain: str, images: Images) -> tuple[dict[int, str], list[str]]:
+        """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
         if not isinstance(images, FolderImages):
-            return {}  # their pixels are here already
+            return {}, [""] * len(images)  # their pixels are here already
         if self.cache_dir is None:
-            return unreadable(images.paths, f"checking {domain}")
+            return decode_all(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
+        # Reading a data set takes minutes, so what was found is kept until a file changes.
         try:
-            bad_rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
-        except (OSError, ValueError):
-            bad = unreadable(images.paths, f"checking {domain}")
-            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad)}))
-            return bad
+            known = json.loads(path.read_text(encoding="utf-8"))
+            bad_rows = known["unreadable"]
+            digests = known["digests"]
+        except (OSError, ValueError, KeyError):
+            bad, digests = decode_all(images.paths, f"checking {domain}")
+            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
+            return bad, digests
         # A right to read that was given since then changes neither size nor time of the file.
-        again = unreadable([images.paths[row] for row in bad_rows], f"checking {domain}")
-        return {bad_rows[position]: reason for position, reason in again.items()}
+        again, _ = decode_all([images.paths[row] for row in bad_rows], f"checking {domain}")
+        return {bad_rows[position]: reason for position, reason in again.items()}, digests
 
 
 class ClassFolders(DomainFolders):
@@ -299,6 +348,17 @@ def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
         first, _, rest = file.name.split("/", 2)[2].partition("/")
         inside[file.class_name].add(first if rest else "")
     return inside
+
+
+def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Collection[str]) -> list[str]:
+    """Show one pair of each group that has a member among ``first`` and another among ``second``."""
+    pairs: list[str] = []
+    for group in groups:
+        ones = [name for name in group if name in first]
+        others = [name for name in group if name in second]
+        if ones and others:
+            pairs.append(f"{ones[0]} = {others[0]}")
+    return pairs
 
 
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +156,36 @@ def test_no_class_may_get_lost_with_unreadable_images(plant, fit, capsys):
         path.write_bytes(b"no image")
     assert fit("folders", root, "--data.held_out=photo", "--data.on_bad_image=skip") == 1
     assert "Expected an image of each class that can be read; there is none of owl." in capsys.readouterr().err
+
+
+def test_a_held_out_domain_that_is_a_copy_is_refused(plant, fit, capsys):
+    root = plant("art,ink/cat,dog/*.png")
+    shutil.copytree(root / "art", root / "photo")
+    for _ in range(2):  # from the files, then from what was kept of them
+        assert fit("folders", root, "--data.held_out=photo") == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "8 files are in both, such as photo/cat/0.png = art/cat/0.png. Remove one of each" in line
+    assert fit("folders", root, "--data.held_out=[art,photo]") == 0
+
+
+def test_copies_in_other_splits_and_classes_are_reported(plant, fit, caplog):
+    root = plant("art,photo/cat,dog/*.png")
+    for path in root.glob("photo/*/*.png"):  # a held-out domain may repeat itself
+        shutil.copy(path, path.with_name(f"copy-{path.name}"))
+    for i in range(4):
+        shutil.copy(root / f"art/dog/{i}.png", root / f"art/dog/copy-{i}.png")
+    shutil.copy(root / "art/cat/0.png", root / "art/dog/cat.png")
+    assert fit("folders", root, "--data.held_out=photo") == 0
+    (line,) = caplog.messages
+    assert " are both training and validation or test images (art/dog/" in line
+    assert line.endswith("1 are in two classes (art/cat/0.png = art/dog/cat.png). Keep one of each.")
+
+
+def test_files_are_read_once_to_find_copies(plant, fit, verified, tmp_path):
+    root = plant(f"{DOMAINS}/cat,dog/*.png")
+    assert fit("folders", root, "--data.held_out=photo") == 0
+    assert fit("folders", root, "--data.held_out=ink") == 0
+    assert sum(verified) == 24
 
 
 def test_predict_needs_two_classes(plant, fit, tmp_path, capsys):
