@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,7 @@ from fedvlp.data.files.images import (
     is_image,
     list_files,
 )
-from fedvlp.data.module import FederatedDataModule
+from fedvlp.data.module import FederatedDataModule, check_class_names, fold_spelling
 from fedvlp.data.splits import Role, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
@@ -339,6 +338,7 @@ def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
         folders = ", ".join(sorted(below - {""}))
         hint = f" If its folders ({folders}) are the classes, move them one level up." if folders else ""
         raise UserError(f"Expected two classes or more in {root}; found one, {name!r}.{hint} Check data.root.")
+    check_class_names(list(inside), list({file.domain for file in files}))
 
 
 def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
@@ -369,7 +369,7 @@ def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str
     counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
     groups: dict[str, list[str]] = defaultdict(list)
     for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
-        groups[re.sub(r"[\s_-]+", " ", name).strip().casefold()].append(name)
+        groups[fold_spelling(name)].append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from fedvlp.commands.cli import main
@@ -186,6 +190,82 @@ def test_files_are_read_once_to_find_copies(plant, fit, verified, tmp_path):
     assert fit("folders", root, "--data.held_out=photo") == 0
     assert fit("folders", root, "--data.held_out=ink") == 0
     assert sum(verified) == 24
+
+
+NAMES = {
+    "numbers": (["0,1/*.png"], {0: "airplane", "1": "car"}),
+    "a file of ids": (["n01440764,n01443537/*.png"], {"n01440764": "tench", "n01443537": "goldfish"}),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.parametrize("kind", ["option", "file", "config"])
+def test_names_of_classes_are_read_wherever_they_are_given(plant, fit, tmp_path, caplog, case, kind):
+    patterns, names = NAMES[case]
+    root = plant(*patterns)
+    (tmp_path / "names.yaml").write_text(yaml.safe_dump(names))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": {"init_args": {"class_names_map": names}}}))
+    option = {
+        "option": f"--data.class_names_map={json.dumps(names)}",
+        "file": f"--data.class_names_map={tmp_path / 'names.yaml'}",
+        "config": f"--config={tmp_path / 'config.yaml'}",
+    }[kind]
+    assert fit("class_folders", root, "--data.partition.num_clients=2", option) == 0
+    summary = json.loads(next((tmp_path / "runs").rglob("summary.json")).read_text())
+    assert summary["data"]["classes"] == list(names.values())
+    assert not caplog.messages
+
+
+WRONG_NAMES = {
+    "keys that YAML reads as booleans": (
+        "{yes: cracked, no: intact}",
+        "got True in {True: 'cracked', False: 'intact'}",
+    ),
+    "names that YAML reads as booleans": ("{cat: yes}", "got True in {'cat': True}"),
+    "one name for two classes": ("{kitten: cat}", "cat and kitten are both called 'cat'. Name them differently"),
+    "one prompt for two classes": ("{kitten: CAT, cat: Cat}", "cat and kitten are both called 'cat'"),
+    "a number for text": ("{007: bond}", "renames '7', but there is no such class"),
+    "a file that is a list": ("list.yaml", "got None in"),
+    "no file": ("nowhere.yaml", "nowhere.yaml can't be read"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_NAMES)
+def test_names_that_can_not_be_meant_are_refused_in_a_line(plant, fit, tmp_path, monkeypatch, capsys, case):
+    value, text = WRONG_NAMES[case]
+    root = plant("cat,kitten,dog/*.png")
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("[cat, kitten]")
+    if value.startswith("{"):
+        Path("config.yaml").write_text(f"data: {{init_args: {{class_names_map: {value}}}}}")
+        option = "--config=config.yaml"
+    else:
+        option = f"--data.class_names_map={value}"
+    assert fit("class_folders", root, option) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+
+
+@pytest.mark.parametrize("names", ["0,1,2", "n01440764,n01443537,cat", "009.Brewer_Blackbird,010_Red_Bird"])
+def test_numbers_and_ids_for_names_are_reported(plant, fit, caplog, capsys, names):
+    root = plant(f"{names}/*.png")
+    assert fit("class_folders", root, "--data.partition.num_clients=2") == 0
+    (line,) = caplog.messages
+    assert "class names are numbers or ids, such as" in line
+    assert main(["data", "check", "class_folders", f"--root={root}"]) == 0
+    assert f"note: {line}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+@pytest.mark.parametrize("folder", ["cat", "art"])
+def test_names_of_folders_that_are_no_utf8_are_refused_at_once(plant, fit, capsys, folder):
+    root = plant("art,photo/cat,dog/*.png")
+    for path in sorted(root.rglob(folder)):
+        os.rename(path, os.fsencode(path.parent) + b"/caf\xe9")
+    assert fit("folders", root) == main(["data", "check", "folders", f"--root={root}"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("in UTF-8; got 'caf\\udce9'. Rename its folder." in line for line in lines)
 
 
 def test_predict_needs_two_classes(plant, fit, tmp_path, capsys):

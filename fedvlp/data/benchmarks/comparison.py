@@ -10,8 +10,9 @@ from typing import NamedTuple
 from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
-from fedvlp.data.domain_folders import ImageFile, spellings
+from fedvlp.data.domain_folders import ImageFile, classes_of, spellings
 from fedvlp.data.files.images import content_digest, copies, decode_all
+from fedvlp.data.module import ids_among
 
 
 class Findings(NamedTuple):
@@ -39,6 +40,8 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
         problems.append(f"{len(unreadable_images)} images can't be read: {some(unreadable_images, most=5)}")
     leaks, repeated = duplicates(digests)
     notes = list(manifest.notes)
+    if description is None and (ids := ids_among(sorted(set().union(*classes_of(manifest.files).values())))):
+        notes.append(ids)
     if leaks:
         line = f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}"
         # Whoever published them with copies has them so on every machine.

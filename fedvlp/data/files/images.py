@@ -180,7 +180,7 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item], descri
 
 def content_digest(content: bytes) -> str:
     """Compute the digest by which copies of an image are found."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _decode(path: str | os.PathLike[str]) -> tuple[str | None, str]:
