@@ -98,7 +98,7 @@ class FederatedDataModule(L.LightningDataModule):
         test_fraction: FractionBelowOne = 0.0,
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
-        class_names_map: dict[str, Any] | str | None = None,
+        class_names_map: dict[Any, Any] | str | None = None,
         num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
@@ -503,7 +503,7 @@ def fold_spelling(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 
 
-def read_class_names_map(value: dict[str, Any] | str | None) -> dict[str, str]:
+def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
     """Read the option ``class_names_map``, a mapping or the path of a file; numbers become text.
 
     Raises:
