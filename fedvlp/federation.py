@@ -23,6 +23,7 @@ from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import image_batches, image_paths
+from fedvlp.data.module import check_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 from fedvlp.training import setup
@@ -260,6 +261,7 @@ class Federation(ConfiguredRun):
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if class_names is not None:
+            check_class_names(class_names)
             model = model.for_classes(class_names)
         # No client's own part is known for images of no client.
         with model.shared_part_alone():
