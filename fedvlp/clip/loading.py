@@ -235,7 +235,7 @@ def _registered_config(spelling: str) -> dict[str, Any]:
 def _words(name: str) -> set[str]:
     """Split a name in open_clip's or Hugging Face's spelling (`clip-vit-base-patch16`) into parts to compare."""
     name = re.sub("(?<=b)ase|(?<=l)arge|(?<=h)uge", "", name.lower()).replace("multilingual", "i18n")
-    return set(re.findall(r"[a-z]+|\d+", name))
+    return set(re.findall(r"[a-z]+|\d+m?", name))
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
