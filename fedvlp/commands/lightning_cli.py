@@ -146,8 +146,7 @@ def copy_arguments(value: Any) -> Any:
 
 def parse_name_or_config(value: Any, enable_path: bool = True, **options: Any) -> Any:
     """Read a config from a file, but not from one that has the name of a class."""
-    is_path = isinstance(value, str) and is_config_path(value)
-    return parse_value_or_config(value, enable_path=enable_path and is_path, **options)
+    return parse_value_or_config(value, enable_path and isinstance(value, str) and is_config_path(value), **options)
 
 
 def adapt_config_path(value: Any, typehint: Any, options: dict[str, Any]) -> Any:

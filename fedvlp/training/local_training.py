@@ -243,9 +243,8 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
         return None
     if not isinstance(optimizer, Optimizer):
         raise UserError(
-            f"{type(module).__name__}.configure_optimizers must return one optimizer or None; got "
-            f"{type(optimizer).__name__}. Each client makes its optimizer in each round, so a schedule is an option: "
-            "--trainer.local.schedule."
+            f"{type(module).__name__}.configure_optimizers must return one optimizer or None; got a "
+            f"{type(optimizer).__name__}. For a schedule over rounds pass --trainer.local.schedule."
         )
     # The schedule scales each group, since a method may train its layers at different rates.
     for group in optimizer.param_groups:

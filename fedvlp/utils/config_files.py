@@ -91,18 +91,12 @@ def bundled_configs() -> dict[str, Path]:
 
 
 def is_config_path(value: str) -> bool:
-    """Whether a string can be the path of a config; otherwise it is the name of a class, even if a file has that name.
-
-    >>> is_config_path("sgd.yaml"), is_config_path("./SGD"), is_config_path("SGD"), is_config_path("torch.optim.SGD")
-    (True, True, False, False)
-    """
+    """Whether a string can be a config's path; otherwise it is the name of a class, even if a file has that name."""
     return value.endswith(SUFFIXES) or os.path.basename(value) != value
 
 
 def find_config(name: str) -> str:
-    """Find a config: a file, or a bundled config or a plug-in's by its name, with or without its folder.
-
-    A bundled config hides a file of the same name without a suffix.
+    """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file.
 
     Raises:
         UserError: If there is none, with the nearest name.

@@ -115,12 +115,11 @@ def _check_digest(path: Path) -> None:
     with open(path, "rb") as file:
         beginning = file.read(128)
         match = DIGEST.match(beginning)
-        if match is None:  # an earlier version's, or damaged there, so that its header cannot be read
-            return
-        digest = hashlib.sha256(beginning[: match.start(1)] + beginning[match.end(1) :])
+        digest = hashlib.sha256(beginning if match is None else beginning.replace(match[1], b"", 1))
         while block := file.read(1 << 20):
             digest.update(block)
-    if digest.hexdigest().encode() != match[1]:
+    # Without a match the file is of an earlier version, or its header cannot be read.
+    if match is not None and digest.hexdigest().encode() != match[1]:
         raise ValueError("its content does not have the digest in its header")
 
 

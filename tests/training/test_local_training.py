@@ -174,7 +174,7 @@ def test_optimizers_with_schedulers_are_one_error_with_the_replacement(tmp_path,
 
     kind = type(returned(None, None)).__name__
     with pytest.raises(
-        UserError, match=f"Scheduled.configure_optimizers must return one .* got {kind}.*local.schedule"
+        UserError, match=f"Scheduled.configure_optimizers must return one .* got a {kind}.*local.schedule"
     ):
         federation(tmp_path).fit(Scheduled(), Points())
 
