@@ -45,7 +45,7 @@ def default_callbacks(progress_bar: bool = True) -> list[Callback]:
         checkpoints,
         PredictionsFile(baseline),
         Summary(baseline),
-        MetricsLoggers(),
         Plots(baseline),
+        MetricsLoggers(),
         EventLog(checkpoints),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedvlp.callbacks.measures import Baseline
 from fedvlp.core.predictions import Predictions
-from fedvlp.results.figures import accuracy_figure
+from fedvlp.results.figures import FIGURE_FILE, accuracy_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
@@ -133,5 +133,5 @@ class Plots(FederationCallback):
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
         figure = accuracy_figure(history, self.baseline.scores, title)
         # In one step, as a viewer may have the earlier picture open.
-        with atomic_write(Path(federation.log_dir) / "accuracy.png") as temporary:
+        with atomic_write(Path(federation.log_dir) / FIGURE_FILE) as temporary:
             figure.savefig(temporary, format="png")

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch import loggers
 
-from fedvlp.callbacks.wandb_results import join_group, run_attributes, send_results
+from fedvlp.callbacks.wandb_results import join_group, keep_id, run_attributes, send_results
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
 
@@ -62,6 +62,7 @@ class MetricsLoggers(FederationCallback):
                 logger.begin(federation.log_dir)
         self._each(federation, lambda logger: join_group(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.log_hyperparams(description))
+        self._each(federation, lambda logger: keep_id(logger, folder))
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Sends the row."""

@@ -1,14 +1,19 @@
-"""What Weights & Biases receives of a run: its group at the start, and tables and files at the end."""
+"""What Weights & Biases receives of a run: its name, group and id at the start, and tables and files at the end."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedvlp.results.figures import FIGURE_FILE
 from fedvlp.results.predictions import CONFUSION_FILE
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, runs_frame, sweep_name
+from fedvlp.utils.files import write_json
 
+IDS_FILE = "wandb.json"
+"""The file in a run's folder with its id in each project of Weights & Biases."""
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json", CONFUSION_FILE)
 """The files of an artifact, as far as the run has them."""
 
@@ -25,7 +30,7 @@ def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> d
         "backbone": clip.get("name") if isinstance(clip, Mapping) else clip,
         "data": data["name"],
         "images": data["images"],
-        "held_out": "+".join(data["held_out"]) or "none",
+        "held_out_domains": "+".join(data["held_out"]) or "none",
         "seed": description["training"]["seed"],
         "kind": data["kind"],
         "partition": data["partition"],
@@ -34,18 +39,22 @@ def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> d
 
 
 def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Puts a WandbLogger's run, which has not begun, into the group of its sweep, or else of its method and data.
+    """Set name, group and id of a WandbLogger's run, which has not begun, and the name of an MLFlowLogger's run.
 
-    Options that the user set are not changed, and other loggers have no groups.
+    The group is the sweep, or otherwise method and data. The id is known where the run resumes. Options that the user
+    set are not changed.
     """
-    # Lightning has no public way to set a group once the logger is made.
+    method, data = str(attributes["method"]), str(attributes["data"])
+    tags = [method, data, f"held out {attributes['held_out_domains']}", f"seed {attributes['seed']}"]
+    # Lightning has no public way to set these once the logger is made.
+    if hasattr(logger, "_mlflow_client"):
+        logger._run_name = logger._run_name or ", ".join(tags)
     options = getattr(logger, "_wandb_init", None)
     if options is None:
         return
-    method, data = str(attributes["method"]), str(attributes["data"])
-    tags = [method, data, f"held out {attributes['held_out']}", f"seed {attributes['seed']}"]
     # Everything that a user would otherwise type into each config to find a run again.
     defaults = {
+        "id": _known_ids(folder).get(options.get("project")),
         "name": ", ".join(tags),
         "group": sweep_name(folder) or f"{method}, {data}",
         "job_type": method,
@@ -54,6 +63,17 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
     for name, value in defaults.items():
         if options.get(name) is None:
             options[name] = value
+
+
+def keep_id(logger: Any, folder: Path) -> None:
+    """Store the id of a WandbLogger's run, so that a resumed run continues the same one."""
+    if hasattr(logger, "_wandb_init"):
+        write_json(folder / IDS_FILE, _known_ids(folder) | {logger._wandb_init["project"]: logger.experiment.id})
+
+
+def _known_ids(folder: Path) -> dict[str, str]:
+    path = folder / IDS_FILE
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
@@ -72,8 +92,8 @@ def _summary(record: Record) -> dict[str, Any]:
     for title, by_split in record.metrics.items():
         values |= dict(_flat(by_split, f"{SHORT_ROWS[title]}/"))
     values |= {f"communication/{name}": value for name, value in record.communication.items()}
-    about = {"protocol": record.protocol, "split": record.split, "rounds": record.rounds, "seconds": record.seconds}
-    return values | about
+    about = {"protocol": record.protocol, "split": record.split, "rounds": record.rounds}
+    return values | about | {"total_seconds": record.seconds}  # each round has its own seconds
 
 
 def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
@@ -89,7 +109,7 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def _send_media(run: Any, record: Record) -> None:
-    """Sends accuracies by domain and class, and the run's files as an artifact."""
+    """Sends accuracies by domain and class, the figure, and the run's files as an artifact."""
     # Installed where there is such a run, and slow to import.
     import wandb
 
@@ -100,7 +120,9 @@ def _send_media(run: Any, record: Record) -> None:
         for split, scores in by_split.items():
             for name, value in scores.get("class_accuracy", {}).items():
                 classes.add_data(title, split, name, value)
-    run.log({"domains": domains, "classes": classes})
+    figure = record.folder / FIGURE_FILE
+    pictures = {"accuracy_over_rounds": wandb.Image(str(figure))} if figure.is_file() else {}
+    run.log({"domains": domains, "classes": classes, **pictures})
     artifact = wandb.Artifact(f"{record.method}-{run.id}", type="prompts", description=record.protocol)
     for path in filter(Path.is_file, [record.folder / name for name in FILES]):
         artifact.add_file(str(path), name=path.name)

@@ -39,6 +39,7 @@ HATCHES = ("", "///", "\\\\\\", "xx", "--", "||", "++", "//--")
 MAX_SERIES = len(COLOURS)
 """How many series one figure can show so that a reader can tell them apart."""
 
+FIGURE_FILE = "accuracy.png"
 COLUMN_WIDTH = 3.5
 """Width of a paper's column, in inches."""
 

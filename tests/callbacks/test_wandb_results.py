@@ -70,7 +70,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
     assert run.options["group"] == "PromptFL, " + run.config["data"]
     assert run.options["job_type"] == "PromptFL"
     assert run.options["tags"][-1] == "seed 7"
-    wanted = {"method": "PromptFL", "held_out": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
+    wanted = {"method": "PromptFL", "held_out_domains": "photo", "seed": 7, "shots": 2, "backbone": "fedvlp-tiny"}
     assert {name: run.config[name] for name in wanted} == wanted
     record = load_record(folder)
     summary = json.loads(json.dumps(run.summary))
@@ -87,13 +87,18 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
     assert (summary["split"], summary["protocol"]) == (record.split, record.protocol)
     assert summary["kind"] == "leave-domains-out"
     assert summary["ended"]
-    assert summary["seconds"] == record.seconds
+    assert summary["total_seconds"] == record.seconds
+    # What is logged in each round keeps the value of the last round in the summary.
+    each_round = set(run.logged[0])
+    assert {"held_out", "seconds"} <= each_round
+    assert not each_round & (summary.keys() | run.config.keys())
     check_media(run, record)
 
 
 def check_media(run: FakeRun, record: Record) -> None:
     """Checks the tables of domains and classes, and the artifact of a run."""
     media = {name: value for logged in run.logged for name, value in logged.items()}
+    assert media["accuracy_over_rounds"].format == "png"
     rows = media["domains"].data
     assert ["zero-shot CLIP", "held_out", "photo", record.baseline["held_out/photo"]] in rows
     assert len(rows) == 3 * (len(record.last) - 2)  # without the means of the two roles
@@ -107,7 +112,7 @@ def check_media(run: FakeRun, record: Record) -> None:
 
 
 def test_runs_of_a_sweep_are_one_group_and_others_are_not(tmp_path):
-    attributes = {"method": "PLAN", "data": "PACS", "held_out": "ink", "seed": 3}
+    attributes = {"method": "PLAN", "data": "PACS", "held_out_domains": "ink", "seed": 3}
     folder = tmp_path / "first" / "plan-12ab" / "ink-3" / "2026-01-31_12-00-00"
     folder.mkdir(parents=True)
     groups = []
@@ -117,6 +122,28 @@ def test_runs_of_a_sweep_are_one_group_and_others_are_not(tmp_path):
         groups.append((logger._wandb_init["group"], logger._wandb_init["job_type"]))
         (tmp_path / "first" / "sweep.json").write_text("{}", encoding="utf-8")
     assert groups == [("PLAN, PACS", "PLAN"), ("first", "PLAN")]
+
+
+def test_a_resumed_run_continues_the_same_run(build, begun):
+    folder = train(build, WandbLogger(project="p"))
+    parts = build("promptfl", "--trainer.rounds=2")
+    parts.trainer.fabric._loggers = [WandbLogger(project="p"), WandbLogger(project="other")]
+    parts.trainer.fit(parts.model, parts.datamodule, ckpt_path=str(folder))
+    assert [run.options["id"] for run in begun] == [None, "x1y2", None]
+    assert begun[1].options["resume"] == "allow"
+    begun.clear()
+    train(build, WandbLogger(project="p"))
+    assert begun[0].options["id"] is None  # another run
+
+
+def test_mlflow_gets_the_name(tmp_path):
+    attributes = {"method": "PLAN", "data": "PACS", "held_out_domains": "ink", "seed": 3}
+    names = []
+    for name in (None, "mine"):
+        logger = SimpleNamespace(_mlflow_client=None, _run_name=name)
+        join_group(logger, attributes, tmp_path)
+        names.append(logger._run_name)
+    assert names == ["PLAN, PACS, held out ink, seed 3", "mine"]
 
 
 def test_what_the_user_chose_stays(build, begun):

@@ -166,18 +166,22 @@ def test_validate_test_and_predict_from_the_deployed_prompts(options, image_root
     assert "Expected the name of a file to write" in capsys.readouterr().err
     assert main(["validate", trained[1]]) == 0  # with the config beside it
     assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
-    assert main(["test", str(folder), "--data.eval_batch_size=5"]) == 0
-    assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
+    assert main(["test", str(folder.parent), "--data.eval_batch_size=5"]) == 0
+    printed = capsys.readouterr().out
+    assert f"newest run in {folder.parent}: {folder}\n" in printed
+    assert f"held_out/photo: {float(row['held_out/photo']):.2f} %" in printed
 
     output = tmp_path / "predictions.csv"
     checkpoint = next((folder / "checkpoints").glob("round-00002*"))
     tables = []
-    for path in (folder / "prompts.safetensors", checkpoint, folder):
+    for path in (folder / "prompts.safetensors", checkpoint, folder, folder.parent):
         given = [str(path), f"--images={image_root / 'photo'}", f"--output={output}"]
         assert main(["predict", *given, "--trainer.accelerator=cpu"]) == 0
         tables.append(output.read_text())
-    assert tables[0] == tables[1] == tables[2]
-    assert f"accuracy: {float(row['held_out/photo']):.2f} %" in capsys.readouterr().out
+    assert tables == [tables[0]] * 4
+    printed = capsys.readouterr().out
+    assert f"accuracy: {float(row['held_out/photo']):.2f} %" in printed
+    assert printed.count("newest run in ") == 1
     of_folder = json.loads((tmp_path / "predictions_scores.json").read_text(encoding="utf-8"))
     assert of_folder["confusion"] == {"labelled/photo": measured["confusion"]["held_out/photo"]}
     assert of_folder["metrics"]["labelled"]["macro_f1"] == measured["metrics"]["held_out/photo"]["macro_f1"]
@@ -327,6 +331,14 @@ def test_wandb_offline(options, tmp_path):
     assert b"client/ink/loss" in logged
     assert b"last/held_out/photo" in logged
     assert b"PromptFL, DomainFolders" in logged
+    assert len(list(runs[0].glob("files/media/images/accuracy_over_rounds*.png"))) == 1
+    again = [*command, "--ckpt_path=last", "--trainer.rounds=3"]
+    done = subprocess.run(again, capture_output=True, text=True, env=at_home, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stdout
+    begun = [path.name.rpartition("-")[2] for path in (tmp_path / "wandb").glob("offline-run-*")]
+    (kept,) = tmp_path.glob("runs/*/*/wandb.json")
+    assert begun == [*json.loads(kept.read_text()).values()] * 2
 
 
 METHOD = """
