@@ -143,7 +143,8 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     for role, note in NOTES.items():
         if role in roles:
             write(note)
-    if any(map(is_imbalanced, next(iter(balance.values()), {}).values())):
+    # As in the table, whose columns are of roles only.
+    if any("/" not in name and is_imbalanced(scores) for name, scores in next(iter(balance.values()), {}).items()):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
     uncounted = [role for role in ROLES if role in roles and any(role not in scores for scores in balance.values())]
     if uncounted:
