@@ -389,7 +389,7 @@ def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[Ima
 
 
 def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
-    """List images in class folders, names of other images, and endings of other files; ``above`` names a lone domain."""
+    """List images in class folders, names of other images, and endings of others; ``above`` names a lone domain."""
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []
