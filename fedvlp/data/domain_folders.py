@@ -186,11 +186,7 @@ class DomainFolders(FederatedDataModule):
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
-        """Which images play which role, after a search for copies of files.
-
-        Raises:
-            UserError: If a held-out domain has a copy of a file of a source domain.
-        """
+        """Which images play which role, after a search for copies of files."""
         parts = super().split_parts
         self._check_copies(parts)
         return parts
@@ -279,11 +275,7 @@ class ClassFolders(DomainFolders):
     """
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """List the images of the one domain, sorted.
-
-        Raises:
-            UserError: If the folders in the root do not look like two classes or more.
-        """
+        """List the images of the one domain, sorted; raise UserError unless the folders look like classes."""
         domain = composed(self.root.resolve().name)
         files = scan_domain(self.root, domain, self.allow_missing_classes)
         check_two_classes(self.root, files)
@@ -291,15 +283,9 @@ class ClassFolders(DomainFolders):
 
 
 def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: bool) -> None:
-    """Check that the folders in a domain's folder look like its classes.
+    """Raise UserError unless the folders in a domain's folder look like its classes.
 
-    Args:
-        folder: Folder of the domain.
-        files: The images in it, at least one.
-        allow_empty: Whether a class folder may be empty; one that holds only other files is always an error.
-
-    Raises:
-        UserError: If a folder has no image, or they are parts of a split or have the same folders in them.
+    With ``allow_empty`` a class folder may be empty, but not hold other files only.
     """
     inside = subfolders(files)
     for name in folders_in(folder):
@@ -403,12 +389,7 @@ def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[Ima
 
 
 def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
-    """List the images in class folders, sorted, the names of other images, and the endings of other files.
-
-    Args:
-        root: Folder of the domains' folders.
-        above: The domain's name, if the root is the folder of one domain.
-    """
+    """List images in class folders, names of other images, and endings of others; ``above`` names a lone domain."""
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []

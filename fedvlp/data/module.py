@@ -441,11 +441,7 @@ class FederatedDataModule(L.LightningDataModule):
 
 
 def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None:
-    """Check that a task has several classes, and that its names can be written to files.
-
-    Raises:
-        UserError: If there are fewer than two classes, or a name of a class or domain is not valid UTF-8.
-    """
+    """Raise UserError if there are fewer than two classes, or a name of a class or domain is not valid UTF-8."""
     for name in (*names, *domains):
         if name.encode("utf-8", "ignore").decode() != name:
             raise UserError(f"Expected names of classes and domains in UTF-8; got {name!r}. Rename its folder.")
@@ -504,11 +500,7 @@ def fold_spelling(name: str) -> str:
 
 
 def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
-    """Read the option ``class_names_map``, a mapping or the path of a file; numbers become text.
-
-    Raises:
-        UserError: If it is no mapping of names to names.
-    """
+    """Read the option ``class_names_map``, a mapping or the path of a file; numbers become text."""
     mapping = read_yaml(Path(value).expanduser()) if isinstance(value, str) else value or {}
     entries = [*mapping, *mapping.values()] if isinstance(mapping, dict) else [None]
     for entry in entries:
