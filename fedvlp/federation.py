@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
+from fedvlp.core.balance import Balance, class_balance, describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.predictions import Predictions
@@ -22,6 +23,7 @@ from fedvlp.core.roles import TESTED
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import image_batches, image_paths
+from fedvlp.data.module import check_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 from fedvlp.training import setup
@@ -259,6 +261,7 @@ class Federation(ConfiguredRun):
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
         if class_names is not None:
+            check_class_names(class_names)
             model = model.for_classes(class_names)
         # No client's own part is known for images of no client.
         with model.shared_part_alone():
@@ -285,6 +288,11 @@ class Federation(ConfiguredRun):
     def predictions(self) -> Mapping[str, Predictions]:
         """By split, the predicted class of each image in the last measurement; empty at sites."""
         return getattr(self.engine, "predictions", {})
+
+    @property
+    def balance(self) -> Balance:
+        """Scores of the last measurement by class, without splits whose sites report no counts by class."""
+        return class_balance(getattr(self.engine, "class_counts", {}))
 
     def prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
         """Has the data read, checks the run and describes it as ``description``; trains nothing.
@@ -336,7 +344,8 @@ class Federation(ConfiguredRun):
             trained = load_trained(self._checkpoint(ckpt_path), model)
         scores = filter_roles(self.evaluate(model, *trained), roles)
         lines = [datamodule.protocol, *(f"{name}: {value:.2f} %" for name, value in scores.items())]
-        self.fabric.print("\n".join(lines), flush=True)
+        balance = {name: by_class for name, by_class in self.balance.items() if name in scores}
+        self.fabric.print("\n".join([*lines, *describe_balance(balance, "warning: this model")]), flush=True)
         return scores
 
     def _checkpoint(self, ckpt_path: str) -> Path:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedvlp.core.balance import Balance
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
@@ -20,11 +21,13 @@ class Baseline(FederationCallback):
     Attributes:
         scores: accuracies in percent, named as those of a round; empty if the method names no baseline.
         predictions: by split, the predicted class of each image.
+        balance: Scores by class, by split and role.
     """
 
     def __init__(self) -> None:
         self.scores: dict[str, float] = {}
         self.predictions: Mapping[str, Predictions] = {}
+        self.balance: Balance = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Measures the baseline."""
@@ -35,6 +38,7 @@ class Baseline(FederationCallback):
             self.scores = federation.evaluate(baseline, baseline.shared_state(), {})
             # Kept here, since the next evaluation replaces those of the federation.
             self.predictions = federation.predictions
+            self.balance = federation.balance
 
 
 class Communication(FederationCallback):

@@ -10,13 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.callbacks.measures import Baseline
+from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import CENTRALISED
+from fedvlp.core.roles import CENTRALISED, ROLES, role_title
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.rounds import AccuracyRows, History, accuracy_table, divergence, format_accuracies, is_accuracy
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.rounds import (
+    AccuracyRows,
+    History,
+    accuracy_table,
+    best_round,
+    divergence,
+    format_accuracies,
+    is_accuracy,
+)
 from fedvlp.runs.descriptions import describe_data
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS
@@ -43,12 +53,15 @@ class Summary(FederationCallback):
     def __init__(self, baseline: Baseline) -> None:
         self.baseline = baseline
         self.phases: Sequence[Phase] = ()
+        self.balance: dict[str, Balance] = {}  # by the title of the row, without its round
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prints what will run, and writes the split."""
         federation: RunView = trainer
         data = federation.data
         self.phases = pl_module.configure_phases()
+        # Restored before this hook where the run resumes.
+        self.balance = self.balance if federation.run_state.history else {}
         federation.fabric.print(
             f"{type(pl_module).__name__} on {_name_clients(data)}, "
             f"{len(data.class_names)} classes, split {data.split_hash}, {federation.fabric.device}\n{data.protocol}",
@@ -63,15 +76,36 @@ class Summary(FederationCallback):
         """Keeps the phases, with the rules that the federation put into them."""
         self.phases = phases
 
+    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
+        """Keep the scores by class of the last and the best round."""
+        if any(map(is_accuracy, row)):
+            self.balance[LAST_ROW] = federation.balance
+            if best_round([*federation.run_state.history, row]) is row:
+                self.balance[BEST_ROW] = federation.balance
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scores by class, which a resumed run cannot measure again."""
+        return dict(self.balance)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the scores by class."""
+        self.balance = state_dict
+
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Prints the table and writes the file."""
         federation: RunView = trainer
         if not federation.is_global_zero:
             return
-        rows = accuracy_table(self.baseline.scores, federation.run_state.history)
-        _print_accuracies(federation, rows)
+        history = federation.run_state.history
+        rows = accuracy_table(self.baseline.scores, history)
+        if self.baseline.scores:
+            self.balance = {ZERO_SHOT_ROW: self.baseline.balance, **self.balance}
+        _print_accuracies(federation, rows, self.balance)
         _print_costs(federation)
-        diverged = divergence(self.baseline.scores, federation.run_state.history, len(federation.data.class_names))
+        last = self.balance.get(LAST_ROW, self.baseline.balance)
+        for line in describe_balance(last, f"warning: {LAST_ROW if history else ZERO_SHOT_ROW}"):
+            federation.fabric.print(line)
+        diverged = divergence(self.baseline.scores, history, len(federation.data.class_names))
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
         if lost := _lost_rounds(federation.run_state.history):
@@ -82,7 +116,8 @@ class Summary(FederationCallback):
         for package, used in plugins.items():
             federation.fabric.print(f"of the plug-in {package} {used['version']}: {', '.join(used['classes'])}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
-        write_json(Path(federation.log_dir) / "summary.json", _summary(federation, rows, plugins))
+        summary = {**_summary(federation, rows, plugins), "balance": self.balance}
+        write_json(Path(federation.log_dir) / "summary.json", summary)
 
 
 def _name_clients(data: FederatedData) -> str:
@@ -95,10 +130,10 @@ def _name_clients(data: FederatedData) -> str:
     return f"{len(data.clients)} clients ({', '.join(names)})"
 
 
-def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
+def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[str, Balance]) -> None:
     """Prints the table with the notes on its columns."""
     write = federation.fabric.print
-    write(f"\n{federation.data.protocol}\n{format_accuracies(rows)}")
+    write(f"\n{federation.data.protocol}\n{format_accuracies(rows, balance)}")
     roles: set[str] = set()
     for _, row in rows:
         roles |= {name.split("/")[0] for name in row}
@@ -108,6 +143,12 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows) -> None:
     for role, note in NOTES.items():
         if role in roles:
             write(note)
+    # As in the table, whose columns are of roles only.
+    if any("/" not in name and is_imbalanced(scores) for name, scores in next(iter(balance.values()), {}).items()):
+        write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
+    uncounted = [role for role in ROLES if role in roles and any(role not in scores for scores in balance.values())]
+    if uncounted:
+        write(f"{UNAVAILABLE}: {', '.join(map(role_title, uncounted))}")
     write("")
 
 

@@ -235,7 +235,7 @@ def _registered_config(spelling: str) -> dict[str, Any]:
 def _words(name: str) -> set[str]:
     """Split a name in open_clip's or Hugging Face's spelling (`clip-vit-base-patch16`) into parts to compare."""
     name = re.sub("(?<=b)ase|(?<=l)arge|(?<=h)uge", "", name.lower()).replace("multilingual", "i18n")
-    return set(re.findall(r"[a-z]+|\d+", name))
+    return set(re.findall(r"[a-z]+|\d+m?", name))
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _transform_options(description: dict[str, Any], config: dict[str, Any], orig
     Raises:
         UserError: If the transform can't do what they ask for: images would not be as in training.
     """
-    options = merge_preprocess_dict({}, description.get("preprocess_cfg", {}))
+    options: dict[str, Any] = merge_preprocess_dict({}, description.get("preprocess_cfg", {}))
     problem = ""
     try:  # lists in JSON, and part of the fingerprint
         options |= {name: tuple(map(float, options[name])) for name in ("mean", "std") if name in options}
@@ -393,8 +393,10 @@ def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[
             # A wrong shape says more than a missing name, and only three differences are shown.
             differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
     # Buffers that some versions of open_clip and transformers save and others compute, and sizes in OpenAI's archives.
-    ignored = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
-    ignored += ("input_resolution", "context_length", "vocab_size")
+    ignored = (
+        *("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights"),
+        *("input_resolution", "context_length", "vocab_size"),
+    )
     extra = [name for name in state if name not in expected and not name.endswith(ignored)]
     # Of CoCa's third tower, which writes captions.
     unexpected = [name for name in extra if not name.startswith("text_decoder.")]

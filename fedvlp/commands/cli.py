@@ -24,6 +24,12 @@ NO_MEMORY = (
 )
 
 
+NO_SHARED_MEMORY = (
+    "The processes that read images ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or give them more, "
+    "as with docker run --shm-size=2g."
+)
+
+
 class Command(NamedTuple):
     """One command of ``fedvlp``.
 
@@ -128,6 +134,9 @@ def user_hint(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
+    # PyTorch's words, whether a reader of images could not allocate it or was killed.
+    if isinstance(error, RuntimeError) and "shared memory" in str(error):
+        return NO_SHARED_MEMORY
     if not is_out_of_memory(error):
         return None
     # Its first line says how much was asked for and is free, and who else uses the device.

@@ -6,11 +6,10 @@ import hashlib
 import json
 import logging
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -27,17 +26,21 @@ from fedvlp.data.files.images import (
     Images,
     bad_images_message,
     composed,
+    copies,
+    decode_all,
     folders_in,
+    is_hidden,
     is_image,
     list_files,
-    unreadable,
 )
-from fedvlp.data.module import FederatedDataModule
-from fedvlp.data.splits import Role
+from fedvlp.data.module import FederatedDataModule, check_class_names, fold_spelling
+from fedvlp.data.splits import Role, SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
+PARTS = frozenset({"train", "val", "valid", "validation", "test"})
+"""Names of folders, in lower case, that are parts of a split where there are no others beside them."""
 log = logging.getLogger(__name__)
 
 
@@ -65,7 +68,8 @@ class ImageFile:
 class DomainFolders(FederatedDataModule):
     """Images in folders: root/domain/class/image, the image at any depth below its class.
 
-    PNG, JPEG, WebP, BMP, GIF, TIFF and PPM files count, whatever the case of their ending; hidden files do not.
+    Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, whatever the case of their ending.
+    Ignores hidden files, and folders of operating systems and network storage such as ``@eaDir``.
 
     Args:
         root: Folder with a folder for each domain, each with a folder for each class.
@@ -90,6 +94,7 @@ class DomainFolders(FederatedDataModule):
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
         self.merge_spellings = merge_spellings
+        self._digest_of: dict[str, str] = {}  # by the image's name; empty until the files were read
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the files of each domain and the names of the class folders; opens none of them."""
@@ -115,7 +120,7 @@ class DomainFolders(FederatedDataModule):
         Raises:
             UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
         """
-        files, stray = _read_tree(self.root)
+        files, stray, others = _read_tree(self.root)
         if not files and not stray:
             raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {self.root}.")
         in_folders = [name for name in stray if "/" in name]
@@ -126,14 +131,26 @@ class DomainFolders(FederatedDataModule):
                 f"Expected {EXPECTED}; found {where} in {self.root}, so a level of folders is missing. Where there are "
                 "no domains, use --config data/class_folders. If that is a domain's, point data.root one level up."
             )
-        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(map(composed, folders_in(self.root)))}
+        folder_of = {composed(name): self.root / name for name in folders_in(self.root)}
+        domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
         for file in files:
             domains[file.domain].append(file)
+        if PARTS.issuperset(map(str.lower, domains)):
+            raise UserError(
+                f"Expected {EXPECTED}; {' and '.join(domains)} in {self.root} are parts of a split, not domains. "
+                f"Point data.root to one of them: with --config data/class_folders if it holds classes, with --config "
+                "data/folders if it holds domains. Validation and test images are drawn from it."
+            )
         if len(domains) < 2:
             raise UserError(
                 f"Expected two domains or more laid out as {EXPECTED}; found one, {files[0].domain!r}, in {self.root}. "
                 "If it holds domains, point data.root to it; if classes, do so with --config data/class_folders."
             )
+        for domain, of_domain in domains.items():
+            if of_domain:
+                check_class_folders(folder_of[domain], of_domain, self.allow_missing_classes)
+        check_two_classes(self.root, files)
+        _report_ignored(self.root, stray, others)
         return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
@@ -143,10 +160,12 @@ class DomainFolders(FederatedDataModule):
             UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
         domains, class_names = self._loaded
-        bad = {domain: self._bad_images(domain, images) for domain, images in domains.items()}
+        bad: dict[str, dict[int, str]] = {}
         listed: list[tuple[str, str]] = []
-        for domain, reasons in bad.items():
-            listed += [(domains[domain].names[row], reason) for row, reason in reasons.items()]
+        for domain, images in domains.items():
+            bad[domain], digests = self._decoded(domain, images)
+            self._digest_of |= zip(images.names, digests, strict=True)
+            listed += [(images.names[row], reason) for row, reason in bad[domain].items()]
         if not listed:
             return domains
         total = sum(len(images) for images in domains.values())
@@ -155,12 +174,54 @@ class DomainFolders(FederatedDataModule):
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
         good: dict[str, Images] = {}
-        classes = {}
+        classes: dict[str, set[str]] = {}
         for domain, images in domains.items():
             good[domain] = images.without(list(bad[domain])) if isinstance(images, FolderImages) else images
             classes[domain] = {class_names[label] for label in np.unique(good[domain].labels)}
+        present = {class_names[label] for images in domains.values() for label in np.unique(images.labels)}
+        if lost := sorted(present.difference(*classes.values())):
+            raise UserError(f"Expected an image of each class that can be read; there is none of {', '.join(lost)}.")
         self._check_classes(classes)
         return good
+
+    @cached_property
+    def split_parts(self) -> list[SplitPart]:
+        """Which images play which role, after a search for copies of files."""
+        parts = super().split_parts
+        self._check_copies(parts)
+        return parts
+
+    def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = True) -> None:
+        """Report copies of files that make an accuracy wrong; raise for those of held-out domains if ``refuse``."""
+        label_of: dict[str, int] = {}
+        for images in self.images.values():
+            label_of |= zip(images.names, images.labels.tolist(), strict=True)
+        groups = copies(label_of, [self._digest_of.get(name, "") for name in label_of])
+        if not groups:
+            return
+        sources = set(chain.from_iterable(self.images[domain].names for domain in self.source_domains))
+        leaks = _pairs(groups, label_of.keys() - sources, sources)
+        table = split_table(parts, self.images)
+        trained = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] == "train"))
+        measured = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] != "train")) & sources
+        mixed: list[str] = []
+        for group in groups:
+            first, *_, last = sorted(group, key=label_of.__getitem__)
+            if label_of[first] != label_of[last]:
+                mixed.append(f"{first} = {last}")
+        if leaks and refuse:
+            raise UserError(
+                f"Expected held-out domains to share no file with source domains; {len(leaks)} files are in both, such "
+                f"as {leaks[0]}. Remove one of each, or hold out all domains that share files."
+            )
+        kinds = {
+            "both held out and in a source domain": leaks,
+            "both training and validation or test images": _pairs(groups, trained, measured),
+            "in two classes": mixed,
+        }
+        found = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
+        if found:
+            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(found))
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
         """Raises if a domain has no images, or lacks a class and none may be lacking."""
@@ -181,24 +242,26 @@ class DomainFolders(FederatedDataModule):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
 
-    def _bad_images(self, domain: str, images: Images) -> dict[int, str]:
-        """Returns why which images of a domain can't be read; the cache knows which until a file changes."""
+    def _decoded(self, domain: str, images: Images) -> tuple[dict[int, str], list[str]]:
+        """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
         if not isinstance(images, FolderImages):
-            return {}  # their pixels are here already
+            return {}, [""] * len(images)  # their pixels are here already
         if self.cache_dir is None:
-            return unreadable(images.paths, f"checking {domain}")
+            return decode_all(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        # Decoding a data set takes minutes, so the rows that can't be read are kept until a file changes.
+        # Reading a data set takes minutes, so what was found is kept until a file changes.
         try:
-            bad_rows = json.loads(path.read_text(encoding="utf-8"))["unreadable"]
-        except (OSError, ValueError):
-            bad = unreadable(images.paths, f"checking {domain}")
-            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad)}))
-            return bad
+            known = json.loads(path.read_text(encoding="utf-8"))
+            bad_rows = known["unreadable"]
+            digests = known["digests"]
+        except (OSError, ValueError, KeyError):
+            bad, digests = decode_all(images.paths, f"checking {domain}")
+            write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
+            return bad, digests
         # A right to read that was given since then changes neither size nor time of the file.
-        again = unreadable([images.paths[row] for row in bad_rows], f"checking {domain}")
-        return {bad_rows[position]: reason for position, reason in again.items()}
+        again, _ = decode_all([images.paths[row] for row in bad_rows], f"checking {domain}")
+        return {bad_rows[position]: reason for position, reason in again.items()}, digests
 
 
 class ClassFolders(DomainFolders):
@@ -212,23 +275,76 @@ class ClassFolders(DomainFolders):
     """
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """Returns the images of the one domain, sorted; refuses folders of domains, or of parts such as train."""
+        """List the images of the one domain, sorted; raise UserError unless the folders look like classes."""
         domain = composed(self.root.resolve().name)
-        files = scan_domain(self.root, domain)
-        below: dict[str, set[str]] = defaultdict(set)
-        for file in files:
-            # The folders between class and image; empty for an image in the class folder itself.
-            below[file.class_name].add(file.name.split("/", 2)[2].rpartition("/")[0])
-        first, *others = below.values()
-        if len(first) > 1 and all(names == first for names in others):
-            raise UserError(
-                f"Expected root/class/image, such as root/dog/1.png; each of {', '.join(below)} in {self.root} has the "
-                f"folders {', '.join(sorted(first))}. If these are the classes of domains, or of parts such as train "
-                "and test, use --config data/folders, or point data.root to one of them."
-            )
-        if empty := sorted(set(map(composed, folders_in(self.root))) - set(below)):
-            log.warning("Ignoring %d folder(s) without an image in %s: %s.", len(empty), self.root, ", ".join(empty))
+        files = scan_domain(self.root, domain, self.allow_missing_classes)
+        check_two_classes(self.root, files)
         return {domain: files}
+
+
+def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: bool) -> None:
+    """Raise UserError unless the folders in a domain's folder look like its classes.
+
+    With ``allow_empty`` a class folder may be empty, but not hold other files only.
+    """
+    inside = subfolders(files)
+    for name in folders_in(folder):
+        if composed(name) in inside:
+            continue
+        is_empty = all(is_hidden(entry) for entry in os.listdir(folder / name))
+        if not (is_empty and allow_empty):
+            endings = {os.path.splitext(path)[1].lower() or "no ending" for _, path in list_files(folder / name)}
+            found = f"files of other kinds ({', '.join(sorted(endings))})" if endings else "no file"
+            raise UserError(
+                f"Expected images in each class folder; found {found} in {folder / name}. Add images "
+                f"({', '.join(sorted(EXTENSIONS))}), or remove the folder."
+            )
+    # A message shows the first few of what may be hundreds of folders.
+    listed = ", ".join(list(inside)[:5])
+    if PARTS.issuperset(map(str.lower, inside)):
+        raise UserError(
+            f"Expected the folders of classes in {folder}, such as dog; found {listed}, which are parts of a split. "
+            "Put all images of a class into one folder, or point data.root to one of them with --config "
+            "data/class_folders. Validation and test images are drawn from it."
+        )
+    first, *others = inside.values()
+    if len(first) > 1 and "" not in first and others and all(names == first for names in others):
+        raise UserError(
+            f"Expected the folders of classes in {folder}, such as dog; all {len(inside)} ({listed}) have the same "
+            f"folders in them ({', '.join(sorted(first)[:5])}). If they are domains, use --config data/folders with "
+            f"data.root={folder}. Otherwise put all images of a class into one folder."
+        )
+
+
+def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
+    """Raise UserError if all images belong to one class, so that there is nothing to classify."""
+    inside = subfolders(files)
+    if len(inside) < 2:
+        ((name, below),) = inside.items()
+        folders = ", ".join(sorted(below - {""}))
+        hint = f" If its folders ({folders}) are the classes, move them one level up." if folders else ""
+        raise UserError(f"Expected two classes or more in {root}; found one, {name!r}.{hint} Check data.root.")
+    check_class_names(list(inside), list({file.domain for file in files}))
+
+
+def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
+    """Map each class to the names of the folders right below its own that hold images; "" for its own."""
+    inside: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        first, _, rest = file.name.split("/", 2)[2].partition("/")
+        inside[file.class_name].add(first if rest else "")
+    return inside
+
+
+def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Collection[str]) -> list[str]:
+    """Show one pair of each group that has a member among ``first`` and another among ``second``."""
+    pairs: list[str] = []
+    for group in groups:
+        ones = [name for name in group if name in first]
+        others = [name for name in group if name in second]
+        if ones and others:
+            pairs.append(f"{ones[0]} = {others[0]}")
+    return pairs
 
 
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
@@ -239,7 +355,7 @@ def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str
     counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
     groups: dict[str, list[str]] = defaultdict(list)
     for name in sorted(counts.keys() - set(others), key=lambda name: (-counts[name], name)):
-        groups[re.sub(r"[\s_-]+", " ", name).strip().casefold()].append(name)
+        groups[fold_spelling(name)].append(name)
     return [names for names in groups.values() if len(names) > 1]
 
 
@@ -262,16 +378,18 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
     return FolderImages([file.path for file in files], names, labels)
 
 
-def scan_domain(folder: Path, domain: str) -> list[ImageFile]:
-    """Returns the images of one domain, which lie in ``folder/class/image``, sorted and named with the domain."""
-    files, _ = _read_tree(folder, domain)
+def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[ImageFile]:
+    """List the images of one domain, stored as ``folder/class/image``, sorted and named with the domain."""
+    files, stray, others = _read_tree(folder, domain)
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
+    check_class_folders(folder, files, allow_empty)
+    _report_ignored(folder, stray, others)
     return files
 
 
-def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str]]:
-    """The images in class folders, sorted, and the names of others; ``above`` is the domain of a root that is one."""
+def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
+    """List images in class folders, names of other images, and endings of others; ``above`` names a lone domain."""
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []
@@ -285,14 +403,18 @@ def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str]]:
             stray.append("/".join(parts))
         else:
             files.append(ImageFile(names[0], names[1], "/".join(names), path))
-    if files and stray:
+    return sorted(files), stray, others
+
+
+def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> None:
+    """Log how many files of a tree are not read, given the names of stray images and the endings of other files."""
+    if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
     if others:
         kinds = ", ".join(sorted(set(others)))
         log.warning(
             "Ignoring %d file(s) in %s with endings that are not read as images (%s).", len(others), root, kinds
         )
-    return sorted(files), stray
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -31,9 +34,11 @@ from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
+from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed, check_range
 
+log = logging.getLogger(__name__)
 NO_CLASS = -1
 """The label of images of other things than the classes."""
 ForClasses = Callable[[Sequence[str]], tuple[Precompute | None, str]]
@@ -61,7 +66,8 @@ class FederatedDataModule(L.LightningDataModule):
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
             encoded again each time.
-        class_names_map: Names for prompts in place of the data set's own, by its own, such as {"tv": "television"}.
+        class_names_map: Names for prompts by the data set's own names, such as {"tv": "television"}; or the path of a
+            YAML or JSON file that holds such a mapping.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
         cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
         cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
@@ -92,7 +98,7 @@ class FederatedDataModule(L.LightningDataModule):
         test_fraction: FractionBelowOne = 0.0,
         split_seed: Seed = 0,
         augmentation: Literal["none", "crop_flip"] = "none",
-        class_names_map: dict[str, str] | None = None,
+        class_names_map: dict[Any, Any] | str | None = None,
         num_workers: NonNegativeInt = 0,
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
@@ -113,7 +119,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.partition = ByDomain() if partition is None else partition
         self.augmentation = augmentation
         self.num_workers = num_workers
-        self.class_names_map = dict(class_names_map or {})
+        self.class_names_map = read_class_names_map(class_names_map)
         self.cache_images = cache_images
         self.out_of_distribution = out_of_distribution
         self.protocol_option: Protocol = protocol or ("leave_domains_out" if self.held_out else "all_seen")
@@ -143,7 +149,9 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def _loaded(self) -> tuple[Mapping[str, Images], list[str]]:
-        return self.load_domains()
+        images, class_names = self.load_domains()
+        check_class_names(class_names, list(images))
+        return images, class_names
 
     @cached_property
     def images(self) -> Mapping[str, Images]:
@@ -273,6 +281,8 @@ class FederatedDataModule(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Reads or makes the images, so that every mistake is found before training."""
+        if line := ids_among(self.all_class_names):
+            log.warning("%s", line)
         # Computed here and kept for later.
         self.split_parts  # noqa: B018
         self._images_of_no_class  # noqa: B018
@@ -430,6 +440,18 @@ class FederatedDataModule(L.LightningDataModule):
         return table
 
 
+def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None:
+    """Raise UserError if there are fewer than two classes, or a name of a class or domain is not valid UTF-8."""
+    for name in (*names, *domains):
+        if name.encode("utf-8", "ignore").decode() != name:
+            raise UserError(f"Expected names of classes and domains in UTF-8; got {name!r}. Rename its folder.")
+    if len(names) < 2:
+        raise UserError(
+            f"Expected two classes or more; got {', '.join(map(repr, names)) or 'none'}. A method learns to tell "
+            "classes apart: add the others."
+        )
+
+
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     """Returns the held-out domains, sorted and each once.
 
@@ -451,13 +473,51 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
 
 
 def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
-    """Returns the class names with replacements.
+    """Replace class names.
 
     Raises:
-        UserError: if a replacement is for a class that does not exist.
+        UserError: If a replacement is for a class that does not exist, or two classes get the same name.
     """
     for name in replacements:
         if name not in names:
             hint = did_you_mean_or_choose(name, names)
             raise UserError(f"class_names_map renames {name!r}, but there is no such class. {hint}")
+    own_names: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        own_names[fold_spelling(replacements.get(name, name))].append(name)
+    for folded, same in own_names.items():
+        if len(same) > 1 and not replacements.keys().isdisjoint(same):
+            raise UserError(
+                f"Expected class_names_map to give each class its own name; {' and '.join(same)} are both called "
+                f"{folded!r}. Name them differently, or put their images into one folder if they are one class."
+            )
     return [replacements.get(name, name) for name in names]
+
+
+def fold_spelling(name: str) -> str:
+    """Reduce a class name to what prompts keep of it: neither capitals nor the kind of separator."""
+    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+
+
+def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
+    """Read the option ``class_names_map``, a mapping or the path of a file; numbers become text."""
+    mapping = read_yaml(Path(value).expanduser()) if isinstance(value, str) else value or {}
+    entries = [*mapping, *mapping.values()] if isinstance(mapping, dict) else [None]
+    for entry in entries:
+        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+            raise UserError(
+                f"Expected class_names_map to map names to names, such as {{tv: television}}; got {entry!r} in "
+                f"{value!r}. YAML reads yes, no, on and off as true or false unless they are in quotes."
+            )
+    return {str(name): str(replacement) for name, replacement in mapping.items()}
+
+
+def ids_among(names: Sequence[str]) -> str:
+    """Describe the class names that are numbers, ids of WordNet or numbered, in one line; empty without any."""
+    ids = [name for name in names if re.fullmatch(r"\d+|n\d{8}|\d+[._]\s*\D.*", name)]
+    if not ids:
+        return ""
+    return (
+        f"{len(ids)} of {len(names)} class names are numbers or ids, such as {ids[0]!r}, and prompts contain them. "
+        "Name the classes by data.class_names_map, a mapping or a YAML file of lines such as n01440764: tench."
+    )

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedvlp.core.balance import Balance
 from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
@@ -46,7 +47,8 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 """Options of a method that follow from data, CLIP and trainer."""
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
-SCORES = ("balanced_accuracy", "macro_f1", "calibration_error")
+SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "calibration_error")
+BY_CLASS = ("balanced_accuracy", "low", "high", "chance", "largest_class", "predicted", "images")
 WORST = ("worst_domain", "worst_client")
 DETECTION = ("auroc", "fpr_at_95")
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
@@ -82,6 +84,7 @@ class Record:
         versions: of fedvlp, Python and the packages that numbers depend on.
         metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
         tuning: how ``fedvlp tune`` chose its options; empty if nobody did.
+        balance: Scores by class, by row without its round; a row lacks roles whose sites report no counts by class.
     """
 
     folder: Path
@@ -102,6 +105,7 @@ class Record:
     versions: Mapping[str, str]
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     tuning: Mapping[str, Any] = field(default_factory=dict)
+    balance: Mapping[str, Balance] = field(default_factory=dict)
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
@@ -152,6 +156,7 @@ class Record:
             versions={name: str(version) for name, version in summary["versions"].items()},
             metrics=metrics,
             tuning=_tuning(summary.get("tuning", {})),
+            balance={row: _balance(by_split) for row, by_split in summary.get("balance", {}).items()},
         )
 
     @property
@@ -328,6 +333,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         row: "zero-shot CLIP", "last round" or "best on source validation".
         role, domain: the split, such as "held_out" and "sketch"; ``domain`` is empty for the mean over domains.
         accuracy, balanced_accuracy, macro_f1: in percent; ``calibration_error`` in points. NaN if not measured.
+        largest_class: Accuracy of always predicting the largest class, in percent.
         worst_domain, worst_client: the lowest accuracy in percent, for a mean over domains.
         auroc, fpr_at_95: how well images of none of the classes are detected, in percent; NaN without such images.
         upload_parameters, download_parameters, upload_bytes, download_bytes: of one client and round.
@@ -369,7 +375,8 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
             for split, accuracy in accuracies.items():
                 role, _, domain = split.partition("/")
                 measured = {"row": row, "role": role, "domain": domain, "accuracy": accuracy}
-                rows.append(about | measured | _beside_accuracy(scores.get(split, {})))
+                by_class = _beside_accuracy(record.balance.get(row, {}).get(split, {}))
+                rows.append(about | measured | _beside_accuracy(scores.get(split, {})) | by_class)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -401,6 +408,15 @@ def _tuning(content: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     texts = {"of": str(content["of"]), "search": [str(text) for text in content["search"]]}
     return {**content, **texts, "trials": int(content["trials"])}
+
+
+def _balance(content: Mapping[str, Mapping[str, Any]]) -> Balance:
+    """Return the scores by class of a summary's row, with their types checked."""
+    balance: dict[str, dict[str, Any]] = {}
+    for split, scores in content.items():
+        balance[split] = {name: float(scores[name]) for name in BY_CLASS}
+        balance[split]["predicted_class"] = str(scores["predicted_class"])
+    return balance
 
 
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:

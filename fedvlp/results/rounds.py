@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
 from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.utils.text_table import text_table
@@ -144,8 +145,30 @@ def accuracy_columns(rows: AccuracyRows) -> list[str]:
     return sorted(names, key=lambda name: (list(ORDER).index(name.split("/")[0]), "/" not in name, name))
 
 
-def format_accuracies(rows: AccuracyRows) -> str:
-    """Returns the accuracies in percent as an aligned table.
+def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[list[str]]:
+    """Return the titles of the columns, then each row's title and its accuracies in percent.
+
+    ``balance`` has scores by class, by the rows' titles without rounds. For imbalanced classes, the columns ``COLUMNS``
+    follow the mean of a role.
+    """
+    by_class = next(iter(balance.values()), {})
+    names = accuracy_columns(rows)
+    titles: dict[str, str] = {}
+    for name, title in zip(names, column_titles(names), strict=True):
+        titles[name] = title
+        if "/" not in name and name in by_class and is_imbalanced(by_class[name]):
+            titles |= {f"{name}/{score}": title + ORDER[name] for title, score in COLUMNS.items()}
+    table = [["accuracy in %", *titles.values()]]
+    for title, row in rows:
+        values = dict(row)
+        for name, scores in next((each for start, each in balance.items() if title.startswith(start)), {}).items():
+            values |= {f"{name}/{score}": scores[score] for score in COLUMNS.values()}
+        table.append([title, *(f"{values[name]:.2f}" if name in values else "-" for name in titles)])
+    return table
+
+
+def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None = None) -> str:
+    """Format :func:`accuracy_cells` as an aligned table.
 
     A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
 
@@ -154,11 +177,7 @@ def format_accuracies(rows: AccuracyRows) -> str:
     ----------------------------------
     last round (1)  50.00  50.00  7.50
     """
-    columns = accuracy_columns(rows)
-    table = [["accuracy in %", *column_titles(columns)]]
-    for title, row in rows:
-        table.append([title, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
-    return text_table(table)
+    return text_table(accuracy_cells(rows, balance or {}))
 
 
 def column_titles(columns: Sequence[str]) -> list[str]:

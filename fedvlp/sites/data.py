@@ -16,7 +16,7 @@ from fedvlp.core.state import Client
 from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
 from fedvlp.data.files.images import Images
 from fedvlp.data.loaders import ImageLoader
-from fedvlp.data.module import FederatedDataModule, mapped_names
+from fedvlp.data.module import FederatedDataModule, check_class_names, mapped_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
 from fedvlp.utils.errors import UserError
@@ -90,6 +90,7 @@ class SitesData(FederatedDataModule):
                 f"Sites measure all classes, each on its own images: the protocol {self.protocol_option} is for "
                 "simulations. Leave out data.protocol."
             )
+        check_class_names(class_names)
         if len(set(sites)) < len(sites):
             raise UserError(f"Expected sites with each name once, got {', '.join(sites)}.")
         if overlap := sorted(set(sites) & set(self.held_out)):
@@ -114,6 +115,8 @@ class SitesData(FederatedDataModule):
         images: dict[str, Images] = {}
         for domain in self.held_out if self.root is not None else ():
             files = scan_domain(Path(str(self.root)) / domain, domain)
+            if unknown := sorted({file.class_name for file in files} - set(self.class_folders)):
+                raise UserError(f"data.class_names lacks the class folder {unknown[0]!r} of {domain!r}. Add it.")
             images[domain] = labelled_images(files, self.class_folders)
         return images, self.class_folders
 

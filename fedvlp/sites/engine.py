@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
+from fedvlp.core.balance import ClassCounts, count_classes
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import client_noise
 from fedvlp.core.predictions import percent
@@ -37,12 +38,15 @@ class SitesEngine:
 
     Attributes:
         prepared: places of the transport whose sites were prepared.
+        class_counts: Counts by class for each split of the last measurement, without the sites' splits unless every
+            site reports them.
     """
 
     registry: SiteRegistry
     preparation: Message
     method: FederatedModule
     prepared: set[str] = field(default_factory=set)
+    class_counts: dict[str, ClassCounts] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Prepare the connected sites, so that a site that can't train ends the run before its first round.
@@ -180,20 +184,28 @@ class SitesEngine:
                 "optimizer": "",
             }
             requests[client] = Message("evaluate", values, deployed)
-        accuracies = self._accuracies(self.request(requests))
+        self.class_counts = {}
+        accuracies = self._accuracies(self.request(requests), run.data.class_names)
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
+        # A role's scores of only some sites would differ from those of all.
+        if not {split.name for split in at_sites} <= self.class_counts.keys():
+            self.class_counts = {}
         module.eval()
         is_measurable = not module.personal or module.held_out_evaluation == "shared"
         # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                accuracy[split.name] = shared_predictions(module, run.fabric, split, deployed).accuracy
+                predictions = shared_predictions(module, run.fabric, split, deployed)
+                accuracy[split.name] = predictions.accuracy
+                self.class_counts[split.name] = count_classes(predictions, split.class_names or run.data.class_names)
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
-    def _accuracies(self, replies: Mapping[Client, Message | SiteError]) -> dict[str, float]:
-        """The accuracy of each split in percent; of a site without a usable reply none, which is logged."""
+    def _accuracies(
+        self, replies: Mapping[Client, Message | SiteError], class_names: Sequence[str]
+    ) -> dict[str, float]:
+        """Compute each split's accuracy in percent, and keep its counts by class; log sites without a usable reply."""
         accuracies: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError) or reply.kind != "evaluated":
@@ -207,6 +219,11 @@ class SitesEngine:
                 # A site must not measure on more or fewer images than it described at first.
                 if role in MEASURED and correct <= count == num_images > 0:
                     accuracies[name] = percent(correct, count)
+                    by_class = reply.values["by_class"].get(name, [])
+                    sums = [sum(of_class) for of_class in zip(*by_class, strict=True)]
+                    are_right_possible = all(right <= min(images, predicted) for images, right, predicted in by_class)
+                    if len(by_class) == len(class_names) and sums == [count, correct, count] and are_right_possible:
+                        self.class_counts[name] = dict(zip(class_names, by_class, strict=True))
         return accuracies
 
 

@@ -34,7 +34,7 @@ Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 
 @dataclass(frozen=True)
 class Policy:
-    """The runs in which a site takes part, and what of them may leave it; an option that is not given allows all.
+    """The runs in which a site takes part, and what may leave it; every option except ``class_counts`` defaults to all.
 
     In the first five, ``*`` stands for anything.
 
@@ -46,6 +46,7 @@ class Policy:
         tensors: names of tensors that may leave.
         max_upload_bytes: of a message that leaves.
         max_run_bytes: of all messages of a run that leave.
+        class_counts: Whether an evaluation also reports counts by class: images, correct and predicted images.
         max_rounds: Rounds of a run; a repeated round counts again. The site also answers at most
             ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
         min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves. The
@@ -66,6 +67,7 @@ class Policy:
     tensors: list[str] | None = None
     max_upload_bytes: PositiveInt | None = None
     max_run_bytes: PositiveInt | None = None
+    class_counts: bool = False
     max_rounds: PositiveInt | None = None
     min_noise_multiplier: NonNegativeFloat | None = None
     not_before: datetime | None = None
@@ -320,7 +322,7 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
         f"  CLIP: {clip['name'] if isinstance(clip, dict) else clip}, fingerprint {told['fingerprint']}",
         f"  what leaves in each of {told['rounds']} rounds:",
         *sent,
-        "    numbers of images and of right answers, and means such as the loss",
+        "    numbers of images and of right answers, by class if class_counts allows it, and means such as the loss",
         f"  in all: {told['rounds'] * sum(map(_bytes, uploads.values())):,} bytes of tensors",
         f"  to whom: the server, which makes one model of what {', '.join(map(repr, told['sites']))} send",
         f"  noise that this site adds: {of_noise}",

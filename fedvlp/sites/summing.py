@@ -114,7 +114,10 @@ def summed_at_sites(
             messages[name] = Message("sum", values, _as_tensors(part))
         answers = registry.exchange(messages)
         replies.update(answers)
-        answered = {name: _as_parts(reply.tensors) for name, reply in answers.items() if isinstance(reply, Message)}
+        answered: dict[str, Parts] = {}
+        for name, reply in answers.items():
+            if isinstance(reply, Message):
+                answered[name] = _as_parts(reply.tensors)
         revealed.update(answered if step == "reveal" else ())
         return answered
 

@@ -117,6 +117,12 @@ def _object_of(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return accepts
 
 
+def _are_counts_by_class(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) > MAX_LENGTH:
+        return False
+    return all(isinstance(each, list) and len(each) == 3 and all(map(_is_count, each)) for each in value)
+
+
 COUNT = Field("an integer of at least 0", _is_count)
 FACTOR = Field("a number of at least 0", _is_factor)
 SHARE = Field("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
@@ -130,6 +136,7 @@ NAMES = Field(
 )
 OBJECT = Field("an object within the bounds of a config", _is_config)
 COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
+COUNTS_BY_CLASS = Field("an object of lists of three integers for each class", _object_of(_are_counts_by_class))
 NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers, with short names", _object_of(_is_number))
 VERSIONS = Field("an object of strings", _object_of(_is_line))
 WEIGHTING = Field("null, or examples or uniform for a secure sum", lambda value: value in (None, "examples", "uniform"))
@@ -199,13 +206,15 @@ REPLIES: Mapping[str, Mapping[str, Field]] = {
         **FILES,
     },
     "summed": {},
-    "evaluated": {"correct": COUNTS, "count": COUNTS},
+    "evaluated": {"correct": COUNTS, "count": COUNTS, "by_class": COUNTS_BY_CLASS},
     "left": {},
     "unprepared": {},
     "failed": {"name": STRING, "reason": STRING},
 }
 """What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow. In place of a
-description it may refuse a run, or wait until its keeper has approved it."""
+description it may refuse a run, or wait until its keeper has approved it. ``by_class`` of ``evaluated`` has, for each
+class of a split, its images, those that are classified correctly, and those predicted as it; it is empty unless the
+site's policy allows these counts."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
 from fedvlp.core.aggregation.base import ClientNoise
+from fedvlp.core.balance import count_classes
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
@@ -256,6 +257,7 @@ class SiteWorker:
             validation=validation_splits(add_ons, data),
             run_folder=folder,
         )
+        self.allows_class_counts = config.policy.class_counts
         self.sums: Any = None
         if config.secure_sum is not None:
             # Imported here: it needs what comes with Flower.
@@ -318,11 +320,15 @@ class SiteWorker:
         module.eval()
         correct: dict[str, int] = {}
         count: dict[str, int] = {}
+        by_class: dict[str, list[list[int]]] = {}
         for split in self.data.evaluation_splits():
             predictions = split_predictions(module, self.fabric, split, state)
             correct[split.name] = int((predictions.predicted == predictions.labels).sum())
             count[split.name] = len(predictions.labels)
-        return Message("evaluated", {"correct": correct, "count": count})
+            if self.allows_class_counts:
+                counts = count_classes(predictions, self.data.class_names)
+                by_class[split.name] = [list(map(int, of_class)) for of_class in counts.values()]
+        return Message("evaluated", {"correct": correct, "count": count, "by_class": by_class})
 
     def _cleared(self, state: State) -> State:
         """Make zeros for the tensors that the site uploads but a state lacks.

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn, TrainerState
 from torch import Tensor
 
+from fedvlp.core.balance import Balance
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
@@ -121,6 +122,11 @@ class RunView:
     @property
     def predictions(self) -> Mapping[str, Predictions]:
         """By split, the predicted class of each image in the last measurement; empty at sites."""
+        raise NotImplementedError
+
+    @property
+    def balance(self) -> Balance:
+        """Scores of the last measurement by class, without splits whose sites report no counts by class."""
         raise NotImplementedError
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from fedvlp.core.balance import ClassCounts, count_classes
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client, State, detached
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.callback import RunView
@@ -46,11 +48,13 @@ class LocalEngine:
     Attributes:
         initial_personal: with what the clients of the method that was trained last began; None before that.
         predictions: by split, the predicted classes of the last measurement, also of images out of distribution.
+        class_counts: Counts by class for each split of the last measurement.
     """
 
     personal_on_disk: bool = False
     initial_personal: State | None = None
     predictions: dict[str, Predictions] = field(default_factory=dict)
+    class_counts: dict[str, ClassCounts] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
         """Memory, or files in the run's folder where the options ask for them."""
@@ -80,7 +84,12 @@ class LocalEngine:
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
-        return evaluate(module, run.data, run.fabric, deployed, personal, initial, self.predictions)
+        accuracy = evaluate(module, run.data, run.fabric, deployed, personal, initial, self.predictions)
+        self.class_counts = {}
+        for name, predictions in self.predictions.items():
+            if name.split("/")[0] != OUT_OF_DISTRIBUTION:
+                self.class_counts[name] = count_classes(predictions, predictions.class_names or run.data.class_names)
+        return accuracy
 
 
 def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], processes: int) -> list[list[Client]]:

@@ -69,6 +69,23 @@ def test_without_memory_a_line_says_what_helps(monkeypatch, capsys, error):
     assert str(error).split("\n")[0] in said
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unable to allocate shared memory(shm) for file </torch_1926_0>: No space left on device (28)",
+        "DataLoader worker (pid 7) is killed by signal: Bus error. Workers may be out of shared memory.",
+    ],
+)
+def test_readers_without_shared_memory_end_in_a_line(monkeypatch, capsys, text):
+    def fail(words):
+        raise RuntimeError(f"Caught RuntimeError in DataLoader worker process 0.\nTraceback:\n{text}")
+
+    monkeypatch.setattr("fedvlp.tools.cost.command.run_cost", fail)
+    assert main(["cost"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or" in line
+
+
 def test_nothing_asked_is_an_error(capsys):
     assert main([]) == 2
     assert "usage: fedvlp" in capsys.readouterr().out

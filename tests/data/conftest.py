@@ -48,10 +48,10 @@ def save() -> Callable[..., Path]:
 def tree(tmp_path: Path) -> Path:
     """Writes art, photo and sketch, each with four images of cat and of dog."""
     root = tmp_path / "tree"
-    for domain in ("art", "photo", "sketch"):
+    for place, domain in enumerate(("art", "photo", "sketch")):
         for label, name in enumerate(("cat", "dog")):
             for i in range(4):
-                save_image(root / domain / name / f"{i}.png", seed=10 * label + i)
+                save_image(root / domain / name / f"{i}.png", seed=100 * place + 10 * label + i)
     return root
 
 
@@ -81,13 +81,13 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     from fedvlp.data import domain_folders
 
     counts = []
-    original = domain_folders.unreadable
+    original = domain_folders.decode_all
 
     def counted(paths, *rest):
         counts.append(len(paths))
         return original(paths, *rest)
 
-    monkeypatch.setattr(domain_folders, "unreadable", counted)
+    monkeypatch.setattr(domain_folders, "decode_all", counted)
     return counts
 
 

@@ -137,3 +137,19 @@ def test_of_what_is_measured_by_client_the_means_alone_are_columns():
     assert columns == ["validation", "personal", "personal_worst"]
     assert column_titles([*columns[1:], "held_out_new/ink"]) == ["own model mean", "worst own model", "ink*n"]
     assert set(ORDER) == {*ROLES, *COMPUTED}
+
+
+def by_class(largest):
+    """The scores by class of a role with two classes."""
+    return {"balanced_accuracy": 51.5, "largest_class": largest, "chance": 50.0}
+
+
+def test_imbalanced_classes_have_their_scores_next_to_the_mean():
+    rows = [("zero-shot CLIP", {"held_out/sketch": 70.0, "held_out": 70.0}), ("last round (2)", {"held_out": 71.0})]
+    balance = {"zero-shot CLIP": {"held_out": by_class(68.25)}, "last round": {"held_out": by_class(68.25)}}
+    lines = format_accuracies(rows, balance).splitlines()
+    assert re.split(r" {2,}", lines[0])[2:] == ["held-out mean*", "balanced*", "largest class*"]
+    assert lines[2].split()[2:] == ["70.00", "70.00", "51.50", "68.25"]
+    assert lines[3].split()[3:] == ["-", "71.00", "51.50", "68.25"]
+    even = {title: {"held_out": by_class(54.5)} for title in balance}
+    assert format_accuracies(rows, even) == format_accuracies(rows)

@@ -44,6 +44,12 @@ def test_the_held_out_domain_is_the_servers(image_root):
     assert known.split_table()[0]["domain"] == "photo"
 
 
+def test_held_out_class_folders_are_those_that_the_config_lists(image_root):
+    known = SitesData(sites=["ink"], class_names=CLASSES[1:], held_out="photo", root=str(image_root), cache_dir=None)
+    with pytest.raises(UserError, match=f"lacks the class folder '{CLASSES[0]}' of 'photo'"):
+        known.prepare_data()
+
+
 def test_what_the_sites_have_is_in_the_description():
     one = data()
     other = data()
@@ -70,6 +76,7 @@ def test_sites_are_told_what_a_split_depends_on():
         ({"held_out": "d"}, "Expected root"),
         ({"sites": ["a", "a"]}, "each name once"),
         ({"nodes": {"a": 7, "x": 8}}, "data.nodes names 'x'"),
+        ({"class_names": ["x"]}, "two classes or more; got 'x'"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, text):

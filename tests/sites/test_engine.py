@@ -345,7 +345,7 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
             return usual(request)
         if values is None:
             raise SiteError("is ill")
-        return Message("evaluated", values).to_bytes()
+        return Message("evaluated", {"by_class": {}, **values}).to_bytes()
 
     transport.sites[BROKEN] = handle
     assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
@@ -354,6 +354,35 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
     assert "validation/ink" in row
     assert "validation/paint" not in row
     assert "validation" not in row
+
+
+@pytest.mark.parametrize("lie", ["missing class", "more images", "more right than predicted", "none"])
+def test_counts_by_class_that_contradict_each_other_are_not_used(lie, deployment, image_root):
+    homes = make_sites(deployment.folder / "open", image_root, DOMAINS, policy={"class_counts": True})
+    transport = in_process(homes)
+    usual = transport.sites[BROKEN]
+
+    def handle(request):
+        reply = read_reply(usual(request))
+        if reply.kind == "evaluated":
+            counts = reply.values["by_class"]["validation/paint"]
+            correct = reply.values["correct"]["validation/paint"]
+            images = reply.values["count"]["validation/paint"]
+            lies = {
+                "missing class": counts[1:],
+                "more images": [[counts[0][0] + 1, *counts[0][1:]], *counts[1:]],
+                "more right than predicted": [[images, correct, 0], [0, 0, images], [0, 0, 0]],
+                "none": counts,
+            }
+            assert correct > 0
+            reply.values["by_class"]["validation/paint"] = lies[lie]
+        return reply.to_bytes()
+
+    transport.sites[BROKEN] = handle
+    assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
+    summary = json.loads((deployment.run / "summary.json").read_text())
+    assert ("validation" in summary["balance"]["last round"]) == (lie == "none")
+    assert "validation" in summary["accuracy"]["last round (1)"]
 
 
 def test_options_of_a_simulation_are_refused(deployment, capsys):

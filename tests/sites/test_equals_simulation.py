@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedvlp.commands.cli import main
+from fedvlp.core.balance import UNAVAILABLE
 from fedvlp.results import load_record
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.sites.server import serve
@@ -32,13 +33,13 @@ def assert_equal_states(one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def both(tmp_path, image_root, config, homes=None, **data):
+def both(tmp_path, image_root, config, homes=None, policy=None, **data):
     """Runs the simulation and the sites; returns the folders of both runs."""
     federation = simulate(tmp_path, config, image_root, **data)
     names = [name for name in DOMAINS if name != data.get("held_out")]
     own = {"root": str(image_root)} if data.get("held_out") else {}
     server = sites_config(tmp_path / "server.yaml", config, names, **data, **own)
-    homes = make_sites(tmp_path / "sites", image_root, homes or names)
+    homes = make_sites(tmp_path / "sites", image_root, homes or names, policy=policy or {})
     assert serve(server, in_process(homes), tmp_path / "deployed") == 0
     return federation.folder, run_of(tmp_path / "deployed")
 
@@ -163,3 +164,20 @@ def test_prompts_that_stay_at_sites_can_not_be_used_elsewhere(tmp_path, image_ro
     given = ["--config=single_domain", *data, "--trainer.accelerator=cpu"]
     assert main(["validate", *given, "--ckpt_path", run]) == 1
     assert "they are at the clients' sites" in capsys.readouterr().err
+
+
+def test_counts_by_class_leave_a_site_only_if_its_policy_allows_them(tmp_path, image_root, capsys):
+    config = method_config("promptfl")
+    simulated, deployed = both(tmp_path, image_root, config, held_out="paint", policy={"class_counts": True})
+    assert load_record(simulated).balance == load_record(deployed).balance
+    assert load_record(deployed).balance["last round"].keys() >= {"validation/ink", "validation", "held_out"}
+    capsys.readouterr()
+    names = [name for name in DOMAINS if name != "paint"]
+    homes = make_sites(tmp_path / "some", image_root, names[:1], policy={"class_counts": True})
+    homes |= {f"other-{place}": home for place, home in make_sites(tmp_path / "others", image_root, names[1:]).items()}
+    assert serve(tmp_path / "server.yaml", in_process(homes), tmp_path / "partly") == 0
+    balance = load_record(run_of(tmp_path / "partly")).balance
+    assert balance["last round"].keys() == {"held_out/paint", "held_out"}
+    assert f"{UNAVAILABLE}: source validation\n" in capsys.readouterr().out
+    assert main(["compare", str(run_of(tmp_path / "partly"))]) == 0
+    assert UNAVAILABLE not in capsys.readouterr().out

@@ -53,6 +53,12 @@ def test_nothing_of_names_of_files_leaves_a_site(traffic):
         assert b".png" not in reply
 
 
+def test_no_counts_by_class_leave_a_site_whose_policy_does_not_allow_them(traffic):
+    evaluated = [reply for reply in map(read_reply, traffic.replies) if reply.kind == "evaluated"]
+    assert evaluated
+    assert all(reply.values["by_class"] == {} for reply in evaluated)
+
+
 def test_only_what_trained_has_tensors_and_they_are_those_that_the_phase_uploads(traffic):
     names = set()
     for reply in map(read_reply, traffic.replies):

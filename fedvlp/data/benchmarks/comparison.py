@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import KNOWN_BAD, Manifest
-from fedvlp.data.domain_folders import ImageFile, spellings
-from fedvlp.data.files.images import in_threads, unreadable
+from fedvlp.data.domain_folders import ImageFile, classes_of, spellings
+from fedvlp.data.files.images import content_digest, copies, decode_all
+from fedvlp.data.module import ids_among
 
 
 class Findings(NamedTuple):
@@ -30,14 +29,19 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
         for names in spellings(manifest.files):
             problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
     unreadable_images = []
+    digests: dict[ImageFile, str] = {}
     for domain, files in manifest.files.items():
         on_disk = [image for image in files if image.pixels is None]
-        for row, reason in unreadable([image.path for image in on_disk], f"reading {domain}").items():
-            unreadable_images.append(f"{on_disk[row].name} ({reason})")
+        bad, found = decode_all([image.path for image in on_disk], f"reading {domain}")
+        digests |= dict(zip(on_disk, found, strict=True))
+        digests |= {image: content_digest(image.pixels.tobytes()) for image in files if image.pixels is not None}
+        unreadable_images += [f"{on_disk[row].name} ({reason})" for row, reason in bad.items()]
     if unreadable_images:
         problems.append(f"{len(unreadable_images)} images can't be read: {some(unreadable_images, most=5)}")
-    leaks, repeated = duplicates(manifest)
+    leaks, repeated = duplicates(digests)
     notes = list(manifest.notes)
+    if description is None and (ids := ids_among(sorted(set().union(*classes_of(manifest.files).values())))):
+        notes.append(ids)
     if leaks:
         line = f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}"
         # Whoever published them with copies has them so on every machine.
@@ -115,34 +119,13 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
     return [f"no image of {some(lacking, most=5)}"] if lacking else []
 
 
-def duplicates(manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Returns pairs of names of equal images: in two domains or parts of the split, and in one."""
+def duplicates(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:
+    """Pair the names of images with the same digest: in two domains or parts of the split, and in one."""
     leaks: list[str] = []
     repeated: list[str] = []
-    for first, *others in _groups_of_equals(list(chain.from_iterable(manifest.files.values()))):
+    for first, *others in sorted(map(sorted, copies(digests, digests.values()))):
         for other in others:
             # Within one part a copy does no harm, unless a split is drawn that tears the two apart.
             is_leak = (first.domain, first.role) != (other.domain, other.role)
             (leaks if is_leak else repeated).append(f"{first.name} = {other.name}")
     return leaks, repeated
-
-
-def _groups_of_equals(images: list[ImageFile]) -> list[list[ImageFile]]:
-    """Returns groups of several images with the same bytes, in order; only files of equal size are read."""
-    of_size: dict[int, list[ImageFile]] = defaultdict(list)
-    for image in images:
-        if image.pixels is None and not os.access(image.path, os.R_OK):
-            continue  # it was said already that it can't be read
-        size = image.pixels.nbytes if image.pixels is not None else os.stat(image.path).st_size
-        of_size[size].append(image)
-    alike = list(chain.from_iterable(group for group in of_size.values() if len(group) > 1))
-    digests = in_threads(_digest, alike, "looking for duplicates")
-    groups: dict[str, list[ImageFile]] = defaultdict(list)
-    for image, digest in zip(alike, digests, strict=True):
-        groups[digest].append(image)
-    return sorted(sorted(group) for group in groups.values() if len(group) > 1)
-
-
-def _digest(image: ImageFile) -> str:
-    content = Path(image.path).read_bytes() if image.pixels is None else image.pixels.tobytes()
-    return hashlib.sha256(content).hexdigest()

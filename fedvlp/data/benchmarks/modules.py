@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -17,7 +17,7 @@ from fedvlp.data.benchmarks.manifest import Manifest, is_on_disk, read_manifest
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
-from fedvlp.data.splits import OfficialSplit, Role
+from fedvlp.data.splits import OfficialSplit, Role, SplitPart
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ class Benchmark(DomainFolders):
         for note in manifest.notes:
             log.warning("%s: %s", self.name, note)
         return manifest
+
+    def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = False) -> None:
+        """Report copies, unless the data set is known to be published with some, as it is on every machine."""
+        if not self.description.has_copies:
+            super()._check_copies(parts, refuse)
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Returns the images of each domain and the names of the classes."""

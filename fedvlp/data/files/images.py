@@ -8,9 +8,11 @@ import os
 import struct
 import unicodedata
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -30,12 +32,19 @@ Result = TypeVar("Result")
 # Odd but readable files are no news to whoever trains on them.
 warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
-EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm"})
+EXTENSIONS = frozenset({
+    ".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm",
+})  # fmt: skip
+SYSTEM_NAMES = frozenset({
+    "__macosx", "@eadir", "@recycle", "@recently-snapshot", "#recycle", "#snapshot", "$recycle.bin", "lost+found",
+    "system volume information", "thumbs.db", "desktop.ini",
+})  # fmt: skip
+"""Folders and files of operating systems, archivers and network storage, in lower case."""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether an operating system or an archiver put it there: ``.DS_Store``, ``__MACOSX`` and the like."""
-    return name.startswith(".") or name == "__MACOSX"
+    """Whether a name is hidden, or the system's: ``.DS_Store``, ``__MACOSX``, ``@eaDir`` and the like."""
+    return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def composed(name: str) -> str:
@@ -114,24 +123,47 @@ def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.asarray((values.clip(0) // (256 if is_wide else 1)).clip(0, 255), dtype=np.uint8)
 
 
-def read_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Reads one image file as 8-bit RGB."""
-    with Image.open(path) as image:
+def read_rgb(file: str | os.PathLike[str] | BytesIO) -> Image.Image:
+    """Read one image file, or its bytes, as 8-bit RGB."""
+    with Image.open(file) as image:
         image.load()
         return to_rgb(image)
 
 
 def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
-    """Decodes every image file, in threads, and returns why some can't be: reason by position in ``paths``.
+    """Decode every image file, and return why some can't be: reason by position in ``paths``."""
+    return decode_all(paths, description)[0]
 
-    Warns of images that are readable and nearly black.
+
+def decode_all(
+    paths: Sequence[str | os.PathLike[str]], description: str = "checking images"
+) -> tuple[dict[int, str], list[str]]:
+    """Read and decode every image file once, in threads; log a warning if some are nearly black.
+
+    Returns:
+        Why files can't be decoded, by their position in ``paths``; and a digest of each file's bytes, empty if they
+        can't be read.
     """
-    reasons = dict(enumerate(in_threads(_reason, paths, description)))
+    decoded = in_threads(_decode, paths, description)
+    reasons = {position: reason for position, (reason, _) in enumerate(decoded)}
     dark = [os.fspath(paths[position]) for position, reason in reasons.items() if reason == NEARLY_BLACK]
     if dark:
         line = "%d of %d images are nearly black, such as %s. Of 16 bits the upper 8 are taken: stretch smaller values."
         log.warning(line, len(dark), len(paths), dark[0])
-    return {position: reason for position, reason in reasons.items() if reason and reason != NEARLY_BLACK}
+    bad = {position: reason for position, reason in reasons.items() if reason and reason != NEARLY_BLACK}
+    return bad, [digest for _, digest in decoded]
+
+
+def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
+    """Group the items that share a digest; an empty digest is no digest.
+
+    >>> copies(["a", "b", "c", "d", "e"], ["1", "2", "1", "", ""])
+    [['a', 'c']]
+    """
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item, digest in zip(items, digests, strict=True):
+        groups[digest].append(item)
+    return [group for digest, group in groups.items() if digest and len(group) > 1]
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
@@ -146,20 +178,27 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item], descri
     return results
 
 
-def _reason(path: str | os.PathLike[str]) -> str | None:
-    """Returns why an image file can't be read, or that it is nearly black; else None."""
+def content_digest(content: bytes) -> str:
+    """Compute the digest by which copies of an image are found."""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _decode(path: str | os.PathLike[str]) -> tuple[str | None, str]:
+    """Return why an image file can't be decoded, or that it is nearly black; and the digest of its bytes."""
+    digest = ""
     try:
         if not os.path.exists(path) and os.path.islink(path):
-            return f"it is a link to {os.readlink(path)}, which is not there"
-        if not Path(path).stat().st_size:
-            return "the file is empty"
-        if np.asarray(read_rgb(path)).max() < 16:
-            return NEARLY_BLACK
+            return f"it is a link to {os.readlink(path)}, which is not there", digest
+        content = Path(path).read_bytes()
+        if not content:
+            return "the file is empty", digest
+        digest = content_digest(content)
+        is_dark = np.asarray(read_rgb(BytesIO(content))).max() < 16
+        return NEARLY_BLACK if is_dark else None, digest
     except Exception as error:  # PIL's decoders raise nearly every type on damaged files
         if isinstance(error, UnidentifiedImageError):
-            return "it is not an image that Pillow knows"
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return None
+            return "it is not an image that Pillow knows", digest
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__, digest
 
 
 Indices = NDArray[np.int64]

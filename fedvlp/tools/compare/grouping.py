@@ -10,7 +10,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
-from fedvlp.core.roles import CENTRALISED
+from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.results.record import Record
 from fedvlp.utils.config_files import configs_folder, read_yaml
 
@@ -32,6 +32,11 @@ class Measure:
     score: str
     columns: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
+
+    @property
+    def scored_role(self) -> str:
+        """The role whose scores by class belong to the table; the base classes' for a harmonic mean."""
+        return self.role if self.role in ROLES else "test"
 
 
 HELD_OUT = Measure("held_out", "held-out domains", "mean accuracy on held-out domains")

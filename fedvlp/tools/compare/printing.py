@@ -10,9 +10,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from fedvlp.results.record import BEST_ROW, ZERO_SHOT_ROW, Record
-from fedvlp.tools.compare.grouping import HELD_OUT, TEST, VALIDATION, config_name, method_configs
-from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, Record
+from fedvlp.tools.compare.grouping import config_name, method_configs
+from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
 TableFormat = Literal["table", "markdown", "latex"]
@@ -35,6 +36,10 @@ ORACLE_LEGEND = (
 INTERVAL_LEGEND = (
     "[low, high]: 95 % interval of a bootstrap over images, which are drawn with the predictions of all seeds; it "
     "shows how far the mean depends on these images, as the deviation shows how far it depends on the seeds"
+)
+BALANCE_LEGEND = (
+    "balanced: balanced accuracy, the mean over classes of the share of their images that are classified correctly; "
+    "largest class: accuracy of always predicting the class with most images"
 )
 
 
@@ -105,7 +110,8 @@ def _latex(table: TextTable) -> str:
 def table_text(table: Table) -> TextTable:
     """Returns a table of runs for readers, in percent with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
-    columns = [*table.columns, AVERAGE, *([] if table.measure.columns else [SPREAD])]
+    by_class = [title for title in COLUMNS if title in table.cells.index.get_level_values("column")]
+    columns = [*table.columns, AVERAGE, *by_class, *([] if table.measure.columns else [SPREAD])]
     # The average is printed under the title that says over how many domains it is.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
     rows = []
@@ -114,6 +120,8 @@ def table_text(table: Table) -> TextTable:
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
     legends = [LEGEND]
+    if by_class:
+        legends.append(BALANCE_LEGEND)
     if has_oracle:
         legends.append(ORACLE_LEGEND)
     if table.cells["low"].notna().any():
@@ -149,7 +157,6 @@ def _warnings(table: Table) -> list[str]:
     rising: list[str] = []
     short: list[str] = []
     at_edge: list[str] = []
-    guessed: list[str] = []
     averages: dict[str, dict[float, float]] = {}
     for method, runs in table.runs.items():
         # A method's last and best rows are of the same runs.
@@ -171,18 +178,31 @@ def _warnings(table: Table) -> list[str]:
         best = max(tried, key=tried.__getitem__)
         if len(tried) > 1 and best in (min(tried), max(tried)):
             at_edge.append(f"{config} {best:g} of {', '.join(f'{rate:g}' for rate in sorted(tried))}")
-    zero_shot = table.cell((ZERO_SHOT_ROW, UNTRAINED), AVERAGE)
-    num_classes = len(table.records[0].data.get("classes", []))
-    # Other measures are no accuracies among these classes alone.
-    if table.measure in (HELD_OUT, TEST, VALIDATION) and zero_shot is not None and zero_shot.mean * num_classes < 100:
-        guessed.append(f"{ZERO_SHOT_ROW} with {num_classes} classes")
     found = {
-        "worse than a guess, so look at images and class names": guessed,
         "source validation was best in the last round, so more rounds may help": rising,
         "fewer rounds than in the config": short,
         "the best learning rate is at the edge of those tried": at_edge,
     }
-    return [f"{kind}: {', '.join(parts)}" for kind, parts in found.items() if parts]
+    return [*_balance_notes(table), *(f"{kind}: {', '.join(parts)}" for kind, parts in found.items() if parts)]
+
+
+def _balance_notes(table: Table) -> list[str]:
+    """Describe the rows that predict a single class, are no better than chance, or lack counts by class."""
+    notes: list[str] = []
+    unavailable: list[str] = []
+    role = table.measure.scored_role
+    titles = {UNTRAINED: ZERO_SHOT_ROW, LAST: LAST_ROW, BEST: BEST_ROW}
+    for method, name in [row for row in table.rows if row[1] in titles]:
+        balances = [run.balance[titles[name]] for run in table.runs[method] if titles[name] in run.balance]
+        label = method if name == UNTRAINED else f"{method}, {name}"
+        described = [describe_balance({role: each[role]}, label) for each in balances if role in each]
+        found = [line for lines in described for line in lines]
+        if found:
+            part = "" if len(found) == len(balances) else f" ({len(found)} of {len(balances)} runs)"
+            notes.append(found[0] + part)
+        if len(described) < len(balances):
+            unavailable.append(label)
+    return [*notes, *([f"{UNAVAILABLE}: {'; '.join(unavailable)}"] if unavailable else [])]
 
 
 def _notes(table: Table) -> list[str]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedvlp.core.balance import COLUMNS, is_imbalanced
 from fedvlp.core.predictions import Predictions, Samples, interval, resample, stack
 from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
@@ -62,7 +63,8 @@ class Table:
         columns: all domains on which a run was measured, or what the protocol measures in their place.
         num_columns: how many there are if everything was measured; 0 if the runs do not say.
         cells: for each ``method``, ``round`` and ``column`` the fields of a ``Cell``. Beside ``columns`` there are
-            ``AVERAGE``, which rows are ranked by, ``SPREAD`` over domains, and the oracle's ``GAP``.
+            ``AVERAGE``, which rows are ranked by, ``COLUMNS`` for imbalanced classes, ``SPREAD`` over domains, and the
+            oracle's ``GAP``.
         runs: the runs of each method.
     """
 
@@ -136,6 +138,13 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
         # Over domains first, so that the deviation of the average is that between seeds.
         by_seed[AVERAGE] = by_seed[columns].mean(axis=1).where(complete)
         by_seed[SPREAD] = by_seed[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
+    role = measure.scored_role
+    is_shown = any(is_imbalanced(each[role]) for run in records for each in run.balance.values() if role in each)
+    titles = {metric: [title] for title, metric in measure.columns.items()}
+    for title, score in COLUMNS.items() if is_shown else ():
+        by_column = scores.set_index([*SEED, "column"])[score].unstack("column")
+        scored = titles.get(role, [AVERAGE]) if measure.columns else columns
+        by_seed[title] = by_column[scored].mean(axis=1, skipna=False)
     if ORACLE in rounds and AVERAGE in by_seed:
         # The gap is paired by seed, so that its deviation is that of the difference.
         averages = by_seed[AVERAGE].unstack("round").reindex(columns=[LAST, ORACLE])
@@ -144,7 +153,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
     # A protocol's own columns are always all there, unlike domains, each of which is a run of its own.
     data = records[0].data
     every = () if measure.columns else data.get("targets", data.get("domains", ()))
-    order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, SPREAD, GAP]}
+    order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, *COLUMNS, SPREAD, GAP]}
     return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), runs)
 
 

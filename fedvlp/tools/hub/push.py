@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.clip.loading import BUNDLED, FOLDER_PREFIX, HUB_PREFIX
 from fedvlp.results.record import Record, load_record
-from fedvlp.results.rounds import accuracy_columns, column_titles
+from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.tools.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
@@ -182,14 +182,9 @@ def clip_licence(clip: Mapping[str, Any]) -> str:
 
 
 def _accuracy(record: Record) -> str:
-    rows = list(record.accuracy.items())
-    columns = accuracy_columns(rows)
-    body = []
-    for title, row in rows:
-        cells = [f"{row[name]:.2f}" if name in row else "-" for name in columns]
-        body.append([markdown_text(title), *cells])
-    head = ["in %", *map(markdown_text, column_titles(columns))]
-    return markdown_table(head, ["---", *["---:"] * len(columns)], body)
+    cells = accuracy_cells(list(record.accuracy.items()), record.balance)
+    head, *body = [list(map(markdown_text, row)) for row in cells]
+    return markdown_table(head, ["---", *["---:"] * (len(head) - 1)], body)
 
 
 def _facts(record: Record) -> str:

@@ -33,6 +33,7 @@ MAX_OPEN_ROWS = 12
 """How many classes are shown before a reader unfolds the others."""
 TITLES = {
     "balanced_accuracy": "balanced accuracy",
+    "largest_class": "largest class",
     "macro_f1": "macro F1",
     "calibration_error": "calibration error",
     "worst_domain": "worst domain",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedvlp.core.balance import COLUMNS
 from fedvlp.tools.compare.printing import format_cell
 from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Row, Table
 
@@ -34,7 +35,9 @@ def finding(table: Table) -> str:
         return "No method was measured on every domain, so none is called the best."
     best, *others = cells
     trained = [row for row in cells if row[1] != UNTRAINED]
+    by_class = [f"{title} {format_cell(cell)}" for title in COLUMNS if (cell := table.cell(best, title))]
     score = _score(cells[best], table, is_trained=best[1] != UNTRAINED)
+    score += f" ({', '.join(by_class)})" if by_class else ""
     if not trained:
         return f"{best[0]} has {score}; no method that trains was measured on every domain."
     remark = "" if cells[trained[0]].n > 1 else "; one seed does not show how much of this is chance"

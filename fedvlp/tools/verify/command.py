@@ -28,7 +28,7 @@ OF_TRAINER = (
 """Options of the trainer that a result depends on; others say where it ran and what wrote about it."""
 NOT_OF_OTHERS = ("cache_dir", "download")
 """Options of data that a stranger's config does not decide: where files are written, and whether any is downloaded."""
-MEASURED = ("accuracy", "metrics")
+MEASURED = ("accuracy", "metrics", "balance")
 """Parts of a summary whose numbers depend on arithmetic with images, in percent or points."""
 OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins")
 """Parts of a summary that only the training itself can know."""
@@ -173,7 +173,7 @@ def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list
 def measured_contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:
     """Lists where a summary is more than ``tolerance`` points off the numbers that were measured, a line each.
 
-    These are ``accuracy`` and ``metrics`` of the last round and of zero-shot CLIP.
+    These are ``accuracy``, ``metrics`` and ``balance`` of the last round and of zero-shot CLIP.
     """
     # Runs at sites have no metrics, since sites do not report predictions of single images.
     parts = [name for name in MEASURED if name in claimed]

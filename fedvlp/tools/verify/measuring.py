@@ -38,9 +38,10 @@ def measured_again(command: FederationCLI, prompts: Path) -> dict[str, Any]:
     if baseline is not None:
         baseline = federation.fabric.to_device(baseline)
         rows[ZERO_SHOT_ROW] = (baseline, baseline.shared_state(), {})
-    found: dict[str, Any] = {"accuracy": {}, "metrics": {}}
+    found: dict[str, Any] = {"accuracy": {}, "metrics": {}, "balance": {}}
     for title, (model, shared, of_clients) in rows.items():
         found["accuracy"][title] = federation.evaluate(model, shared, of_clients)
         predictions = without_validation(federation.predictions)
+        found["balance"][title] = federation.balance
         found["metrics"][title] = all_scores(predictions, federation.data.class_names)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -247,6 +248,18 @@ def test_known_bad_images_and_duplicates_are_left_out_with_a_note(load, tmp_path
         "PACS: left out 1 known bad images: sketch/dog/n02103406_4068-1.png",
         "DomainNet: left out 2 known duplicates: real/see_saw/0.png, real/see_saw/1.png",
     ]
+
+
+@pytest.mark.parametrize(("name", "is_reported"), [("VLCS", True), ("Office31", False)])
+def test_copies_across_domains_are_refused_of_no_published_data_set(load, tmp_path, caplog, name, is_reported):
+    root = plain_tree(name)(tmp_path)
+    first, second = sorted(path for path in root.iterdir() if path.is_dir())[:2]
+    image = next(path for path in sorted(first.rglob("*")) if path.is_file())
+    shutil.copy(image, (second / image.relative_to(first)).with_name("copy.png"))
+    load(name, root, held_out=second.name).prepare_data()
+    assert [" 1 are both held out and in a source domain" in message for message in caplog.messages] == [
+        True
+    ] * is_reported
 
 
 def test_gaps(load, tmp_path, lay_out, caplog):

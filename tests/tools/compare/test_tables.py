@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -294,12 +295,51 @@ def at_rate(rate, value, **other):
 
 def test_a_table_warns_of_what_a_person_would_have_seen():
     assert warnings(at_rate(0.1, 50.0), at_rate(0.1, 51.0, seed=1)) == []
-    assert warnings(at_rate(0.1, 50.0, baseline=33.0)) == [
-        "worse than a guess, so look at images and class names: zero-shot CLIP with 3 classes"
-    ]
     assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [
         "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
     ]
+
+
+def with_balance(value, balanced, low, largest=70.0, seed=0, **other):
+    """A run that gives zero-shot CLIP's scores to the class "intact" after training, too."""
+    scores = {"balanced_accuracy": balanced, "low": low, "high": low + 9.0, "chance": 50.0, "largest_class": largest}
+    scores |= {"predicted_class": "intact", "predicted": 70.0, "images": largest}
+    of_row = {"held_out/sketch": scores, "held_out": scores}
+    return at_rate(0.1, value, seed=seed, balance={"zero-shot CLIP": of_row, "last round": of_row}, **other)
+
+
+def test_balanced_accuracy_stands_next_to_accuracy_where_classes_are_imbalanced():
+    (table,) = tables([with_balance(71.0, 52.0, 51.0), with_balance(73.0, 55.0, 51.0, seed=1)], [LAST])
+    assert list(table_text(table).frame)[3:7] == ["average of 1 of 4", "balanced", "largest class", "spread"]
+    found = rows(table)["promptfl", "last"]
+    assert (found["balanced"], found["largest class"]) == ("53.5 ± 2.1", "70.0 ± 0.0")
+    assert "on held-out domains (1 of 4) over 2 seeds (balanced 53.5 ± 2.1, largest class 70.0 ± 0.0): 3" in finding(
+        table
+    )
+    (even,) = tables([with_balance(71.0, 52.0, 51.0, largest=54.0)])
+    assert "balanced" not in table_text(even).frame
+
+
+def test_base_to_new_has_the_balanced_accuracy_of_base_classes():
+    record = base_to_new("Wide", 0, 70.0, 30.0)
+    role = dict(with_balance(71.0, 55.5, 51.0).balance["last round"]["held_out"])
+    (table,) = tables([replace(record, balance={"last round": {"test": role, "test/ink": role}})], [LAST])
+    found = rows(table)["Wide", "last"]
+    assert (found["Base"], found["H"], found["balanced"], found["largest class"]) == ("70.0", "42.0", "55.5", "70.0")
+
+
+def test_a_table_warns_of_what_is_no_better_than_chance():
+    assert warnings(with_balance(90.0, 80.0, 75.0)) == []
+    chance = (
+        "promptfl, last, held-out images: balanced accuracy, 51.0 % (95 %: 48.0 to 57.0), is indistinguishable from"
+    )
+    notes = warnings(with_balance(71.0, 51.0, 48.0), with_balance(90.0, 80.0, 75.0, seed=1))
+    assert notes[1] == f"{chance} chance, 50.0 % (1 of 2 runs)"
+    below = "zero-shot CLIP, held-out images: balanced accuracy, 40.0 % (95 %: 38.0 to 47.0), is below chance, 50.0 %"
+    assert warnings(with_balance(71.0, 40.0, 38.0))[0] == below
+    unknown = at_rate(0.1, 50.0, balance={"zero-shot CLIP": {}, "last round": {}})
+    reason = "balanced accuracy is not available, since a site's policy does not allow counts by class"
+    assert warnings(unknown) == [f"{reason}: zero-shot CLIP; promptfl, last"]
 
 
 def test_a_table_warns_of_methods_that_still_rise():

@@ -1,0 +1,116 @@
+"""Scores that classes of different sizes do not distort: balanced accuracy, chance, and the largest class."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from fedvlp.core.predictions import LEVEL, Predictions
+from fedvlp.core.roles import role_title
+
+ClassCounts = Mapping[str, Sequence[float]]
+"""For each class of a split its images, how many of them are classified rightly, and the images predicted as it."""
+Balance = Mapping[str, Mapping[str, Any]]
+"""What :func:`class_balance` computes, by split and by role."""
+
+COLUMNS = {"balanced": "balanced_accuracy", "largest class": "largest_class"}
+"""Titles of the columns that a table of imbalanced classes has next to accuracy, and the scores in them."""
+UNAVAILABLE = "balanced accuracy is not available, since a site's policy does not allow counts by class"
+IMBALANCE = 5.0
+"""Percentage points above chance from which the largest class makes accuracy misleading."""
+ONE_CLASS = 95.0
+"""Percentage of the predictions above which one class receives too many."""
+
+
+def count_classes(predictions: Predictions, class_names: Sequence[str]) -> ClassCounts:
+    """Count images by true and by predicted class; with several states, the mean over states.
+
+    >>> labels, predicted = np.int32([0, 0, 1]), np.int32([[0, 0, 0]])
+    >>> count_classes(Predictions(labels, predicted, np.ones((1, 3), np.float32)), ["intact", "broken"])
+    {'intact': [2.0, 2.0, 3.0], 'broken': [1.0, 0.0, 0.0]}
+    """
+    labels = np.broadcast_to(predictions.labels, predictions.predicted.shape)
+    kinds = (labels, labels[labels == predictions.predicted], predictions.predicted)
+    counts = np.stack([np.bincount(kind.ravel(), minlength=len(class_names)) for kind in kinds], axis=1)
+    return dict(zip(class_names, (counts / len(predictions.predicted)).tolist(), strict=True))
+
+
+def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
+    """Compute scores by class for each split, and for each role over its splits, all in percent.
+
+    The 95 % interval of balanced accuracy takes the right images of each class as an independent binomial count. It is
+    the interval of Price and Bonett (Computational Statistics & Data Analysis 45, 2004) for a linear function of m
+    proportions: it adds 2/m right and 2/m wrong images to each class, so it has a width even where all or none of a
+    class's images are right. Images that several clients' states measure count once.
+
+    Returns:
+        ``balanced_accuracy``, the mean recall of the classes with images, with ``low`` and ``high``, the ends of its
+        interval; ``chance``, 100 / C for the C classes that predictions choose from; ``largest_class``, the accuracy of
+        always predicting the largest class; ``predicted_class``, the class with the most predictions, with
+        ``predicted`` and ``images``, its shares of predictions and images. A role has means over its splits, but
+        shares of all its images.
+
+    >>> scores = class_balance({"test/a": {"intact": (70, 70, 99), "broken": (30, 1, 1)}})["test"]
+    >>> [round(scores[name], 1) for name in ("balanced_accuracy", "low", "high", "chance", "largest_class")]
+    [51.7, 48.0, 56.8, 50.0, 70.0]
+    """
+    groups: dict[str, list[ClassCounts]] = {}
+    for name, by_class in counts.items():
+        groups[name] = [by_class]
+        groups.setdefault(name.partition("/")[0], []).append(by_class)
+    return {name: _scores(splits) for name, splits in groups.items()}
+
+
+def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
+    present = [np.array([kind for kind in by_class.values() if kind[0]], float) for by_class in splits]
+    images, right, _ = np.concatenate(present).T  # each [m], the classes with images of all splits
+    weights = np.concatenate([np.full(len(kinds), 1 / len(kinds) / len(splits)) for kinds in present])
+    added = 2 / len(images)
+    share = (right + added) / (images + 2 * added)
+    centre = (weights * share).sum()
+    variance = (weights**2 * share * (1 - share) / (images + 2 * added)).sum()
+    radius = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
+    totals: dict[str, Counter[str]] = {"images": Counter(), "predicted": Counter()}
+    for by_class in splits:
+        for name, (of_class, _, predicted) in by_class.items():
+            totals["images"][name] += of_class  # type: ignore[assignment]
+            totals["predicted"][name] += predicted  # type: ignore[assignment]
+    name = max(totals["predicted"], key=totals["predicted"].__getitem__)
+    return {
+        "balanced_accuracy": 100 * float((weights * right / images).sum()),
+        "low": 100 * max(0.0, float(centre - radius)),
+        "high": 100 * min(1.0, float(centre + radius)),
+        "chance": 100 * float(np.mean([1 / len(by_class) for by_class in splits])),
+        "largest_class": 100 * float(np.mean([kinds[:, 0].max() / kinds[:, 0].sum() for kinds in present])),
+        "predicted_class": name,
+        **{kind: 100 * total[name] / sum(total.values()) for kind, total in totals.items()},
+    }
+
+
+def is_imbalanced(scores: Mapping[str, Any]) -> bool:
+    """Whether the largest class has so many of the images that accuracy misleads."""
+    return bool(scores["largest_class"] - scores["chance"] >= IMBALANCE)
+
+
+def describe_balance(balance: Balance, title: str) -> list[str]:
+    """Describe in one line a state that predicts a single class or is no better than chance; no line otherwise.
+
+    The line is about the first such role; source validation, which only chooses a round, comes last.
+    """
+    for role in sorted((name for name in balance if "/" not in name), key="validation".__eq__):
+        scores = balance[role]
+        parts: list[str] = []
+        if scores["predicted"] > ONE_CLASS:
+            shares = f"{scores['predicted']:.1f} % of the predictions and has {scores['images']:.1f} % of the images"
+            parts.append(f"the class {scores['predicted_class']!r} receives {shares}")
+        if scores["low"] <= scores["chance"]:
+            interval = f"{scores['balanced_accuracy']:.1f} % (95 %: {scores['low']:.1f} to {scores['high']:.1f})"
+            verdict = "below" if scores["high"] < scores["chance"] else "indistinguishable from"
+            parts.append(f"balanced accuracy, {interval}, is {verdict} chance, {scores['chance']:.1f} %")
+        if parts:
+            return [f"{title}, {role_title(role)} images: {'; '.join(parts)}"]
+    return []

@@ -1,0 +1,56 @@
+"""The table at the end of a run whose classes differ in size."""
+
+import json
+import shutil
+
+import pytest
+
+from fedvlp.commands.cli import main
+from fedvlp.results import load_record
+from fedvlp.testing.runs import CLASSES, DOMAINS, draw
+from tests.helpers.runs import short_fit
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def imbalanced(tmp_path):
+    """A folder of three domains with 9 images of one class and 3 of another."""
+    for domain, domain_name in enumerate(DOMAINS):
+        for label, count in enumerate((9, 3)):
+            folder = tmp_path / "images" / domain_name / CLASSES[label]
+            folder.mkdir(parents=True)
+            for index in range(count):
+                draw(domain, label, index).save(folder / f"{index}.png")
+    return tmp_path / "images"
+
+
+def balance_of(folder):
+    (run,) = folder.glob("runs/*/*/")
+    return run, json.loads((run / "summary.json").read_text())["balance"]
+
+
+def test_accuracy_has_its_context_and_a_resumed_run_the_same(imbalanced, tmp_path, capsys):
+    arguments = ["fit", "--config=promptfl", *short_fit(imbalanced, tmp_path / "one"), "--model.optimizer.lr=30"]
+    assert main([*arguments, "--trainer.rounds=3"]) == 0
+    printed = capsys.readouterr().out
+    assert "held-out mean*  balanced*  largest class*" in printed
+    assert "largest class: accuracy of always predicting that class" in printed
+    run, balance = balance_of(tmp_path / "one")
+    assert list(balance) == ["zero-shot CLIP", "last round", "best on source validation"]
+    assert balance["last round"]["held_out/photo"]["largest_class"] == 75.0
+    assert balance["last round"].keys() >= {"validation/ink", "validation", "held_out"}
+    assert balance["last round"] != balance["zero-shot CLIP"]
+    metrics = load_record(run).metrics["last round"]["held_out"]
+    assert balance["last round"]["held_out"]["balanced_accuracy"] == pytest.approx(metrics["balanced_accuracy"])
+    # The best round is not measured again, nor is the last one of a run that has ended.
+    assert main([*arguments, "--trainer.rounds=3", "--ckpt_path=last"]) == 0
+    assert balance_of(tmp_path / "one") == (run, balance)
+    capsys.readouterr()
+    assert main(["verify", str(run)]) == 0
+    shutil.rmtree(run / "checkpoints")
+    summary = json.loads((run / "summary.json").read_text())
+    summary["balance"]["last round"]["held_out"]["balanced_accuracy"] += 5
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert main(["verify", str(run)]) == 1
+    assert "balance.last round.held_out.balanced_accuracy: the summary says" in capsys.readouterr().err

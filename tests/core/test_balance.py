@@ -1,0 +1,102 @@
+"""Scores that count classes instead of images, against slow loops."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from fedvlp.core.balance import class_balance, count_classes, describe_balance, is_imbalanced
+from fedvlp.core.predictions import Predictions
+from tests.helpers.predictions import draw
+
+NAMES = ["a", "b", "c", "d", "e", "absent"]
+
+
+def slow_interval(splits):
+    """The interval of Price and Bonett for the mean over splits of the mean recall, class by class."""
+    cells = []
+    for split in splits:
+        present = [(right, images) for images, right, _ in split.values() if images]
+        cells += [(right, images, 1 / len(present) / len(splits)) for right, images in present]
+    centre = 0.0
+    variance = 0.0
+    for right, images, weight in cells:
+        share = (right + 2 / len(cells)) / (images + 4 / len(cells))
+        centre += weight * share
+        variance += weight * weight * share * (1 - share) / (images + 4 / len(cells))
+    return centre - 1.959964 * math.sqrt(variance), centre + 1.959964 * math.sqrt(variance)
+
+
+def test_scores_are_those_of_loops_over_images():
+    splits = {"test/x": draw(70, states=3), "test/y": draw(40, seed=1), "held_out/z": draw(30, seed=2, right=0.1)}
+    counts = {name: count_classes(each, NAMES) for name, each in splits.items()}
+    balance = class_balance(counts)
+    assert balance.keys() == {*splits, "test", "held_out"}
+    for name, scores in balance.items():
+        members = [
+            split for split in splits if split in (name, *(each for each in splits if each.startswith(f"{name}/")))
+        ]
+        recalls = []
+        largest = []
+        for split in members:
+            labels, predicted = splits[split].labels, splits[split].predicted
+            of_classes = [np.mean(predicted[:, labels == label] == label) for label in set(labels.tolist())]
+            recalls.append(np.mean(of_classes))
+            largest.append(max(np.mean(labels == label) for label in range(5)))
+        low, high = slow_interval([counts[split] for split in members])
+        expected = [np.mean(recalls), low, high, 1 / 6, np.mean(largest)]
+        found = [scores[key] for key in ("balanced_accuracy", "low", "high", "chance", "largest_class")]
+        assert found == pytest.approx([100 * value for value in expected], abs=1e-4)
+        right = [Predictions.accuracy.fget(splits[split]) for split in members]
+        assert 0 <= scores["predicted"] <= 100 >= max(right)
+
+
+def test_states_of_several_clients_do_not_make_more_images():
+    one = draw(50)
+    twice = Predictions(one.labels, np.repeat(one.predicted, 2, axis=0), np.repeat(one.confidence, 2, axis=0))
+    assert count_classes(one, NAMES) == count_classes(twice, NAMES)
+
+
+def test_the_interval_contains_the_truth_as_often_as_it_states():
+    """Of 2 classes of 20 and 9 images with recalls of 0.9 and 0.3, and of chance with recalls of 0.95 and 0.05."""
+    generator = random.Random(3)
+    for recalls in ((0.9, 0.3), (0.95, 0.05)):
+        covered = 0
+        for _ in range(2000):
+            right = [
+                sum(generator.random() < recall for _ in range(n)) for recall, n in zip(recalls, (20, 9), strict=True)
+            ]
+            scores = class_balance({"test/x": {"a": (20, right[0], 15), "b": (9, right[1], 14)}})["test"]
+            covered += scores["low"] <= 50 * sum(recalls) <= scores["high"]
+        assert 0.93 <= covered / 2000 <= 1.0
+
+
+def balance_of(predicted, labels=(0,) * 70 + (1,) * 30, names=("intact", "broken")):
+    """The scores of these predicted classes of 70 images of one class and 30 of the other."""
+    of_split = Predictions(np.int32(labels), np.int32([predicted]), np.ones((1, len(labels)), np.float32))
+    return class_balance({"held_out/x": count_classes(of_split, names)})
+
+
+def test_one_class_for_all_images_is_reported_and_a_good_method_is_not():
+    (line,) = describe_balance(balance_of([0] * 100), "last round")
+    assert line.startswith("last round, held-out images: the class 'intact' receives 100.0 % of the predictions and ")
+    assert "has 70.0 % of the images; balanced accuracy, 50.0 % (95 %: 4" in line
+    assert line.endswith("is indistinguishable from chance, 50.0 %")
+    assert is_imbalanced(balance_of([0] * 100)["held_out"])
+    assert describe_balance(balance_of([0] * 60 + [1] * 40), "last round") == []
+    (wrong,) = describe_balance(balance_of([1] * 70 + [0] * 30), "last round")
+    assert "is below chance, 50.0 %" in wrong
+
+
+def test_guesses_that_do_not_depend_on_the_image_are_no_better_than_chance():
+    """71 of 100 are right, more than the 70 of the largest class."""
+    (line,) = describe_balance(balance_of([0] * 67 + [1] * 3 + [0] * 26 + [1] * 4), "x")
+    assert "predictions" not in line
+    assert "indistinguishable from chance" in line
+
+
+def test_source_validation_is_described_last():
+    same = balance_of([0] * 100)["held_out"]
+    (line,) = describe_balance({"validation": same, "test": same}, "x")
+    assert line.startswith("x, test images")

@@ -1,0 +1,276 @@
+"""Folders that do not mean what they seem to: a command prints one clear line, or does what the user meant."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from fedvlp.commands.cli import main
+
+FORMATS = {".heic": "PNG", ".jfif": "JPEG", ".jpe": "JPEG", ".pgm": "PPM", ".jp2": "JPEG2000"}
+
+
+@pytest.fixture
+def plant(tmp_path):
+    """Writes four images, each of its own pixels, into each folder that a pattern such as "art,photo/cat,dog" names."""
+    generator = np.random.default_rng(0)
+
+    def grow(*patterns: str) -> Path:
+        for pattern in patterns:
+            folders, _, ending = pattern.partition("*")
+            for names in itertools.product(*(part.split(",") for part in folders.split("/"))):
+                folder = tmp_path.joinpath("images", *names)
+                folder.mkdir(parents=True, exist_ok=True)
+                for i in range(4 if ending else 0):
+                    image = Image.fromarray(generator.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+                    file_format = FORMATS.get(ending, ending[1:])
+                    image.convert("L" if file_format == "PPM" else "RGB").save(folder / f"{i}{ending}", file_format)
+        return tmp_path / "images"
+
+    return grow
+
+
+@pytest.fixture
+def fit(tmp_path):
+    """Trains one step on a folder by the command; returns its exit code."""
+
+    def run(config: str, root: Path, *options: str) -> int:
+        brief = ["--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", "--trainer.local.steps=1"]
+        places = [f"--data.cache_dir={tmp_path / 'cache'}", f"--trainer.default_root_dir={tmp_path / 'runs'}"]
+        data = [f"--config=data/{config}", f"--data.root={root}"]
+        return main(["fit", "--config=methods/promptfl", *data, *brief, *places, *options])
+
+    return run
+
+
+DOMAINS = "art,ink,photo"
+NO_IMAGE = "Expected images in each class folder; found"
+REFUSED = {
+    "a level between domain and class": (
+        [f"{DOMAINS}/images/cat,dog/*.png"],
+        ("folders", "found one, 'images'. If its folders (cat, dog) are the classes, move them one level up."),
+    ),
+    "one class": (["cat/*.png"], ("class_folders", "Expected two classes or more in", "found one, 'cat'.")),
+    "parts in domains": (
+        [f"{DOMAINS}/train,Val/cat,dog/*.png"],
+        ("folders", "art, such as dog; found Val, train, which are parts of a split."),
+    ),
+    "parts of other classes": (
+        ["train/cat,dog/*.png", "validation/cat/*.png"],
+        ("class_folders", "found train, validation, which are parts of a split."),
+    ),
+    "parts for domains": (
+        ["test,train,valid/cat,dog/*.png"],
+        ("folders", "test and train and valid in", "are parts of a split, not domains."),
+    ),
+    "the same folders in all classes": (
+        [f"{DOMAINS}/image,mask/cat,dog/*.png"],
+        ("folders", "all 2 (image, mask) have the same folders in them (cat, dog). If they are domains"),
+    ),
+    "domains for classes": (
+        ["art,ink/cat,dog/*.png"],
+        ("class_folders", "all 2 (art, ink) have the same folders in them (cat, dog). If they are domains"),
+    ),
+    "files of other kinds": (
+        [f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/*.heic"],
+        ("folders", f"{NO_IMAGE} files of other kinds (.heic) in"),
+    ),
+    "files of other kinds in one class folder": (
+        ["cat,owl/*.png", "dog/*.heic"],
+        ("class_folders", f"{NO_IMAGE} files of other kinds (.heic) in"),
+    ),
+    "folders alone": ([f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/a,b"], ("folders", f"{NO_IMAGE} no file in")),
+    "nothing": (["cat,owl/*.png", "dog"], ("class_folders", f"{NO_IMAGE} no file in")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_by_fit_and_by_check(plant, fit, capsys, caplog, case):
+    patterns, (config, *texts) = REFUSED[case]
+    root = plant(*patterns)
+    assert (fit(config, root), main(["data", "check", config, f"--root={root}"])) == (1, 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert not caplog.messages
+    assert all(text in line for text in texts for line in lines)
+
+
+READ = {
+    "a class called train": ([f"{DOMAINS}/bus,car,train/*.png"], "folders", 3),
+    "a folder in each class": ([f"{DOMAINS}/cat,dog/images/*.png"], "folders", 2),
+    "the same folders beside images": (
+        [f"{DOMAINS}/cat,dog/*.png", f"{DOMAINS}/cat,dog/left,right/*.png"],
+        "folders",
+        2,
+    ),
+    "folders of patients": ([f"{DOMAINS}/benign/1,2/*.png", f"{DOMAINS}/malignant/3,4/*.png"], "folders", 2),
+    "endings that few cameras write": (["a/*.jfif", "b/*.jpe", "c/*.pgm", "d/*.jp2", "e/*.png"], "class_folders", 5),
+    "folders of network storage": (
+        [
+            f"{DOMAINS}/cat,dog/*.png",
+            "@eaDir,#recycle,lost+found,__MACOSX,$RECYCLE.BIN,System Volume Information/cat/*.png",
+            f"{DOMAINS}/@eaDir/cat/*.png",
+            f"{DOMAINS}/cat/@eaDir/1.png/*.png",
+        ],
+        "folders",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_read_by_fit_and_by_check(plant, fit, capsys, caplog, case):
+    patterns, config, num_classes = READ[case]
+    root = plant(*patterns)
+    (root / "Thumbs.db").touch()
+    options = ["--data.held_out=photo"] if config == "folders" else ["--data.partition.num_clients=2"]
+    assert (fit(config, root, *options), main(["data", "check", config, f"--root={root}"])) == (0, 0)
+    printed = capsys.readouterr().out
+    assert f", {num_classes} classes, split" in printed
+    assert "These images can be used." in printed
+    assert not caplog.messages
+
+
+@pytest.mark.skipif(".avif" not in Image.registered_extensions(), reason="this Pillow was built without AVIF")
+def test_avif_is_read(plant, fit):
+    assert fit("class_folders", plant("cat,dog/*.avif"), "--data.partition.num_clients=2") == 0
+
+
+def test_a_client_may_have_one_class_and_an_empty_folder(plant, fit, capsys):
+    root = plant("art,photo/cat,dog/*.png", "ink/cat/*.png", "ink/dog")
+    allowed = ["--data.held_out=photo", "--data.allow_missing_classes=true"]
+    assert fit("folders", root, *allowed) == 0
+    plant("ink/dog/*.heic")
+    assert fit("folders", root, *allowed) == 1
+    assert "found files of other kinds (.heic)" in capsys.readouterr().err
+
+
+def test_no_class_may_get_lost_with_unreadable_images(plant, fit, capsys):
+    root = plant(f"{DOMAINS}/cat,dog,owl/*.png")
+    for path in root.glob("*/owl/*.png"):
+        path.write_bytes(b"no image")
+    assert fit("folders", root, "--data.held_out=photo", "--data.on_bad_image=skip") == 1
+    assert "Expected an image of each class that can be read; there is none of owl." in capsys.readouterr().err
+
+
+def test_a_held_out_domain_that_is_a_copy_is_refused(plant, fit, capsys):
+    root = plant("art,ink/cat,dog/*.png")
+    shutil.copytree(root / "art", root / "photo")
+    for _ in range(2):  # from the files, then from what was kept of them
+        assert fit("folders", root, "--data.held_out=photo") == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "8 files are in both, such as photo/cat/0.png = art/cat/0.png. Remove one of each" in line
+    assert fit("folders", root, "--data.held_out=[art,photo]") == 0
+
+
+def test_copies_in_other_splits_and_classes_are_reported(plant, fit, caplog):
+    root = plant("art,photo/cat,dog/*.png")
+    for path in root.glob("photo/*/*.png"):  # a held-out domain may repeat itself
+        shutil.copy(path, path.with_name(f"copy-{path.name}"))
+    for i in range(4):
+        shutil.copy(root / f"art/dog/{i}.png", root / f"art/dog/copy-{i}.png")
+    shutil.copy(root / "art/cat/0.png", root / "art/dog/cat.png")
+    assert fit("folders", root, "--data.held_out=photo") == 0
+    (line,) = caplog.messages
+    assert " are both training and validation or test images (art/dog/" in line
+    assert line.endswith("1 are in two classes (art/cat/0.png = art/dog/cat.png). Keep one of each.")
+
+
+def test_files_are_read_once_to_find_copies(plant, fit, verified, tmp_path):
+    root = plant(f"{DOMAINS}/cat,dog/*.png")
+    assert fit("folders", root, "--data.held_out=photo") == 0
+    assert fit("folders", root, "--data.held_out=ink") == 0
+    assert sum(verified) == 24
+
+
+NAMES = {
+    "numbers": (["0,1/*.png"], {0: "airplane", "1": "car"}),
+    "a file of ids": (["n01440764,n01443537/*.png"], {"n01440764": "tench", "n01443537": "goldfish"}),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+@pytest.mark.parametrize("kind", ["option", "file", "config"])
+def test_names_of_classes_are_read_wherever_they_are_given(plant, fit, tmp_path, caplog, case, kind):
+    patterns, names = NAMES[case]
+    root = plant(*patterns)
+    (tmp_path / "names.yaml").write_text(yaml.safe_dump(names))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": {"init_args": {"class_names_map": names}}}))
+    option = {
+        "option": f"--data.class_names_map={json.dumps(names)}",
+        "file": f"--data.class_names_map={tmp_path / 'names.yaml'}",
+        "config": f"--config={tmp_path / 'config.yaml'}",
+    }[kind]
+    assert fit("class_folders", root, "--data.partition.num_clients=2", option) == 0
+    summary = json.loads(next((tmp_path / "runs").rglob("summary.json")).read_text())
+    assert summary["data"]["classes"] == list(names.values())
+    assert not caplog.messages
+
+
+WRONG_NAMES = {
+    "keys that YAML reads as booleans": (
+        "{yes: cracked, no: intact}",
+        "got True in {True: 'cracked', False: 'intact'}",
+    ),
+    "names that YAML reads as booleans": ("{cat: yes}", "got True in {'cat': True}"),
+    "one name for two classes": ("{kitten: cat}", "cat and kitten are both called 'cat'. Name them differently"),
+    "one prompt for two classes": ("{kitten: CAT, cat: Cat}", "cat and kitten are both called 'cat'"),
+    "a number for text": ("{007: bond}", "renames '7', but there is no such class"),
+    "a file that is a list": ("list.yaml", "got None in"),
+    "no file": ("nowhere.yaml", "nowhere.yaml can't be read"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_NAMES)
+def test_names_that_can_not_be_meant_are_refused_in_a_line(plant, fit, tmp_path, monkeypatch, capsys, case):
+    value, text = WRONG_NAMES[case]
+    root = plant("cat,kitten,dog/*.png")
+    monkeypatch.chdir(tmp_path)
+    Path("list.yaml").write_text("[cat, kitten]")
+    if value.startswith("{"):
+        Path("config.yaml").write_text(f"data: {{init_args: {{class_names_map: {value}}}}}")
+        option = "--config=config.yaml"
+    else:
+        option = f"--data.class_names_map={value}"
+    assert fit("class_folders", root, option) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert text in line
+
+
+@pytest.mark.parametrize("names", ["0,1,2", "n01440764,n01443537,cat", "009.Brewer_Blackbird,010_Red_Bird"])
+def test_numbers_and_ids_for_names_are_reported(plant, fit, caplog, capsys, names):
+    root = plant(f"{names}/*.png")
+    assert fit("class_folders", root, "--data.partition.num_clients=2") == 0
+    (line,) = caplog.messages
+    assert "class names are numbers or ids, such as" in line
+    assert main(["data", "check", "class_folders", f"--root={root}"]) == 0
+    assert f"note: {line}" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
+@pytest.mark.parametrize("folder", ["cat", "art"])
+def test_names_of_folders_that_are_no_utf8_are_refused_at_once(plant, fit, capsys, folder):
+    root = plant("art,photo/cat,dog/*.png")
+    for path in sorted(root.rglob(folder)):
+        os.rename(path, os.fsencode(path.parent) + b"/caf\xe9")
+    assert fit("folders", root) == main(["data", "check", "folders", f"--root={root}"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all("in UTF-8; got 'caf\\udce9'. Rename its folder." in line for line in lines)
+
+
+def test_predict_needs_two_classes(plant, fit, tmp_path, capsys):
+    root = plant(f"{DOMAINS}/cat,dog/*.png")
+    assert fit("folders", root, "--data.held_out=photo") == 0
+    prompts = next((tmp_path / "runs").rglob("prompts.safetensors"))
+    assert main(["predict", str(prompts), f"--images={root / 'photo'}", "--class_names=[cat]"]) == 1
+    assert "Expected two classes or more; got 'cat'." in capsys.readouterr().err
