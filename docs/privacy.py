@@ -186,8 +186,9 @@ def sum_suffices(phase: Phase, server: ServerState, uploads: Sequence[State]) ->
 
 
 def shifted(upload: State, by: float) -> State:
-    """Returns an upload with a number added to all of its numbers."""
-    return {name: value + by for name, value in upload.items()}
+    """Add random multiples of a number to an upload's entries, and their opposites for the opposite number."""
+    generator = torch.Generator().manual_seed(round(10 * abs(by)))  # equal multiples would leave ratios as they are
+    return {name: value + by * (0.5 + torch.rand(value.shape, generator=generator)) for name, value in upload.items()}
 
 
 def updates_of(uploads: Sequence[State]) -> list[ClientUpdate]:

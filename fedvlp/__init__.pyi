@@ -74,15 +74,19 @@ from fedvlp.methods import CoCoOp as CoCoOp
 from fedvlp.methods import DiPrompT as DiPrompT
 from fedvlp.methods import DoPrompt as DoPrompt
 from fedvlp.methods import FaSTPT as FaSTPT
+from fedvlp.methods import Fed3R as Fed3R
 from fedvlp.methods import FedADG as FedADG
 from fedvlp.methods import FedAPT as FedAPT
 from fedvlp.methods import FedCLIP as FedCLIP
+from fedvlp.methods import FedCOF as FedCOF
 from fedvlp.methods import FedDEAP as FedDEAP
 from fedvlp.methods import FedDPT as FedDPT
+from fedvlp.methods import FedGDA as FedGDA
 from fedvlp.methods import FedLoRA as FedLoRA
 from fedvlp.methods import FedMaPLe as FedMaPLe
 from fedvlp.methods import FedMedCLIP as FedMedCLIP
 from fedvlp.methods import FedMVP as FedMVP
+from fedvlp.methods import FedNCM as FedNCM
 from fedvlp.methods import FedOTP as FedOTP
 from fedvlp.methods import FedPGP as FedPGP
 from fedvlp.methods import FedPHA as FedPHA
@@ -92,6 +96,7 @@ from fedvlp.methods import FedSR as FedSR
 from fedvlp.methods import FedTPG as FedTPG
 from fedvlp.methods import FineTuning as FineTuning
 from fedvlp.methods import KgCoOp as KgCoOp
+from fedvlp.methods import LinearProbe as LinearProbe
 from fedvlp.methods import PFedMMA as PFedMMA
 from fedvlp.methods import PFedMoAP as PFedMoAP
 from fedvlp.methods import PFedPG as PFedPG

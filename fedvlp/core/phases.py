@@ -28,6 +28,8 @@ class Phase:
         strategy: what the server sends and what it does with the uploads.
         download: names (or prefixes) of those tensors that clients need of what the strategy sends; all if not given.
         deploy: names (or prefixes) of the only tensors that evaluation needs after the phase; all if not given.
+        one_pass: whether clients, instead of training, pass through their images once without gradients: they call
+            ``training_step`` for each batch, whatever ``trainer.local`` says about epochs and steps.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Phase:
     strategy: Strategy
     download: tuple[str, ...] | None = None
     deploy: tuple[str, ...] | None = None
+    one_pass: bool = False
 
     def broadcast(self, server: ServerState, client: Client) -> State:
         """What a client downloads before it trains."""

@@ -9,15 +9,19 @@ from fedvlp.methods.do_prompt import DoPrompt
 from fedvlp.methods.dp_fpl import DPFPL
 from fedvlp.methods.elcfs import ELCFS
 from fedvlp.methods.fast_pt import FaSTPT
+from fedvlp.methods.fed3r import Fed3R
 from fedvlp.methods.fed_adg import FedADG
 from fedvlp.methods.fed_apt import FedAPT
 from fedvlp.methods.fed_clip import FedCLIP
+from fedvlp.methods.fed_cof import FedCOF
 from fedvlp.methods.fed_deap import FedDEAP
 from fedvlp.methods.fed_dpt import FedDPT
+from fedvlp.methods.fed_gda import FedGDA
 from fedvlp.methods.fed_lora import FedLoRA
 from fedvlp.methods.fed_maple import FedMaPLe
 from fedvlp.methods.fed_med_clip import FedMedCLIP
 from fedvlp.methods.fed_mvp import FedMVP
+from fedvlp.methods.fed_ncm import FedNCM
 from fedvlp.methods.fed_otp import FedOTP
 from fedvlp.methods.fed_pgp import FedPGP
 from fedvlp.methods.fed_pha import FedPHA
@@ -29,6 +33,7 @@ from fedvlp.methods.fine_tuning import FineTuning
 from fedvlp.methods.hcvp import HCVP
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.kgcoop import KgCoOp
+from fedvlp.methods.linear_probe import LinearProbe
 from fedvlp.methods.pfed_mma import PFedMMA
 from fedvlp.methods.pfed_moap import PFedMoAP
 from fedvlp.methods.pfed_pg import PFedPG
@@ -61,15 +66,19 @@ __all__ = [
     "DiPrompT",
     "DoPrompt",
     "FaSTPT",
+    "Fed3R",
     "FedADG",
     "FedAPT",
     "FedCLIP",
+    "FedCOF",
     "FedDEAP",
     "FedDPT",
+    "FedGDA",
     "FedLoRA",
     "FedMVP",
     "FedMaPLe",
     "FedMedCLIP",
+    "FedNCM",
     "FedOTP",
     "FedPGP",
     "FedPHA",
@@ -79,6 +88,7 @@ __all__ = [
     "FedTPG",
     "FineTuning",
     "KgCoOp",
+    "LinearProbe",
     "PFedMMA",
     "PFedMoAP",
     "PFedPG",

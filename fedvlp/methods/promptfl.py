@@ -21,6 +21,7 @@ Departures:
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
@@ -43,9 +44,11 @@ class PromptFL(PromptLearner):
         prompt_length: Number of learned vectors L.
         init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
         class_position: Where the class's name is: behind the prompt (end), in its middle, or before it (front).
+        class_specific: Whether each class has its own prompt (CoOp's CSC), of C times the size. It classifies only the
+            classes that it was trained on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the papers' options)
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
@@ -55,27 +58,37 @@ class PromptFL(PromptLearner):
         prompt_length: PositiveInt = 16,
         init_words: str | None = None,
         class_position: ClassPosition = "end",
+        class_specific: bool = False,
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.text = PromptedTextEncoder(
-            self.clip, class_names, prompt_length=prompt_length, class_position=class_position
+            self.clip,
+            class_names,
+            prompt_length=prompt_length,
+            class_position=class_position,
+            class_specific=class_specific,
         )
-        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
+        starts = [self.text.initial_prompt(init_words) for _ in (class_names if class_specific else [""])]
+        self.prompt = nn.Parameter(torch.stack(starts) if class_specific else starts[0])  # [C, L, D] or [L, D]
         self.kl_weight = kl_weight
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates) if kl_weight else None
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.precomputed(inputs)["features"]
-        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+        return self.logits(self.precomputed(inputs)["features"])
+
+    def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
+        """Compute the logits of image features."""
+        # Class-specific prompts are one long prompt to the encoder, which knows which part belongs to which class.
+        return cosine_logits(features, self.text(self.prompt.flatten(0, -2)), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
         inputs, labels = batch
         # The frozen image tower need not run: its features were computed once for each image.
         features = self.precomputed(inputs)["features"]
-        logits = cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
+        logits = self.logits(features)
         losses = {"loss": F.cross_entropy(logits, labels)}
         if self.teacher is not None:
             losses = distillation_losses(logits, labels, self.teacher(features), self.kl_weight)

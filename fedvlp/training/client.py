@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning import Fabric
 from torch import Tensor
 
@@ -150,6 +151,10 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
             optimizer.zero_grad()
             module.on_train_batch_end(loss.detach(), (inputs, labels), index)
             here.hooks.call("on_client_step", client=client, loss=loss.detach())
+    elif task.phase.one_pass:
+        with torch.no_grad():
+            for index, batch in enumerate(batches):
+                module.training_step(here.fabric.to_device(batch), index)
 
     upload, kept = add_ons.finish(checked_upload(module), task.index)
     update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
@@ -186,7 +191,11 @@ def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Ite
             seed = derive_seed(here.seed, shuffle, task.index, client.id)
         return here.data.train_dataloader(client, seed=seed)
 
-    batches, steps = here.local.batches(loader_of, task.round)
+    if task.phase.one_pass:
+        loader = loader_of(task.round)
+        batches, steps = iter(loader), len(loader)
+    else:
+        batches, steps = here.local.batches(loader_of, task.round)
     if client.id in task.shares_of_steps:
         # Rounded up, so that each straggler takes a step.
         steps = math.ceil(task.shares_of_steps[client.id] * steps)

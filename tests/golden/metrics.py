@@ -66,13 +66,14 @@ def measure(config: str, folder: Path) -> Line:
     scores = state.history[-1] if state.history else run.trainer.evaluate(run.model, server.deployed, {})
     line = {"config": config, "loss_1": "", "loss_2": "", "norm": f"{_norm(server.deployed):.7g}"}
     for number, row in enumerate(state.history, start=1):
-        line[f"loss_{number}"] = f"{_loss(row):.7g}"
+        line[f"loss_{number}"] = _loss(row)
     return line | {role: f"{scores[role]:.4f}" for role in ("validation", "held_out")}
 
 
-def _loss(row: Mapping[str, float]) -> float:
-    """Returns the mean over clients and phases of a round's losses."""
-    return statistics.fmean(value for name, value in row.items() if name.endswith("/loss"))
+def _loss(row: Mapping[str, float]) -> str:
+    """Format the mean over clients and phases of a round's losses; a method without a loss has none."""
+    losses = [value for name, value in row.items() if name.endswith("/loss")]
+    return f"{statistics.fmean(losses):.7g}" if losses else ""
 
 
 def _norm(tensors: Mapping[str, torch.Tensor]) -> float:

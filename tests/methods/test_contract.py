@@ -36,6 +36,7 @@ OF_DASSL = {"coop", "promptfl", "single_domain", "cocoop", "kgcoop", "prograd", 
 OF_DASSL |= {"bpl", "fed_maple", "fed_pha", "fed_prompt_src", "ivlp", "plot", "proda", "prompt_folio"}
 """Configs of methods whose released code is built on Dassl, and of what is trained like them."""
 OF_THEIR_OWN = {"promptfl_kl", "plan_released", "trip_released", "promptfl_released", "zero_shot", "zero_shot_ensemble"}
+OF_THEIR_OWN |= {"fed3r", "fed_cof", "fed_gda", "fed_ncm"}
 """Configs with another optimizer than their class has, or none."""
 
 

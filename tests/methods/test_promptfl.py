@@ -9,6 +9,7 @@ from scipy.special import softmax
 
 from fedvlp.clip import zero_shot_text_features
 from fedvlp.methods import PromptFL, SingleDomain
+from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -36,6 +37,23 @@ def test_the_class_stands_where_it_is_asked_to(clip, images):
         features = torch.nn.functional.normalize(clip.encode_image(images), dim=-1)
         torch.testing.assert_close(logits[position], clip.logit_scale * features @ texts.T, atol=2e-3, rtol=1e-3)
     assert not torch.allclose(logits["end"], logits["front"], atol=0.1)
+
+
+def test_each_class_has_its_own_prompt(clip, images):
+    module = PromptFL(CLASSES, clip, prompt_length=5, class_specific=True)
+    assert module.prompt.shape == (3, 5, clip.text_width)
+    plain = PromptFL(CLASSES, clip, prompt_length=5)
+    columns = []
+    for label, prompt in enumerate(module.prompt.detach()):
+        plain.load_state({"prompt": prompt})
+        columns.append(plain(images)[:, label])
+    torch.testing.assert_close(module(images), torch.stack(columns, 1), atol=1e-4, rtol=1e-4)
+
+
+def test_class_specific_prompts_refuse_other_classes(clip):
+    module = PromptFL(CLASSES, clip, class_specific=True)
+    with pytest.raises(UserError, match="learns for its own classes alone"):
+        module.for_classes(["house", "dog", "cow"])
 
 
 def test_loss_with_a_teacher(clip, images):

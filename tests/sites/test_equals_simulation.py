@@ -65,6 +65,13 @@ def test_three_sites_train_as_a_simulation_does(method, tmp_path, image_root):
     assert any(not torch.equal(first.shared[name], last.shared[name]) for name in first.shared), "nothing was trained"
 
 
+@pytest.mark.parametrize("method", ["fed_cof", "fed_gda", "fed_ncm"])
+def test_three_sites_compute_a_classifier_as_a_simulation_does(method, tmp_path, image_root):
+    simulated, deployed = both(tmp_path, image_root, method_config(method, rounds=1))
+    assert_equal_runs(simulated, deployed)
+    assert "weight" in load_file(deployed / "prompts.safetensors")
+
+
 @pytest.mark.parametrize("method", ["trip", "adapt"])
 def test_the_server_measures_on_a_domain_that_no_site_has(method, tmp_path, image_root, capsys):
     simulated, deployed = both(tmp_path, image_root, method_config(method), held_out="paint", test_fraction=0.3)

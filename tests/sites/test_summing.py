@@ -151,6 +151,7 @@ def rows(run):
     [
         ("promptfl", {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}}),
         ("trip", {}),
+        ("fed_ncm", {"rounds": 1}),
         ("fed_otp", {"reset_optimizer": False}),
         ("fed_med_clip", {"dropout": 0.3}),
     ],

@@ -103,12 +103,12 @@ def invert_gradients(
 
 
 def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
-    """Returns the phase of a name, or the first in which a client sends something, else the first.
+    """Choose a phase that takes gradients: by its name, or the first in which a client sends something, else the first.
 
     Raises:
         UserError: if there is none.
     """
-    phases = list(module.configure_phases())
+    phases = [phase for phase in module.configure_phases() if not phase.one_pass]
     names = ", ".join(phase.name for phase in phases)
     if name is not None:
         phases = [phase for phase in phases if phase.name == name]

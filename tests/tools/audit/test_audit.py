@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.methods import PLAN, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp.methods import PLAN, DiPrompT, FedNCM, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.tools.audit import InversionOptions, MembershipOptions, audit, audit_table, write_audit
 from fedvlp.tools.audit.membership import measure_membership
 from fedvlp.tools.trained_run import read_pixels, training_images
@@ -124,8 +124,9 @@ def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audi
         assert facts["clients"][client.id]["member_loss"] == pytest.approx(image_loss(run, images), rel=1e-4)
 
 
-def test_what_a_method_does_not_have_is_left_out_or_refused(audited, tmp_path):
-    method = audited(ZeroShotCLIP)
+@pytest.mark.parametrize("kind", [FedNCM, ZeroShotCLIP])
+def test_what_a_method_does_not_have_is_left_out_or_refused(kind, audited, tmp_path):
+    method = audited(kind)
     facts, picture, left_out = audit(method, **SHORT)
     assert [line.split(":")[0] for line in left_out] == ["inversion left out"]
     (tmp_path / "inversion.png").write_bytes(b"of an audit before")

@@ -1,0 +1,142 @@
+"""Classifiers in closed form: clients send moments of their image features, and the server computes the classifier.
+
+Symbols: N images, of which n_c have class c; x feature of an image and t_c text feature of a class, of length 1, in d
+dimensions; s logit scale (1 / tau); alpha -> ``text_weight``. Clients send, and the server averages by images,
+    n_c / N                        ``moments.shares`` [C]
+    1 / N sum_{i: y_i = c} x_i     ``moments.class_sums`` [C, d]
+    1 / N sum_i x_i x_i^T          ``moments.gram`` [d, d], if a method needs it
+    K / N                          ``moments.clients`` [1], of K clients, which tells N
+The average is the pooled images' moments, so the classifier is the same, up to rounding, for any partition of the same
+images. All entries are in [-1, 1]. The classifier is linear in x:
+    p(c | x) = softmax_c(s <w_c, x>)    :meth:`ClosedForm.forward`; FedGDA adds b_c
+Before the first round w_c = t_c, which is zero-shot CLIP.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
+from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.state import State, detached, select
+from fedvlp.core.strategies import FedAvg, ServerComputed, Strategy
+from fedvlp.methods.prompts import PromptLearner
+from fedvlp.utils.ranges import Names, NonNegativeFloat
+
+
+class ClosedForm(PromptLearner):
+    """Compute a linear classifier of CLIP's image features in one round, without gradients.
+
+    It classifies only the classes it was computed for; a class that no client has keeps its text feature.
+
+    Args:
+        class_names: The classes, in the order of the labels.
+        clip: The frozen CLIP: see ``load_clip``.
+        text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0.
+        gram: Whether clients also send the second moments of all their features.
+    """
+
+    image_statistics = ("moments",)
+    deployed: tuple[str, ...] = ("weight",)
+    text_features: Tensor
+    weight: Tensor
+
+    def __init__(
+        self, class_names: Names, clip: CLIPSpec | CLIP | str, text_weight: NonNegativeFloat, gram: bool
+    ) -> None:
+        super().__init__(class_names, clip)
+        self.automatic_optimization = False
+        self.text_weight = text_weight
+        texts = zero_shot_text_features(self.clip, class_names)
+        # Every client can compute them, so they are neither sent nor saved.
+        self.register_buffer("text_features", texts, persistent=False)
+        self.register_buffer("weight", texts.clone())  # [C, d]
+        classes, width = texts.shape
+        self.moments: Any = nn.Module()  # of buffers, which have no static types
+        self.moments.register_buffer("clients", torch.zeros(1))
+        self.moments.register_buffer("shares", torch.zeros(classes))
+        self.moments.register_buffer("class_sums", torch.zeros(classes, width))
+        if gram:
+            self.moments.register_buffer("gram", torch.zeros(width, width))
+
+    @abstractmethod
+    def classifier(self, moments: State) -> State:
+        """Compute the ``deployed`` tensors from the pooled moments in float64; a class without images has share 0."""
+
+    def strategy(self) -> Strategy:
+        """Average the moments and compute the classifier."""
+        return ServerComputed(FedAvg(), self.computed)
+
+    def configure_phases(self) -> Sequence[Phase]:
+        """Return one phase, in which clients pass through their images once."""
+        names = ("moments",)
+        # The moments are downloaded too: a client that adds noise adds it to the change of what it downloaded.
+        return (Phase("moments", (), names, self.strategy(), download=names, deploy=self.deployed, one_pass=True),)
+
+    def shared_state(self) -> State:
+        """Return the moments and the classifier, which only the server makes."""
+        return super().shared_state() | detached(select(self.communicable_state(), self.deployed))
+
+    def computed(self, shared: State) -> State:
+        """Compute the classifier's tensors from the server's."""
+        moments = {name: shared[f"moments.{name}"].double() for name, _ in self.moments.named_buffers()}
+        # Noise for differential privacy can carry it out of its range (0, 1].
+        moments["clients"] = moments["clients"].clamp(1e-9, 1)
+        return {name: value.float() for name, value in self.classifier(moments).items()}
+
+    def start_client(self, context: RoundContext) -> None:
+        """Prepare for one client's pass."""
+        super().start_client(context)
+        self.on_train_epoch_start()
+
+    def on_train_epoch_start(self) -> None:
+        """Start the sums at zero."""
+        for value in self.moments.buffers():
+            value.zero_()
+        self.moments.clients.fill_(1)
+
+    @torch.no_grad()
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add a batch to the sums."""
+        inputs, labels = batch
+        features = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
+        one_hot = F.one_hot(labels, len(self.text_features)).to(features)
+        with torch.autocast(features.device.type, enabled=False):
+            self.moments.shares += one_hot.sum(0)
+            self.moments.class_sums += one_hot.T @ features
+            if "gram" in self.moments._buffers:
+                self.moments.gram += features.T @ features
+
+    def upload_state(self) -> State:
+        """Return the sums divided by the number of images."""
+        images: Tensor = self.moments.shares.sum().clamp_min(1)
+        return {name: value / images for name, value in super().upload_state().items()}
+
+    def on_train_epoch_end(self) -> None:
+        """Compute the classifier from the one pass of ``lightning.Trainer``."""
+        images = self.moments.shares.sum().cpu()
+        moments = {f"moments.{name}": value.cpu() / images for name, value in self.moments.named_buffers()}
+        self.load_state(self.computed(moments))
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Return the logits s <w_c, x>."""
+        features = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
+        with torch.autocast(features.device.type, enabled=False):
+            return self.clip.logit_scale * features @ self.weight.T
+
+    def class_means(self, moments: State) -> Float[Tensor, "C d"]:
+        """Compute the mean feature of each class; a class without images has its text feature instead."""
+        shares = moments["shares"][:, None]
+        texts = self.text_features.double().cpu()
+        means = torch.where(shares > 0, moments["class_sums"] / shares.clamp_min(1e-30), texts)
+        # Means of unit vectors are at most 1 long, unless the shares have noise.
+        lengths: Tensor = means.norm(dim=-1, keepdim=True)
+        return means / lengths.clamp_min(1)

@@ -1,0 +1,118 @@
+"""FedCOF: ridge regression whose second moments are estimated from how the clients' class means vary, in one round.
+
+Paper: Goswami et al., "Covariances for Free: Exploiting Mean Distributions for Training-free Federated Learning",
+NeurIPS 2025.
+
+Symbols: m_kc mean feature of client k's n_kc images of class c; m_c mean over all n_c of them, from K_c clients; m mean
+of all N images; gamma -> ``shrinkage``; alpha -> ``text_weight``.
+    S_c = 1 / (K_c - 1) sum_k n_kc (m_kc - m_c)(m_kc - m_c)^T
+    G = sum_c (n_c - 1) (S_c + gamma I) + N m m^T                     :func:`estimated_gram`
+    W = G^-1 B, B_c = n_c m_c
+    w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)            :meth:`FedCOF.classifier`
+S_c is unbiased if the images of a class are divided at random among clients. It depends on the partition, and the
+server has to see each client's class means.
+
+Departures:
+    * Classes of one client: the released code draws around the client's mean in its fine-tuning script, and takes
+      S_c = 0 in its one-shot script; fedvlp takes 0.
+    * Shrinkage: the released code has gamma 1 or 0.1, for features that are not normalised; fedvlp has 0.003 for unit
+      features, from source validation.
+    * Text: the paper has none; fedvlp adds zero-shot CLIP's classifier with weight alpha, 0 in the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.state import ClientUpdate, ServerState, State, weighted_mean
+from fedvlp.core.strategies import Strategy
+from fedvlp.methods.closed_form import ClosedForm
+from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
+
+
+class FedCOF(ClosedForm):
+    """Classify by ridge regression on a covariance that the server estimates from the clients' class means.
+
+    Args:
+        shrinkage: Multiple gamma of the identity that is added to each class's covariance, above 0.
+        text_weight: Weight alpha of zero-shot CLIP's classifier, at least 0.
+    """
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        shrinkage: PositiveFloat = 0.003,
+        text_weight: NonNegativeFloat = 0.25,
+    ) -> None:
+        super().__init__(class_names, clip, text_weight, gram=False)
+        self.shrinkage = shrinkage
+
+    def strategy(self) -> Strategy:
+        """Estimate the second moments from single uploads."""
+        return MeansOfClients(self)
+
+    def classifier(self, moments: State) -> State:
+        """Compute the classifier from the moments of all images, as if one client had them."""
+        images = 1 / moments["clients"]
+        return self.from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
+
+    def from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
+        """Compute the unit solutions plus the weighted text features from each client's images and sums per class."""
+        gram = estimated_gram(counts, sums, self.shrinkage)
+        solution = sums.sum(0) @ torch.linalg.pinv(gram, hermitian=True)
+        texts = self.text_features.double().cpu()
+        rows = torch.where(counts.sum(0)[:, None] > 0, F.normalize(solution, dim=-1), texts)
+        return {"weight": rows + self.text_weight * texts}
+
+
+@dataclass(frozen=True)
+class MeansOfClients(Strategy):
+    """Average the clients' moments, and estimate the pooled second moments from how their class means vary.
+
+    Args:
+        method: Computes the classifier.
+    """
+
+    method: FedCOF
+
+    def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
+        """Compute the classifier from all uploads; no uploads change nothing."""
+        if not updates:
+            return server
+        examples = [update.num_examples for update in updates]
+        sizes = torch.tensor(examples, dtype=torch.float64)
+        counts = sizes[:, None] * torch.stack([update.state["moments.shares"].double() for update in updates])
+        sums = sizes[:, None, None] * torch.stack([update.state["moments.class_sums"].double() for update in updates])
+        classifier = {name: value.float() for name, value in self.method.from_clients(counts, sums).items()}
+        return server.updated(weighted_mean([update.state for update in updates], examples) | classifier)
+
+
+def estimated_gram(
+    counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"], shrinkage: float
+) -> Float[Tensor, "d d"]:
+    """Estimate sum_i x_i x_i^T from each client's images and feature sums per class.
+
+    >>> one = torch.tensor([[1.0], [1.0]])  # two clients with an image each, of features 1 and 3
+    >>> estimated_gram(one, torch.tensor([[[1.0]], [[3.0]]]), shrinkage=0.5)  # (2 - 1) (2 + 0.5) + 2 * 2 * 2
+    tensor([[10.5000]])
+    """
+    images = counts.sum(0)
+    means = sums.sum(0) / images.clamp_min(1)[:, None]
+    # The root of n_kc (m_kc - m_c)(m_kc - m_c)^T; a client without images of a class adds nothing.
+    deviations = (sums - counts[..., None] * means) / counts.clamp_min(1).sqrt()[..., None]
+    freedom = ((counts > 0).sum(0) - 1).clamp_min(1)
+    factors = (images - 1).clamp_min(0)
+    scaled = deviations * (factors / freedom).sqrt()[:, None]
+    within = torch.einsum("kci,kcj->ij", scaled, scaled)
+    total = sums.sum((0, 1))
+    identity = torch.eye(len(total), dtype=total.dtype)
+    return within + shrinkage * factors.sum() * identity + torch.outer(total, total) / images.sum()

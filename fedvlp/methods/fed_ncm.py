@@ -1,0 +1,42 @@
+"""FedNCM: the nearest class mean of all clients' CLIP features, in one round.
+
+Paper: Legate et al., "Guiding The Last Layer in Federated Learning with Pre-Trained Models", NeurIPS 2023.
+
+Symbols: x image feature and t_c text feature of class c, of length 1; n_c images of class c; alpha -> ``text_weight``.
+    m_c = 1 / n_c sum_{i: y_i = c} x_i                          :meth:`.ClosedForm.class_means`
+    w_c = (m_c / |m_c| + alpha t_c) / |m_c / |m_c| + alpha t_c|  :meth:`FedNCM.classifier`
+    p(c | x) = softmax_c(s <w_c, x>)                            :meth:`.ClosedForm.forward`
+
+Departures:
+    * Text: the paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because source validation
+      prefers the mixture. ``text_weight: 0`` is the paper's classifier.
+    * Next stage: the paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
+      ``start: class_means`` continues to train the classifier.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+
+from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.core.state import State
+from fedvlp.methods.closed_form import ClosedForm
+from fedvlp.utils.ranges import Names, NonNegativeFloat
+
+
+class FedNCM(ClosedForm):
+    """Classify by the cosine similarity to the mean feature of each class, mixed with its text feature.
+
+    Args:
+        text_weight: Weight alpha of the text features, at least 0; with 0 only the images count.
+    """
+
+    def __init__(
+        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, text_weight: NonNegativeFloat = 0.5
+    ) -> None:
+        super().__init__(class_names, clip, text_weight, gram=False)
+
+    def classifier(self, moments: State) -> State:
+        """Compute the unit sums of class means and weighted text features."""
+        means = F.normalize(self.class_means(moments), dim=-1)
+        return {"weight": F.normalize(means + self.text_weight * self.text_features.double().cpu(), dim=-1)}

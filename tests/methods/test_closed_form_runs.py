@@ -1,0 +1,115 @@
+"""Whole runs of classifiers in closed form: secure sum, noise, prediction, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from fedvlp import Federation
+from fedvlp.commands.cli import main
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client
+from fedvlp.methods import Fed3R, FedCOF, FedGDA, FedNCM, LinearProbe, PromptFL
+from fedvlp.utils.errors import UserError
+from tests.helpers.protocol_data import SixClasses
+from tests.helpers.runs import make_run
+
+CLOSED_FORM = ["fed3r", "fed_cof", "fed_gda", "fed_ncm"]
+
+
+def classifier_of(image_root, folder, method, *arguments):
+    """The classifier and the last row of a run of one round with three clients."""
+    folder.mkdir()
+    run = make_run(image_root, folder, method, "--data.held_out=null", "--trainer.rounds=1", *arguments)
+    run.trainer.fit(run.model, run.datamodule)
+    return run.trainer.run_state.server.deployed, run.trainer.run_state.history[-1]
+
+
+@pytest.mark.parametrize("method", ["fed3r", "fed_gda", "fed_ncm"])
+def test_a_secure_sum_gives_the_same_classifier(method, image_root, tmp_path):
+    plain, row = classifier_of(image_root, tmp_path / "plain", method)
+    summed, other = classifier_of(image_root, tmp_path / "sum", method, "--trainer.server.secure_sum=true")
+    for name, value in plain.items():
+        assert (summed[name] - value).norm() <= 1e-3 * value.norm()
+    assert other["validation"] == pytest.approx(row["validation"])
+
+
+def test_fed_cof_refuses_a_secure_sum_in_one_line(image_root, tmp_path):
+    with pytest.raises(UserError, match="its strategy MeansOfClients needs more than one weighted mean") as refused:
+        classifier_of(image_root, tmp_path / "run", "fed_cof", "--trainer.server.secure_sum=true")
+    assert "\n" not in str(refused.value)
+
+
+def noise(multiplier, place):
+    """The arguments of noise for differential privacy that shortens no upload of FedNCM."""
+    option = "--trainer.server.aggregation"
+    return [
+        f"{option}=DPFedAvg",
+        f"{option}.clip_norm=1.74",
+        f"{option}.noise_multiplier={multiplier}",
+        f"{option}.noise_at={place}",
+    ]
+
+
+def test_fed_cof_refuses_noise_in_one_line(image_root, tmp_path):
+    with pytest.raises(UserError) as refused:
+        classifier_of(image_root, tmp_path / "run", "fed_cof", *noise(1, "server"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", ["server", "client"])
+@pytest.mark.parametrize("method", ["fed3r", "fed_gda", "fed_ncm"])
+def test_noise_moves_the_classifier_and_is_accounted_for(method, place, image_root, tmp_path):
+    quiet, _ = classifier_of(image_root, tmp_path / "quiet", method, *noise(0, place))
+    little, _ = classifier_of(image_root, tmp_path / "little", method, *noise(1e-7, place))
+    noisy, row = classifier_of(image_root, tmp_path / "noisy", method, *noise(1, place))
+    distance = {}
+    for name, state in (("little", little), ("noisy", noisy)):
+        assert all(value.isfinite().all() for value in state.values())
+        distance[name] = (state["weight"] - quiet["weight"]).norm().item()
+    assert distance["little"] < 0.01 * quiet["weight"].norm() < distance["noisy"]
+    assert math.isfinite(row["privacy/epsilon"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "norm"),
+    [(FedNCM, 1, 1.74), (FedNCM, 2, 1.501), (Fed3R, 1, 2.001), (Fed3R, 2, 1.81), (FedGDA, 1, 2.001), (FedGDA, 2, 1.81)],
+)
+def test_no_upload_is_longer_than_the_clip_norm_of_the_cards(clip, kind, count, norm):
+    clients = {} if kind is FedNCM else {"num_clients": 1}
+    method = kind(["dog", "owl"], clip=clip, **clients)
+    (phase,) = method.configure_phases()
+    method.start_client(RoundContext(0, phase, Client(0, 0, count)))
+    features = torch.randn(1, 128).expand(count, -1)  # of equal images, whose means are the longest
+    method.training_step(({"features": features}, torch.zeros(count, dtype=torch.long)), 0)
+    length = math.sqrt(sum(value.square().sum().item() for value in method.upload_state().values()))
+    assert 0.95 * norm < length <= norm
+
+
+@pytest.mark.parametrize("method", [*CLOSED_FORM, "linear_probe", "promptfl_class_specific"])
+def test_other_classes_are_refused_in_one_line(method, image_root, tmp_path, capsys):
+    run = make_run(image_root, tmp_path, method, "--trainer.rounds=1")
+    run.trainer.fit(run.model, run.datamodule)
+    given = [f"--ckpt_path={run.trainer.folder}", f"--images={image_root / 'ink'}", "--trainer.accelerator=cpu"]
+    assert main(["predict", *given, f"--output={tmp_path / 'own.csv'}"]) == 0
+    with open(tmp_path / "own.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 12
+    capsys.readouterr()
+    assert main(["predict", *given, f"--output={tmp_path / 'other.csv'}", "--class_names=[house,cow,tree]"]) == 1
+    error = capsys.readouterr().err.strip()
+    assert "learns for its own classes alone" in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", [Fed3R, FedCOF, FedGDA, FedNCM, LinearProbe, partial(PromptFL, class_specific=True)])
+def test_base_to_new_is_refused_before_the_run(kind, clip, tmp_path):
+    data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
+    clients = {"num_clients": 3} if kind in (Fed3R, FedGDA) else {}
+    federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path))
+    with pytest.raises(UserError, match=r"^[^\n]* learns for its own classes alone[^\n]*$"):
+        federation.fit(kind(data.class_names, clip=clip, **clients), data)
+    assert not list(tmp_path.iterdir())
