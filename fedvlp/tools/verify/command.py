@@ -115,7 +115,8 @@ def verify(
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
     with unwrapped_errors():
         # First what needs no image to be classified, since that costs seconds and the rest minutes.
-        _refuse(contradictions(summary, described(command)), "It is of another split, method or config")
+        found = described(command, summary["model"])
+        _refuse(contradictions(summary, found), "It is of another split, method or config")
         measured = measured_again(command, entry / "prompts.safetensors")
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
     _refuse(measured_contradictions(summary, measured, tolerance), reason)

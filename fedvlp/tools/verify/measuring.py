@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,16 +10,17 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.metrics import all_scores
 from fedvlp.federation import Federation
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
-from fedvlp.runs.descriptions import describe_data, load_trained
+from fedvlp.runs.descriptions import describe_data, describe_like, load_trained
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.prediction import without_validation
 
 
-def described(command: FederationCLI) -> dict[str, Any]:
-    """What the summary must say of how was trained, on what and by which clients, and of what is sent."""
+def described(command: FederationCLI, claimed: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe method, training, data and communication as the summary must, which has ``claimed`` a method."""
     federation = cast(Federation, command.trainer)
     federation.prepare(command.model, command.datamodule)
     description = {**federation.description, **describe_data(command.datamodule)}
+    description["model"] = describe_like(command.model, claimed)
     cost = communication_cost(command.model, command.datamodule.clients, federation.local.every_add_on)
     counts = cost.rows(rounds=1)[-1]
     trains = bool(command.model.configure_phases())
