@@ -140,7 +140,7 @@ def test_a_node_of_a_simulation_is_the_site_of_its_number(tmp_path, asked):
 def test_what_a_site_raises_is_said_in_its_words(asked):
     replies = dict(transport({7: "/a", 8: "/b"}).exchange({"7": b"raise", "8": b"go"}, timeout=5))
     assert isinstance(replies["7"], SiteError)
-    assert str(replies["7"]) == "did not answer: <class 'OSError'>:<'No 'space' left\nat all'>"
+    assert str(replies["7"]) == "did not answer: <class 'OSError'>:<'No 'space' left\\nat all'>"
     assert replies["8"] == b"bog"
 
 
