@@ -45,9 +45,10 @@ def tree(fill: Callable[..., None]) -> Callable[..., Write]:
 
 
 def picture(seed: int) -> bytes:
-    """An image of 8 x 8 pixels of one colour, as a PNG; another for another seed."""
+    """Draw 8 x 8 pixels of noise and encode them as a PNG; each seed gives another image, and none is dark."""
     file = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), [255 - seed % 251, seed % 241, seed % 239], np.uint8)).save(file, "PNG")
+    pixels = np.random.default_rng(seed).integers(64, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
 
 
