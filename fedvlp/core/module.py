@@ -150,12 +150,11 @@ class FederatedModule(L.LightningModule):
     def precompute_key(self) -> str:
         """Digest everything :meth:`precompute` depends on besides the image. Methods with equal keys share a cache."""
         if type(self).precompute is FederatedModule.precompute:
-            owner, names = FederatedModule, []
+            owner, options = FederatedModule, {}
         else:
-            owner = type(self)
-            names = [name for name in self.describe() if name != "class_names"]
-            names = names if self.precompute_options is None else list(self.precompute_options)
-        options = {name: to_jsonable(self.hparams[name]) for name in names}
+            owner, options = type(self), self.describe()
+            if self.precompute_options is not None:
+                options = {name: options[name] for name in self.precompute_options}
         function = [owner.__module__, owner.__qualname__, self.precompute_version, __version__]
         return digest([function, self.clip.fingerprint(), options])
 

@@ -63,8 +63,8 @@ def test_methods_that_compute_the_same_of_an_image_share_a_cache(clip):
     plain = [ZeroShotCLIP(CLASSES, clip), Smallest(["bird"], clip, depth=2), PromptFL(CLASSES, clip, kl_weight=0.5)]
     plain += [SingleDomain(CLASSES, clip), DiPrompT(CLASSES, ["x", "y"], clip)]
     trip = [TRIP(CLASSES, clip), TRIP(["bird"], clip, kl_weight=0, prompt_length=4, templates=1)]
-    doubled = [Doubled(CLASSES, clip), Doubled(["bird"], clip)]
-    changed = [Changed(CLASSES, clip), Changed(CLASSES, clip, kl_weight=0.5)]
+    doubled = [Doubled(CLASSES, clip), Doubled(CLASSES, clip)]
+    changed = [Changed(CLASSES, clip), Changed(["bird"], clip, kl_weight=0.5)]
     keys = [{method.precompute_key() for method in alike} for alike in (plain, trip, doubled, changed)]
     assert [len(same) for same in keys] == [1, 1, 1, 1]
     assert len(set.union(*keys)) == 4
