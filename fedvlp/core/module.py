@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -52,6 +52,7 @@ class FederatedModule(L.LightningModule):
         image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
             joint image features of the frozen CLIP, which are computed once.
+        is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
         needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
             domain each image is of, by its position among them from 0.
         context: where the federation is; None outside a federation.
@@ -64,6 +65,7 @@ class FederatedModule(L.LightningModule):
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
+    is_of_own_classes: bool = False
     needs_domains: bool = False
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
@@ -123,6 +125,13 @@ class FederatedModule(L.LightningModule):
 
     def baseline(self) -> FederatedModule | None:
         """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        return None
+
+    def class_means(self, batches: Iterable[Batch]) -> FederatedModule | None:
+        """Make the baseline that classifies by class means of training images; None unless features are cached.
+
+        Tables ask the method's :meth:`baseline` for it.
+        """
         return None
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
