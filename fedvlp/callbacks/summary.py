@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import platform
-from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,8 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
         if role in roles:
             write(note)
     # As in the table, whose columns are of roles only.
-    if any("/" not in name and is_imbalanced(scores) for name, scores in ChainMap(*balance.values()).items()):
+    by_class = chain.from_iterable(scores.items() for scores in balance.values())
+    if any("/" not in name and is_imbalanced(scores) for name, scores in by_class):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
     if names := [role_title(role) for role in ROLES if role in uncounted]:
         write(f"{UNAVAILABLE}: {', '.join(names)}")

@@ -128,10 +128,7 @@ class FederatedModule(L.LightningModule):
         return None
 
     def class_means(self, batches: Iterable[Batch]) -> FederatedModule | None:
-        """Make the baseline that classifies by class means of training images; None unless features are cached.
-
-        Tables ask the method's :meth:`baseline` for it.
-        """
+        """Make a baseline that classifies by the class means of training images; None unless batches hold features."""
         return None
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:

@@ -58,7 +58,6 @@ class ZeroShotCLIP(FederatedModule):
             features = F.normalize(inputs["features"].float(), dim=-1)
             sums += F.one_hot(labels, len(sums)).to(features).T @ features
         means = ClassMeans(self.class_names, self.clip)
-        # A buffer of C rows, by which other classes are refused.
         means.register_buffer("weight", torch.where(sums.any(dim=-1, keepdim=True), sums, texts))
         return means
 
@@ -68,10 +67,7 @@ class ZeroShotCLIP(FederatedModule):
 
 
 class ClassMeans(ZeroShotCLIP):
-    """Classifies by the cosine similarity to ``weight``, the class means that ``ZeroShotCLIP.class_means`` computes.
-
-    It is ``FedNCM`` with ``text_weight: 0`` on the pooled training images.
-    """
+    """Classifies by the nearest class mean, as FedNCM with ``text_weight: 0``; made by ``ZeroShotCLIP.class_means``."""
 
     is_of_own_classes = True
     weight: Tensor  # [C, d]

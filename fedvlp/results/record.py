@@ -259,11 +259,7 @@ class Record:
 
 
 def row_of(title: str) -> str:
-    """Strip the number of the round from a row's title.
-
-    >>> row_of("last round (15)"), row_of("class means")
-    ('last round', 'class means')
-    """
+    """Strip the number of the round from a row's title, such as ``last round (15)``."""
     return title.partition(" (")[0]
 
 

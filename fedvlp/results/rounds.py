@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -152,7 +151,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     ``balance`` has scores by class, by the rows' titles without rounds. For imbalanced classes, the columns ``COLUMNS``
     follow the mean of a role.
     """
-    by_class = ChainMap(*balance.values())
+    by_class = dict(chain.from_iterable(scores.items() for scores in balance.values()))
     names = accuracy_columns(rows)
     titles: dict[str, str] = {}
     for name, title in zip(names, column_titles(names), strict=True):

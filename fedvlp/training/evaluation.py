@@ -27,25 +27,21 @@ HARMONIC = {"test_harmonic": ("local", "test", "test_new"), "held_out_harmonic":
 def baselines(
     module: FederatedModule, data: FederatedData, fabric: Fabric, names: Sequence[str]
 ) -> dict[str, FederatedModule]:
-    """Make the baselines among ``names`` that a method has, by the titles of their rows.
+    """Make the baselines among ``names``, by the titles of their rows.
 
-    The class means are of all clients' training images, in one pass over their cached features. There are none where
-    batches hold images. A method that is its own baseline trains nothing, so its row is not left out.
+    The class means are of all clients' training images, in one pass over their cached features.
     """
     zero_shot = module.baseline()
-    found: dict[str, FederatedModule] = {}
-    if zero_shot is None:
-        return found
-    fabric.to_device(zero_shot)
-    if "zero_shot" in names or zero_shot is module:
-        found[BASELINES["zero_shot"]] = zero_shot
-    if "class_means" in names and module.precomputes:
-        # With a fixed seed, since sums are rounded in the order of the images.
-        batches = chain.from_iterable(data.train_dataloader(client, seed=0) for client in data.clients)
-        means = zero_shot.class_means(batches)
-        if means is not None:
-            found[BASELINES["class_means"]] = fabric.to_device(means)
-    return found
+    found: dict[str, FederatedModule | None] = {}
+    if zero_shot is not None:
+        fabric.to_device(zero_shot)
+        # The only row of a method that is its own baseline is never left out.
+        found["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
+        if "class_means" in names and module.precomputes:
+            # With a fixed seed, since sums are rounded in the order of the images.
+            loaders = (data.train_dataloader(client, seed=0) for client in data.clients)
+            found["class_means"] = zero_shot.class_means(chain.from_iterable(loaders))
+    return {BASELINES[name]: fabric.to_device(each) for name, each in found.items() if each is not None}
 
 
 @torch.no_grad()
