@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -52,6 +52,7 @@ class FederatedModule(L.LightningModule):
         image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
             joint image features of the frozen CLIP, which are computed once.
+        is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
         precompute_options: The constructor options that ``precompute`` depends on, which are part of the cache's key;
             None for all options. Only methods that override ``precompute`` need it.
         precompute_version: Increase it whenever ``precompute`` computes something different from before, so that no
@@ -68,6 +69,7 @@ class FederatedModule(L.LightningModule):
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
+    is_of_own_classes: bool = False
     needs_domains: bool = False
     precompute_options: tuple[str, ...] | None = None
     precompute_version: int = 1
@@ -129,6 +131,10 @@ class FederatedModule(L.LightningModule):
 
     def baseline(self) -> FederatedModule | None:
         """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        return None
+
+    def class_means(self, batches: Iterable[Batch]) -> FederatedModule | None:
+        """Make a baseline that classifies by the class means of training images; None unless batches hold features."""
         return None
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
