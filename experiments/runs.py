@@ -17,6 +17,7 @@ from typing import Any
 
 from fedvlp.data import DomainFolders, IconDomains, StyledShapes
 from fedvlp.results import Record, load_record
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
 from fedvlp.tools.sweep.plan import TOGETHER, fit_arguments, run_name
 
@@ -133,10 +134,12 @@ class StudyRun:
 
         Args:
             role: ``validation``, ``test`` or ``held_out``, the mean over the role's domains.
-            row: how the row's title begins; zero-shot CLIP's own runs have one row for all.
+            row: How the row's title begins; zero-shot CLIP's own runs have no rounds, so its row counts.
         """
         rows: dict[str, dict[str, float]] = self.summary["accuracy"]
-        return next(scores for title, scores in rows.items() if title.startswith(row) or len(rows) == 1)[role]
+        if not any(title.startswith(LAST_ROW) for title in rows):
+            row = ZERO_SHOT_ROW
+        return next(scores for title, scores in rows.items() if title.startswith(row))[role]
 
 
 SeededRuns = Sequence[Sequence[StudyRun]]

@@ -19,7 +19,7 @@ from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import TESTED
+from fedvlp.core.roles import BASELINES, TESTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import image_batches, image_paths
@@ -56,6 +56,8 @@ class Federation(ConfiguredRun):
         clients: Which clients take part, and what becomes of those that fail.
         seed: Fixes every random draw. The command line takes it from ``seed_everything``.
         name: Name of the run; made of method, data and held-out domains if not given.
+        baselines: Rows next to the method in tables: ``zero_shot`` for CLIP without training, ``class_means`` for the
+            mean feature of each class's training images, where features are cached. They never select anything.
         evaluate_every: Evaluate after every so many rounds, and after the last.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: How many devices, or which. Several devices train different clients at the same time.
@@ -85,6 +87,7 @@ class Federation(ConfiguredRun):
         clients: Clients = Clients(),
         seed: Seed = 0,
         name: str | None = None,
+        baselines: Sequence[BaselineName] = ("zero_shot", "class_means"),
         evaluate_every: PositiveInt = 1,
         accelerator: str = "auto",
         devices: int | str | list[int] = "auto",
@@ -105,6 +108,8 @@ class Federation(ConfiguredRun):
         check_range("seed", seed, Seed)
         for group in (server, clients, runtime):
             check_ranges(group)
+        if wrong := [name for name in baselines if name not in BASELINES]:
+            raise UserError(f"Expected baselines among {', '.join(BASELINES)}; got {wrong[0]!r}.")
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)
@@ -118,6 +123,7 @@ class Federation(ConfiguredRun):
         self.runtime = runtime
         self.seed = seed
         self.name = name
+        self.baselines = baselines
         self.evaluate_every = evaluate_every
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run

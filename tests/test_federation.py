@@ -151,13 +151,6 @@ def test_zero_rounds_leave_the_module_as_it_is(tmp_path):
     assert not module.weight.any()
 
 
-def test_method_typed_at_the_prompt_has_a_cache_key():
-    """Its source can't be read, but it must run all the same."""
-    names = {"Linear": Linear}
-    exec("class Typed(Linear):\n    def precompute(self, images):\n        return {'features': 2 * images}", names)
-    assert names["Typed"]().precompute_key() != Linear().precompute_key()
-
-
 def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
     class Replaces(Linear):
         def training_step(self, batch, batch_idx):

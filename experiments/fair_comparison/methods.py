@@ -12,7 +12,11 @@ STEPS = 10
 """Local steps of a client in a round, over all phases that a method has in it."""
 
 RATES = (0.0003, 0.001, 0.003, 0.01)
-"""Learning rates of AdamW, from which each method gets the one that is best on its own source validation images."""
+"""AdamW's learning rates. Each method is trained with the rate that is best on its source validation images."""
+SMALLER = (0.00003, 0.0001)
+"""Additional rates for methods whose best rate on the icons is the smallest of ``RATES``."""
+LARGER = (0.03, 0.1)
+"""Additional rates for methods whose best rate on the icons is the largest of ``RATES``."""
 
 SAME = (
     "--data.batch_size=32",
@@ -38,6 +42,7 @@ class Compared:
         overrides: arguments that all of its runs have.
         teacher: what besides labels it learns from: texts of so many of CLIP's templates; empty for labels alone.
         steps: local steps in each phase of a round that trains.
+        more_rates: Rates to try besides ``RATES``.
         trains: whether there is anything to train.
         centralised: whether it has the images of all source domains, and takes the steps of all clients in turn.
     """
@@ -47,6 +52,7 @@ class Compared:
     overrides: tuple[str, ...] = ()
     teacher: str = ""
     steps: int = STEPS
+    more_rates: tuple[float, ...] = ()
     trains: bool = True
     centralised: bool = False
 
@@ -70,8 +76,8 @@ METHODS = (
     Compared("Fed3R", "fed3r", ("--trainer.rounds=1",), trains=False),
     Compared("FedGDA", "fed_gda", ("--trainer.rounds=1",), trains=False),
     Compared("FedCOF", "fed_cof", ("--trainer.rounds=1",), trains=False),
-    Compared("linear probe from text", "linear_probe"),
-    Compared("linear probe from class means", "linear_probe", ("--model.start=class_means",)),
+    Compared("linear probe from text", "linear_probe", more_rates=LARGER),
+    Compared("linear probe from class means", "linear_probe", ("--model.start=class_means",), more_rates=LARGER),
     Compared("single-domain prompts", "single_domain"),
     Compared("PromptFL", "promptfl"),
     Compared("PromptFL, one prompt per class", "promptfl_class_specific"),
@@ -79,43 +85,43 @@ METHODS = (
     Compared("PromptFL + FedProx", "promptfl", ("--trainer.local.add_ons=FedProx",)),
     Compared("PromptFL + SCAFFOLD", "promptfl", ("--trainer.local.add_ons=Scaffold",)),
     Compared("PromptFL + FedDyn", "promptfl", ("--trainer.local.add_ons=FedDyn",)),
-    Compared("PromptFL + MOON", "promptfl", ("--trainer.local.add_ons=MOON",)),
+    Compared("PromptFL + MOON", "promptfl", ("--trainer.local.add_ons=MOON",), more_rates=LARGER),
     Compared("PromptFL + FedDG-GA", "promptfl", ("--trainer.local.add_ons=FedDGGA",)),
     Compared("PromptFL + FedGMA", "promptfl", ("--trainer.server.aggregation=FedGMA",)),
-    Compared("KgCoOp", "kgcoop", teacher="1 template"),
+    Compared("KgCoOp", "kgcoop", teacher="1 template", more_rates=SMALLER),
     Compared("ProGrad", "prograd", teacher="1 template"),
     Compared("ProDA", "proda"),
-    Compared("PLOT", "plot"),
-    Compared("CoCoOp", "cocoop"),
+    Compared("PLOT", "plot", more_rates=SMALLER),
+    Compared("CoCoOp", "cocoop", more_rates=LARGER),
     Compared("BPL", "bpl"),
     Compared("FedTPG", "fed_tpg"),
     Compared("FedAPT", "fed_apt"),
     Compared("FedPGP", "fed_pgp", teacher="1 template"),
-    Compared("FedPHA", "fed_pha"),
+    Compared("FedPHA", "fed_pha", more_rates=SMALLER),
     Compared("FedOTP", "fed_otp"),
-    Compared("FaST-PT", "fast_pt", steps=STEPS // 3),
+    Compared("FaST-PT", "fast_pt", steps=STEPS // 3, more_rates=LARGER),
     Compared("PromptFolio", "prompt_folio"),
     Compared("DP-FPL, no noise", "dp_fpl", WITHOUT_NOISE),
     Compared("FedDEAP", "fed_deap"),
-    Compared("pFedMoAP", "pfed_moap"),
+    Compared("pFedMoAP", "pfed_moap", more_rates=LARGER),
     Compared("DiPrompT", "diprompt"),
-    Compared("TRIP-Lite", "trip_lite", teacher="60 templates"),
+    Compared("TRIP-Lite", "trip_lite", teacher="60 templates", more_rates=SMALLER),
     Compared("TRIP", "trip", teacher="60 templates"),
     Compared("TRIP, random pi", "trip_random", teacher="60 templates"),
     Compared("TRIP, no teacher", "trip", ("--model.kl_weight=0",)),
     Compared("FedCLIP", "fed_clip"),
     Compared("FedCLIP, cross-entropy", "fed_clip", ("--model.loss=cross_entropy",)),
-    Compared("FedMedCLIP", "fed_med_clip"),
+    Compared("FedMedCLIP", "fed_med_clip", more_rates=LARGER),
     Compared("FedMaPLe", "fed_maple"),
     Compared("IVLP", "ivlp"),
     Compared("FedPromptSRC", "fed_prompt_src", ("--model.gaussian_mean=null",), teacher="60 templates"),
-    Compared("FedLoRA", "fed_lora"),
+    Compared("FedLoRA", "fed_lora", more_rates=LARGER),
     Compared("FedPR", "fed_pr"),
-    Compared("pFedPG", "pfed_pg"),
-    Compared("pFedMMA", "pfed_mma"),
+    Compared("pFedPG", "pfed_pg", more_rates=LARGER),
+    Compared("pFedMMA", "pfed_mma", more_rates=LARGER),
     Compared("FedMVP", "fed_mvp"),
-    Compared("Fed-DPT", "fed_dpt"),
-    Compared("ADAPT", "adapt"),
+    Compared("Fed-DPT", "fed_dpt", more_rates=SMALLER),
+    Compared("ADAPT", "adapt", more_rates=SMALLER),
     Compared("PLAN", "plan", teacher="60 templates", steps=STEPS // 2),
     Compared("fine-tuning, FedAvg", "fine_tuning"),
     Compared("fine-tuning, FedProx", "fine_tuning_fedprox"),
@@ -127,7 +133,7 @@ METHODS = (
     Compared("ELCFS", "elcfs"),
     Compared("ELCFS + FedDG-GA", "elcfs", ("--trainer.local.add_ons=FedDGGA",)),
     Compared("StableFDG", "stable_fdg"),
-    Compared("CoOp (centralised)", "coop", centralised=True),
+    Compared("CoOp (centralised)", "coop", centralised=True, more_rates=LARGER),
     Compared("ERM (centralised)", "erm", centralised=True),
     Compared("SWAD (centralised)", "swad", centralised=True),
     Compared("DoPrompt (centralised)", "do_prompt", centralised=True),

@@ -46,7 +46,7 @@ def search(method: Compared, choice: Choice) -> int:
     output.mkdir(parents=True, exist_ok=True)
     file = output / "search.yaml"
     file.write_text(yaml.safe_dump(content(method, choice), sort_keys=False), encoding="utf-8")
-    rates = ",".join(f"{rate:g}" for rate in RATES)
+    rates = ",".join(f"{rate:g}" for rate in sorted({*RATES, *method.more_rates}))
     own = [f"--file={file}", f"--output={output}", f"--workers={choice.workers}"]
     return run_tune([*own, f"--search=model.optimizer.lr={rates}"])
 

@@ -9,13 +9,13 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks.files import Checkpoints, MetricsFile, Plots, PredictionsFile
 from fedvlp.callbacks.loggers import MetricsLoggers, TensorBoardLogger
-from fedvlp.callbacks.measures import Baseline, Communication, Privacy
+from fedvlp.callbacks.measures import Baselines, Communication, Privacy
 from fedvlp.callbacks.progress import EventLog, ProgressBar
 from fedvlp.callbacks.summary import Summary
 from fedvlp.training.callback import FederationCallback
 
 __all__ = [
-    "Baseline",
+    "Baselines",
     "Checkpoints",
     "Communication",
     "EventLog",
@@ -34,18 +34,18 @@ __all__ = [
 
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
     """Returns the callbacks of every run; those that measure come before those that write."""
-    baseline = Baseline()
+    baselines = Baselines()
     checkpoints = Checkpoints()
     return [
-        baseline,
+        baselines,
         Communication(),
         Privacy(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
         checkpoints,
-        PredictionsFile(baseline),
-        Summary(baseline),
-        Plots(baseline),
+        PredictionsFile(baselines),
+        Summary(baselines),
+        Plots(baselines),
         MetricsLoggers(),
         EventLog(checkpoints),
     ]

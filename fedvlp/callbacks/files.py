@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.measures import Baseline
+from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.predictions import Predictions
 from fedvlp.results.figures import FIGURE_FILE, accuracy_figure
 from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predictions
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.record import LAST_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
 from fedvlp.training.callback import FederationCallback, RunView
@@ -86,11 +86,11 @@ class MetricsFile(FederationCallback):
 class PredictionsFile(FederationCallback):
     """Writes ``predictions.safetensors`` and ``confusion.csv``: the predicted class of each test image.
 
-    They are those of the last evaluations of zero-shot CLIP and of the method; nothing is measured again for them.
+    They come from the last evaluations of the baselines and the method; nothing is measured again.
     """
 
-    def __init__(self, baseline: Baseline) -> None:
-        self.baseline = baseline
+    def __init__(self, baselines: Baselines) -> None:
+        self.baselines = baselines
         self.last: Mapping[str, Predictions] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -108,7 +108,8 @@ class PredictionsFile(FederationCallback):
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
         # Validation images chose the round, so what is predicted for them is no result.
-        rows = {ZERO_SHOT_ROW: without_validation(self.baseline.predictions), LAST_ROW: without_validation(self.last)}
+        measured = {**self.baselines.predictions, LAST_ROW: self.last}
+        rows = {title: without_validation(by_split) for title, by_split in measured.items()}
         if not any(rows.values()):
             return
         folder = Path(federation.log_dir)
@@ -121,8 +122,8 @@ class PredictionsFile(FederationCallback):
 class Plots(FederationCallback):
     """Draws accuracy over rounds: ``accuracy.png``."""
 
-    def __init__(self, baseline: Baseline) -> None:
-        self.baseline = baseline
+    def __init__(self, baselines: Baselines) -> None:
+        self.baselines = baselines
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Draws it."""
@@ -131,7 +132,7 @@ class Plots(FederationCallback):
         if not federation.is_global_zero or not history:
             return
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
-        figure = accuracy_figure(history, self.baseline.scores, title)
+        figure = accuracy_figure(history, self.baselines.scores, title)
         # In one step, as a viewer may have the earlier picture open.
         with atomic_write(Path(federation.log_dir) / FIGURE_FILE) as temporary:
             figure.savefig(temporary, format="png")

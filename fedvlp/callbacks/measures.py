@@ -12,33 +12,34 @@ from fedvlp.core.predictions import Predictions
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS, exchange
+from fedvlp.training.evaluation import baselines
 from fedvlp.training.privacy_accounting import PrivacyAccount, privacy_account
 
 
-class Baseline(FederationCallback):
-    """Measures zero-shot CLIP, or what else a method names as its baseline, once before training on the same splits.
+class Baselines(FederationCallback):
+    """Measures the baselines, such as zero-shot CLIP and class means, once before training on the same splits.
 
     Attributes:
-        scores: accuracies in percent, named as those of a round; empty if the method names no baseline.
-        predictions: by split, the predicted class of each image.
-        balance: Scores by class, by split and role.
+        scores: For each row's title, accuracies in percent, named as those of a round.
+        predictions: For each row's title and each split, the predicted class of each image.
+        balance: For each row's title, scores by class, by split and role.
     """
 
     def __init__(self) -> None:
-        self.scores: dict[str, float] = {}
-        self.predictions: Mapping[str, Predictions] = {}
-        self.balance: Balance = {}
+        self.scores: dict[str, dict[str, float]] = {}
+        self.predictions: dict[str, Mapping[str, Predictions]] = {}
+        self.balance: dict[str, Balance] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measures the baseline."""
+        """Measures the baselines."""
         federation: RunView = trainer
-        baseline = pl_module.baseline()
-        if baseline is not None:
-            baseline = federation.fabric.to_device(baseline)
-            self.scores = federation.evaluate(baseline, baseline.shared_state(), {})
+        for of_run_before in (self.scores, self.predictions, self.balance):
+            of_run_before.clear()
+        for title, baseline in baselines(pl_module, federation.data, federation.fabric, federation.baselines).items():
+            self.scores[title] = federation.evaluate(baseline, baseline.shared_state(), {})
             # Kept here, since the next evaluation replaces those of the federation.
-            self.predictions = federation.predictions
-            self.balance = federation.balance
+            self.predictions[title] = federation.predictions
+            self.balance[title] = federation.balance
 
 
 class Communication(FederationCallback):

@@ -6,10 +6,11 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.callbacks.measures import Baseline
+from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
@@ -17,7 +18,7 @@ from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES, role_title
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
 from fedvlp.results.rounds import (
     AccuracyRows,
     History,
@@ -48,10 +49,10 @@ MAX_CLIENTS = 12
 
 
 class Summary(FederationCallback):
-    """Prints each domain's accuracy beside zero-shot CLIP, and writes all of it with versions, seed and split."""
+    """Prints each domain's accuracy next to the baselines, and writes all of it with versions, seed and split."""
 
-    def __init__(self, baseline: Baseline) -> None:
-        self.baseline = baseline
+    def __init__(self, baselines: Baselines) -> None:
+        self.baselines = baselines
         self.phases: Sequence[Phase] = ()
         self.balance: dict[str, Balance] = {}  # by the title of the row, without its round
 
@@ -97,15 +98,15 @@ class Summary(FederationCallback):
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
-        rows = accuracy_table(self.baseline.scores, history)
-        if self.baseline.scores:
-            self.balance = {ZERO_SHOT_ROW: self.baseline.balance, **self.balance}
+        rows = accuracy_table(self.baselines.scores, history)
+        self.balance = {**self.baselines.balance, **self.balance}
         _print_accuracies(federation, rows, self.balance)
         _print_costs(federation)
-        last = self.balance.get(LAST_ROW, self.baseline.balance)
-        for line in describe_balance(last, f"warning: {LAST_ROW if history else ZERO_SHOT_ROW}"):
+        last = LAST_ROW if history else ZERO_SHOT_ROW
+        for line in describe_balance(self.balance.get(last, {}), f"warning: {last}"):
             federation.fabric.print(line)
-        diverged = divergence(self.baseline.scores, history, len(federation.data.class_names))
+        untrained = self.baselines.scores.get(ZERO_SHOT_ROW, {})
+        diverged = divergence(untrained, history, len(federation.data.class_names))
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
         if lost := _lost_rounds(federation.run_state.history):
@@ -135,8 +136,11 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     write = federation.fabric.print
     write(f"\n{federation.data.protocol}\n{format_accuracies(rows, balance)}")
     roles: set[str] = set()
-    for _, row in rows:
-        roles |= {name.split("/")[0] for name in row}
+    uncounted: set[str] = set()
+    for title, row in rows:
+        of_row = {name.split("/")[0] for name in row}
+        roles |= of_row
+        uncounted |= of_row.difference(balance.get(row_of(title), of_row))
     # Base and new classes have one note.
     if "test_harmonic" in roles:
         roles.discard("test")
@@ -144,11 +148,11 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
         if role in roles:
             write(note)
     # As in the table, whose columns are of roles only.
-    if any("/" not in name and is_imbalanced(scores) for name, scores in next(iter(balance.values()), {}).items()):
+    by_class = chain.from_iterable(scores.items() for scores in balance.values())
+    if any("/" not in name and is_imbalanced(scores) for name, scores in by_class):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
-    uncounted = [role for role in ROLES if role in roles and any(role not in scores for scores in balance.values())]
-    if uncounted:
-        write(f"{UNAVAILABLE}: {', '.join(map(role_title, uncounted))}")
+    if names := [role_title(role) for role in ROLES if role in uncounted]:
+        write(f"{UNAVAILABLE}: {', '.join(names)}")
     write("")
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedvlp.core.roles import BASELINES
 from fedvlp.results.figures import FIGURE_FILE
 from fedvlp.results.predictions import CONFUSION_FILE
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW, Record, load_record, runs_frame, sweep_name
+from fedvlp.results.record import LAST_ROW, Record, load_record, runs_frame, sweep_name
 from fedvlp.utils.files import write_json
 
 IDS_FILE = "wandb.json"
@@ -17,7 +18,7 @@ IDS_FILE = "wandb.json"
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json", CONFUSION_FILE)
 """The files of an artifact, as far as the run has them."""
 
-SHORT_ROWS = {ZERO_SHOT_ROW: "zero_shot", LAST_ROW: "last"}
+SHORT_ROWS = {title: name for name, title in BASELINES.items()} | {LAST_ROW: "last"}
 MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
@@ -87,7 +88,8 @@ def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> No
 def _summary(record: Record) -> dict[str, Any]:
     """Returns accuracies as ``<row>/<role>/<domain>``, communication, and what identifies the run."""
     values: dict[str, Any] = {}
-    for title, row in {"last": record.last, "best": record.best, "zero_shot": record.baseline}.items():
+    baselines = {name: record.accuracy.get(title, {}) for name, title in BASELINES.items()}
+    for title, row in {"last": record.last, "best": record.best, **baselines}.items():
         values |= {f"{title}/{name}": value for name, value in row.items()}
     for title, by_split in record.metrics.items():
         values |= dict(_flat(by_split, f"{SHORT_ROWS[title]}/"))

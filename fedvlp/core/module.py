@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
-from fedvlp.utils.digests import code_digest, constructor_arguments, digest, to_jsonable
+from fedvlp.utils.digests import constructor_arguments, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
 from fedvlp.version import __version__
@@ -52,6 +52,11 @@ class FederatedModule(L.LightningModule):
         image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
             joint image features of the frozen CLIP, which are computed once.
+        is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
+        precompute_options: The constructor options that ``precompute`` depends on, which are part of the cache's key;
+            None for all options. Only methods that override ``precompute`` need it.
+        precompute_version: Increase it whenever ``precompute`` computes something different from before, so that no
+            cached value is reused.
         needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
             domain each image is of, by its position among them from 0.
         context: where the federation is; None outside a federation.
@@ -64,7 +69,10 @@ class FederatedModule(L.LightningModule):
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
+    is_of_own_classes: bool = False
     needs_domains: bool = False
+    precompute_options: tuple[str, ...] | None = None
+    precompute_version: int = 1
     strict_loading = False  # the frozen CLIP is not part of any checkpoint
     clip: Backbone
 
@@ -125,11 +133,16 @@ class FederatedModule(L.LightningModule):
         """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
-    def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """What never changes for an image, each tensor [B, ...]; it is computed once an image and kept.
+    def class_means(self, batches: Iterable[Batch]) -> FederatedModule | None:
+        """Make a baseline that classifies by the class means of training images; None unless batches hold features."""
+        return None
 
-        By default this is the joint image feature f(x), ``features`` [B, d]. A method of its own may add more, such as
-        routing weights or a teacher's logits. One that ``needs_images`` gets ``images``, of which nothing is kept.
+    def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
+        """Compute the per-image constants, which are cached. Each tensor has shape [B, ...].
+
+        By default this is the joint image feature f(x), ``features`` [B, d]. A method may add other constants, such as
+        routing weights. They must depend neither on trained tensors nor on the class names. A method that
+        ``needs_images`` gets ``images``, which are not cached.
         """
         if self.needs_images:
             return {"images": images}
@@ -141,22 +154,15 @@ class FederatedModule(L.LightningModule):
         return not self.needs_images or type(self).precompute is not FederatedModule.precompute
 
     def precompute_key(self) -> str:
-        """A digest of all that :meth:`precompute` depends on besides the image; equal keys share a cache.
-
-        CLIP's features depend on CLIP alone. What a method's own ``precompute`` returns may depend on any option.
-        """
-        if not self.needs_images and type(self).precompute is FederatedModule.precompute:
-            function: Callable[..., Any] = type(self.clip).encode_image
-            classes: list[type] = []
-            options: dict[str, Any] = {}
+        """Digest everything :meth:`precompute` depends on besides the image. Methods with equal keys share a cache."""
+        if type(self).precompute is FederatedModule.precompute:
+            owner, options = FederatedModule, {}
         else:
-            function = type(self).precompute
-            classes = type(self).mro()[: type(self).mro().index(FederatedModule)]
-            options = self.describe()
-        # The source of all that the function refers to counts, in the library and where the method is defined.
-        homes = [each.__module__ for each in (*classes, type(self.clip))]
-        code = code_digest(function, ("fedvlp.clip", "fedvlp.methods"), homes)
-        return digest([code, __version__, self.clip.fingerprint(), options])
+            owner, options = type(self), self.describe()
+            if self.precompute_options is not None:
+                options = {name: options[name] for name in self.precompute_options}
+        function = [owner.__module__, owner.__qualname__, self.precompute_version, __version__]
+        return digest([function, self.clip.fingerprint(), options])
 
     def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
         """The constants of a batch: as they came from the cache, or prepared from images now."""

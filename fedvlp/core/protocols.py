@@ -159,9 +159,8 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         key: str,
         device: torch.device,
         with_domains: bool,
-        for_classes: Callable[[Sequence[str]], tuple[Precompute | None, str]],
     ) -> None:
-        """Receives what the method asks of images; of other classes by ``for_classes``: ``precompute`` and ``key``."""
+        """Receive the method's transforms and its ``precompute`` with the key of its cache."""
 
     def encode(self) -> None:
         """Computes once per image what never changes, with ``precompute``."""

@@ -1,4 +1,4 @@
-"""Roles of evaluation splits, what is computed of them, and what a result says that nobody federated."""
+"""Roles of evaluation splits, what is computed of them, the baselines, and how results mark centralised training."""
 
 from typing import Literal
 
@@ -38,6 +38,10 @@ COMPUTED: dict[str, str] = {
 
 # What is measured on images on which no client trains and which choose nothing.
 TESTED: tuple[str, ...] = tuple(role for role in (*ROLES, *COMPUTED) if role != "validation")
+
+# The untrained classifiers that tables show next to a method: their names as options, and the titles of their rows.
+BaselineName = Literal["zero_shot", "class_means"]
+BASELINES: dict[BaselineName, str] = {"zero_shot": "zero-shot CLIP", "class_means": "class means"}
 
 # Takes the place of the clients in every result of images in one place.
 CENTRALISED = "centralised, not federated"

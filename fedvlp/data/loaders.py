@@ -42,7 +42,6 @@ class BoundLoaders:
         transform: as of ``FederatedDataModule.bind``, like the other attributes that are not explained here.
         domains: the source domains, if training batches shall tell which of them each image is of; else none.
         class_names: names of all classes, where parts are of some of them.
-        of_classes: ``precompute`` and ``key`` for other classes than those that train, by their names.
     """
 
     images: Mapping[str, Images]
@@ -57,24 +56,21 @@ class BoundLoaders:
     cache_dir: Path | None = None
     cache_images: bool = False
     class_names: Sequence[str] = ()
-    of_classes: Mapping[tuple[str, ...], tuple[Precompute | None, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.train_parts = [part for part in self.parts if part.role == "train"]
-        # By domain and key: what is computed alike is shared, whichever classes it is for.
-        self.features: dict[tuple[str, str], dict[str, Tensor]] = {}
-        self.rows: dict[tuple[str, str | None], Indices] = {}
+        self.features: dict[str, dict[str, Tensor]] = {}  # by domain, as the rows
+        self.rows: dict[str, Indices] = {}
         self._decoded: dict[str, DecodedImages] = {}
 
     def encode(self) -> None:
-        """Computes, or reads from the cache, all that is precomputed; without it, keeps images decoded."""
+        """Compute the per-image constants or read them from the cache; without any, keep the images decoded."""
         if self.precompute is None:
             self._keep_decoded(self.images)
-        # Classes of one key find each other's tensors, so each is computed once.
-        for precompute, key in ((self.precompute, self.key), *self.of_classes.values()):
-            for domain in self.images:
-                if precompute is not None and len(self._rows_to_keep(domain, key)):
-                    self._tensors(domain, precompute, key)
+            return
+        for domain in self.images:
+            if len(self._rows_to_keep(domain)):
+                self._tensors(domain, self.precompute)
 
     def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
         """Returns a client's batches, shuffled by a seed."""
@@ -112,7 +108,7 @@ class BoundLoaders:
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
         """The batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
-        precompute, key = self._precompute(part)
+        precompute = self.precompute
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
         # Random crops and flips are for training images alone.
@@ -121,20 +117,17 @@ class BoundLoaders:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
             return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
         # The tensors have a row for each encoded image, which need not be all of a domain.
-        places = [np.searchsorted(self._rows_to_keep(domain, key), rows) for domain, rows in selected]
+        places = [np.searchsorted(self._rows_to_keep(domain), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
         # By a function, since splits are listed before anything was encoded.
         return PrecomputedLoader(
-            tensors=lambda: [self._tensors(domain, precompute, key) for domain, _ in selected],
+            tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
             rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in places],
             labels=torch.from_numpy(labels).to(self.device),
             batch_size=batch_size,
             seed=seed,
             domains=numbers,
         )
-
-    def _precompute(self, part: SplitPart) -> tuple[Precompute | None, str]:
-        return self.of_classes.get(part.names_of_classes(self.class_names), (self.precompute, self.key))
 
     def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
         """The place of each selected domain among the source domains; None if the module does not ask for it."""
@@ -177,14 +170,14 @@ class BoundLoaders:
                 if decoded.make(f"decoding {domain}"):
                     self._decoded[domain] = decoded
 
-    def _tensors(self, domain: str, precompute: Precompute, key: str) -> dict[str, Tensor]:
-        """What is precomputed of a domain: from memory, from disk or computed now."""
-        if (domain, key) not in self.features:
-            self.features[domain, key] = self._read_or_encode(domain, precompute, key)
-        return self.features[domain, key]
+    def _tensors(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
+        """Return a domain's constants from memory, from disk, or newly computed."""
+        if domain not in self.features:
+            self.features[domain] = self._read_or_encode(domain, precompute)
+        return self.features[domain]
 
-    def _read_or_encode(self, domain: str, precompute: Precompute, key: str) -> dict[str, Tensor]:
-        rows = self._rows_to_keep(domain, key)
+    def _read_or_encode(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
+        rows = self._rows_to_keep(domain)
 
         def compute() -> dict[str, Tensor]:
             dataset = self._dataset([(domain, rows)])
@@ -193,21 +186,20 @@ class BoundLoaders:
         if self.cache_dir is None:
             return compute()
         # Named by what they depend on: no entry is ever stale, and runs share a folder.
-        name = cache_key(key, self.transform, self.images[domain], rows, self.device)
+        name = cache_key(self.key, self.transform, self.images[domain], rows, self.device)
         path = self.cache_dir / "features" / f"{name}.safetensors"
         return cached_features(path, self.device, compute)
 
-    def _rows_to_keep(self, domain: str, key: str | None = None) -> Indices:
-        """The rows of a domain that parts of one key, or all parts, use; they are computed together."""
-        if (domain, key) not in self.rows:
-            parts = [part for part in self.parts if key is None or self._precompute(part)[1] == key]
-            # Augmented training images are new in every pass, so nothing that was computed of them could be used again.
-            if self.train_transform is not None:
-                parts = [part for part in parts if part.role != "train"]
+    def _rows_to_keep(self, domain: str) -> Indices:
+        """Return the rows of a domain that some part uses; they are computed together."""
+        if domain not in self.rows:
+            # Augmented training images change in every pass, so they are never kept.
+            is_augmented = self.train_transform is not None
+            parts = [part for part in self.parts if not (is_augmented and part.role == "train")]
             used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
             # Each once: the parts of a client and of its domain may have the same images.
-            self.rows[domain, key] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
-        return self.rows[domain, key]
+            self.rows[domain] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
+        return self.rows[domain]
 
 
 class Shuffle(Sampler[tuple[int, int]]):

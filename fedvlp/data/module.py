@@ -41,8 +41,6 @@ from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, 
 log = logging.getLogger(__name__)
 NO_CLASS = -1
 """The label of images of other things than the classes."""
-ForClasses = Callable[[Sequence[str]], tuple[Precompute | None, str]]
-"""What a module precomputes of images of other classes, by their names, and the key of it."""
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -132,7 +130,6 @@ class FederatedDataModule(L.LightningDataModule):
                 )
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._make_loaders: Callable[..., BoundLoaders] | None = None
-        self._for_classes: ForClasses | None = None
         self._bound_to: L.LightningModule | None = None
         self._loaders: dict[str, BoundLoaders] = {}
 
@@ -306,7 +303,6 @@ class FederatedDataModule(L.LightningDataModule):
         device: torch.device | str = "cpu",
         train_transform: Transform | None = None,
         with_domains: bool = False,
-        for_classes: ForClasses | None = None,
     ) -> None:
         """Receives what the module asks of the images; forgets what was computed for another.
 
@@ -320,8 +316,6 @@ class FederatedDataModule(L.LightningDataModule):
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
             with_domains: whether inputs of training batches are a dict with each image's ``domain`` [B] in it, its
                 position among the source domains; images are then ``images``.
-            for_classes: returns ``precompute`` and ``key`` for images of other classes, by their names; if not given,
-                those above are for any classes.
         """
         is_augmented = self.augmentation == "crop_flip"
         if is_augmented and train_transform is None:
@@ -329,7 +323,6 @@ class FederatedDataModule(L.LightningDataModule):
         # Loaders of the module before would give its features, so they are made again.
         self._bound_to = getattr(self.trainer, "lightning_module", None)
         self._loaders = {}
-        self._for_classes = for_classes
         self._make_loaders = partial(
             BoundLoaders,
             transform=transform,
@@ -354,14 +347,7 @@ class FederatedDataModule(L.LightningDataModule):
                 "or call bind(transform=...)."
             )
         names = self.all_class_names
-        # Parts of other classes than those that train may need other tensors of the same images.
-        lists = [part.names_of_classes(names) for part in self.split_parts if part.classes]
-        lists += [tuple(target.class_names) for target in self.targets]
-        of_classes: dict[tuple[str, ...], tuple[Precompute | None, str]] = {}
-        for class_names in dict.fromkeys(lists):
-            if self._for_classes is not None and class_names != tuple(self.class_names):
-                of_classes[class_names] = self._for_classes(class_names)
-        make = partial(self._make_loaders, of_classes=of_classes)
+        make = self._make_loaders
         loaders = {"": make(self.images, self.split_parts, class_names=names)}
         # Loaders of their own, since domains of another data set may have the same names.
         for target in self.targets:

@@ -39,22 +39,20 @@ from fedvlp.clip import (
     PromptedImageEncoder,
     PromptedTextEncoder,
     cosine_logits,
-    load_clip,
     zero_shot_text_features,
 )
-from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, detached
 from fedvlp.core.strategies import ByName, FedAvg, Strategy
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionBelowOne, Names, PositiveFloat, PositiveInt
 
 Components = Literal["domain", "agnostic", "text", "visual"]
 
 
-class FedDPT(FederatedModule):
+class FedDPT(PromptLearner):
     """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
 
     Args:
@@ -73,7 +71,6 @@ class FedDPT(FederatedModule):
         optimizer: Makes the optimizer of a client's local training.
     """
 
-    clip: CLIP
     needs_images = True
     zero_shot: Tensor  # [1, C, d]
 
@@ -90,10 +87,8 @@ class FedDPT(FederatedModule):
         components: Components = "domain",
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-4),
     ) -> None:
-        super().__init__(optimizer)
-        self.class_names = class_names
+        super().__init__(class_names, clip, optimizer)
         self.domains = domains
-        self.set_backbone(load_clip(clip))
         self.temperature = temperature
         self.mixes = components == "domain"
         self.text_encoder = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
@@ -110,10 +105,6 @@ class FedDPT(FederatedModule):
             self.dual["visual"] = PerDomainPrompts(tokens, visual_momentum)
         copied = [name for name, stack in self.stacks().items() if stack.momentum is not None]
         self.train_only_personal = tuple(f"dual.{name}.copies" for name in copied)
-
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
 
     def stacks(self) -> dict[str, PerDomainPrompts]:
         """Returns the prompts that there are: ``text``, ``visual`` or both."""

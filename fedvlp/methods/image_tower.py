@@ -17,23 +17,22 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, load_clip, zero_shot_text_features
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.clip.blocks import Between
 from fedvlp.clip.image_towers import VisionTransformerTower, make_image_tower
 from fedvlp.clip.prompted_image import before_last_block
-from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import State, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.client_statistics import ClientStatistics, positions
-from fedvlp.methods.zero_shot import ZeroShotCLIP
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names
 
 Head = Literal["text", "linear"]
 
 
-class ImageTowerLearner(FederatedModule):
+class ImageTowerLearner(PromptLearner):
     """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
 
     A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
@@ -56,7 +55,6 @@ class ImageTowerLearner(FederatedModule):
         statistics: what clients send of their images; None where they send none.
     """
 
-    clip: CLIP
     needs_images = True
     text_features: Tensor  # [C, d]
 
@@ -68,9 +66,7 @@ class ImageTowerLearner(FederatedModule):
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:
-        super().__init__(optimizer)
-        self.class_names = class_names
-        self.set_backbone(load_clip(clip))
+        super().__init__(class_names, clip, optimizer)
         self.layer_decay = layer_decay
         # In float32 whatever the shared CLIP was rounded to: small steps would be lost in bfloat16.
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
@@ -85,10 +81,6 @@ class ImageTowerLearner(FederatedModule):
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
         self.image_statistics = ("statistics.clients",)
-
-    def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
-        return ZeroShotCLIP(self.class_names, self.clip)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Returns the trained tower's joint features f(x), not normalised.

@@ -28,7 +28,7 @@ from fedvlp.utils.ranges import Names
 
 
 class PromptLearner(FederatedModule):
-    """A method that learns prompts for a frozen CLIP; tables compare it with zero-shot CLIP.
+    """A method that adapts a CLIP, mostly by prompts; tables compare it with zero-shot CLIP and class means.
 
     Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. Methods' docstrings
     list what they add to these arguments.

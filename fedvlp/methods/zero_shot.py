@@ -10,12 +10,16 @@ Departures: none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, load_clip
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits, load_clip
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import Inputs
+from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.utils.ranges import Names, Templates
 
 
@@ -42,6 +46,32 @@ class ZeroShotCLIP(FederatedModule):
         """Returns itself: other methods are compared with it, and it has no rounds of its own."""
         return self
 
+    @torch.no_grad()
+    def class_means(self, batches: Iterable[Batch]) -> ClassMeans | None:
+        """Make a classifier of the mean feature of each class; a class without images keeps its text feature."""
+        texts = self.classifier.text_features
+        sums = torch.zeros_like(texts)  # [C, d]
+        for inputs, labels in batches:
+            # Batches of images are not encoded for a baseline.
+            if not isinstance(inputs, dict) or "images" in inputs or "features" not in inputs:
+                return None
+            features = F.normalize(inputs["features"].float(), dim=-1)
+            sums += F.one_hot(labels, len(sums)).to(features).T @ features
+        means = ClassMeans(self.class_names, self.clip)
+        means.register_buffer("weight", torch.where(sums.any(dim=-1, keepdim=True), sums, texts))
+        return means
+
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits cos(w_c, f(x)) / tau."""
         return self.classifier(self.precomputed(inputs)["features"])
+
+
+class ClassMeans(ZeroShotCLIP):
+    """Classifies by the nearest class mean, as FedNCM with ``text_weight: 0``; made by ``ZeroShotCLIP.class_means``."""
+
+    is_of_own_classes = True
+    weight: Tensor  # [C, d]
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Returns the logits cos(mean of class c, f(x)) / tau."""
+        return cosine_logits(self.precomputed(inputs)["features"], self.weight, self.clip.logit_scale)

@@ -13,14 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.core.roles import OF_CLIENTS, ROLES
-from fedvlp.results.record import ZERO_SHOT_ROW
+from fedvlp.core.roles import BASELINES, OF_CLIENTS, ROLES
 from fedvlp.results.rounds import History, is_accuracy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
 """After Okabe and Ito, Color universal design, 2008."""
 
-# No pattern of dots alone: dotted lines are zero-shot CLIP's.
+# No pattern of dots only: dotted lines are the baselines.
 DASHES = (
     (4, 1.5),
     (6, 1.5, 1, 1.5),
@@ -31,6 +30,8 @@ DASHES = (
     (6, 2, 2, 2),
 )
 LINES: tuple[Any, ...] = ("-", *((0, dashes) for dashes in DASHES))
+BASELINE_LINES: dict[str, Any] = dict(zip(BASELINES.values(), (":", (0, (1, 4))), strict=True))
+"""The dots of each baseline, by the title of its row."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 # Lines alone: hatches of dots make large files.
@@ -136,23 +137,24 @@ def _legend_columns(labels: Sequence[str]) -> int:
     return 2 if labels and max(map(len, labels)) <= 22 else 1
 
 
-def accuracy_figure(history: History, baseline: Mapping[str, float], title: str) -> Figure:
-    """Returns accuracy in percent over rounds: validation thin, what tests bold, zero-shot CLIP dotted."""
+def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float]], title: str) -> Figure:
+    """Returns accuracy in percent over rounds: validation thin, what tests bold, baselines dotted."""
     evaluated = [row for row in history if "validation" in row]
     labels = _domain_labels(evaluated)
-    figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), ZERO_SHOT_ROW])
+    figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), *baselines])
     for index, (name, label) in enumerate(labels.items()):
         style = series_style(index)
         linewidth = 1.0 if name.startswith("validation") else 2.2
         rounds = [row["round"] for row in evaluated]
         accuracies = [row[name] for row in evaluated]
         axes.plot(rounds, accuracies, **style, linewidth=linewidth, markersize=3.5, label=escape_text(label))
-        if name in baseline:
-            axes.axhline(baseline[name], color=style["color"], linestyle=":", linewidth=1.0)
+        for row, scores in baselines.items():
+            if name in scores:
+                axes.axhline(scores[name], color=style["color"], linestyle=BASELINE_LINES[row], linewidth=1.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if baseline:
-        # One entry of the legend for all dotted lines.
-        axes.plot([], [], color="0.4", linestyle=":", label=ZERO_SHOT_ROW)
+    for row in baselines:
+        # One entry of the legend for all lines of a baseline.
+        axes.plot([], [], color="0.4", linestyle=BASELINE_LINES[row], label=row)
     escaped = "\n".join(map(escape_text, title.splitlines()))
     figure.suptitle(escaped, fontsize=SMALL_FONT_SIZE, x=0.02, horizontalalignment="left")
     if axes.get_legend_handles_labels()[1]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.balance import Balance
-from fedvlp.core.roles import CENTRALISED, OUT_OF_DISTRIBUTION
+from fedvlp.core.roles import BASELINES, CENTRALISED, OUT_OF_DISTRIBUTION
 from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.digests import digest
@@ -21,10 +21,11 @@ from fedvlp.utils.files import DAMAGES, LARGEST, checked_values
 if TYPE_CHECKING:
     import pandas as pd
 
-ZERO_SHOT_ROW = "zero-shot CLIP"
+ZERO_SHOT_ROW = BASELINES["zero_shot"]
+CLASS_MEANS_ROW = BASELINES["class_means"]
 LAST_ROW = "last round"
 BEST_ROW = "best on source validation"
-"""How the titles of a summary's rows begin; the number of the round follows."""
+"""The titles of a summary's rows; the number of the round follows the last two."""
 
 TABLE_KEYS = (
     "name",
@@ -180,8 +181,9 @@ class Record:
         return self.accuracy.get(ZERO_SHOT_ROW, {})
 
     def _row(self, name: str) -> Mapping[str, float]:
-        titles = [title for title in self.accuracy if title.startswith(name) or len(self.accuracy) == 1]
-        return self.accuracy[titles[0]] if titles else {}
+        by_row = {row_of(title): row for title, row in self.accuracy.items()}
+        # A method without rounds has only the rows of baselines, of which zero-shot CLIP is itself.
+        return by_row.get(name, self.baseline if by_row.keys() <= set(BASELINES.values()) else {})
 
     @property
     def is_centralised(self) -> bool:
@@ -254,6 +256,11 @@ class Record:
         """The run's whole configuration; empty if it was made in Python. Raises as :func:`read_run_config`."""
         path = self.folder / "config.yaml"
         return read_run_config(path) if path.is_file() else {}
+
+
+def row_of(title: str) -> str:
+    """Strip the number of the round from a row's title, such as ``last round (15)``."""
+    return title.partition(" (")[0]
 
 
 def load_record(folder: str | Path) -> Record:
@@ -330,7 +337,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         method, data, protocol, clients, shots, clip: names; ``shots`` is "all" where every image trains.
         held_out: the run's held-out domains, joined by "+".
         seed, rounds: of training.
-        row: "zero-shot CLIP", "last round" or "best on source validation".
+        row: "zero-shot CLIP", "class means", "last round" or "best on source validation".
         role, domain: the split, such as "held_out" and "sketch"; ``domain`` is empty for the mean over domains.
         accuracy, balanced_accuracy, macro_f1: in percent; ``calibration_error`` in points. NaN if not measured.
         largest_class: Accuracy of always predicting the largest class, in percent.
@@ -369,8 +376,7 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
     for record in records:
         about = _about(record)
         for title, accuracies in record.accuracy.items():
-            # Titles end in the number of their round, which differs between runs of one table.
-            row = next((name for name in (ZERO_SHOT_ROW, LAST_ROW, BEST_ROW) if title.startswith(name)), title)
+            row = row_of(title)
             scores = record.metrics.get(row, {})
             for split, accuracy in accuracies.items():
                 role, _, domain = split.partition("/")

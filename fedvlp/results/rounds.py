@@ -9,7 +9,7 @@ from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
 from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.record import BEST_ROW, LAST_ROW, row_of
 from fedvlp.utils.text_table import text_table
 
 HARM = 10.0
@@ -124,9 +124,9 @@ def _mean_loss(row: Mapping[str, Any]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def accuracy_table(baseline: Mapping[str, float], history: History) -> AccuracyRows:
-    """Returns the rows of the final table: zero-shot CLIP, the last round, and the round best on source validation."""
-    rows = [(ZERO_SHOT_ROW, baseline)] if baseline else []
+def accuracy_table(baselines: Mapping[str, Mapping[str, float]], history: History) -> AccuracyRows:
+    """Collect the rows of the final table: the baselines, the last round, and the round best on source validation."""
+    rows = [(title, row) for title, row in baselines.items() if row]
     for name, row in ((LAST_ROW, last_round(history)), (BEST_ROW, best_round(history))):
         if row is not None:
             rows.append((f"{name} ({row['round']})", row))
@@ -151,7 +151,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     ``balance`` has scores by class, by the rows' titles without rounds. For imbalanced classes, the columns ``COLUMNS``
     follow the mean of a role.
     """
-    by_class = next(iter(balance.values()), {})
+    by_class = dict(chain.from_iterable(scores.items() for scores in balance.values()))
     names = accuracy_columns(rows)
     titles: dict[str, str] = {}
     for name, title in zip(names, column_titles(names), strict=True):
@@ -161,7 +161,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     table = [["accuracy in %", *titles.values()]]
     for title, row in rows:
         values = dict(row)
-        for name, scores in next((each for start, each in balance.items() if title.startswith(start)), {}).items():
+        for name, scores in balance.get(row_of(title), {}).items():
             values |= {f"{name}/{score}": scores[score] for score in COLUMNS.values()}
         table.append([title, *(f"{values[name]:.2f}" if name in values else "-" for name in titles)])
     return table

@@ -86,6 +86,8 @@ def _serve(
     registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
     registry.gather(federation.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
+    # Class means would have to leave the sites, and no site agreed to that.
+    federation.baselines = [name for name in federation.baselines if name != "class_means"]
     # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, config))
     preparation = Message("prepare", {"run": run, **description}, detached(starting_tensors(command.model)))

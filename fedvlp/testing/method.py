@@ -7,7 +7,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -28,6 +28,7 @@ from fedvlp.training.communication import COUNTS
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config
 from fedvlp.utils.digests import constructor_arguments
+from fedvlp.utils.errors import UserError
 
 KEEP = "Keep all that training changes in parameters or in buffers that are saved, and draw with PyTorch's generator."
 
@@ -256,6 +257,13 @@ def precomputed_tensors_give_the_same_as_images(whole: WholeRun) -> None:
     for name, value in constants.items():
         require(len(value) == 5, f"{name!r} of precompute is of {len(value)} images for 5.")
         require(not value.requires_grad, f"{name!r} of precompute has a gradient; use torch.no_grad().")
+    with suppress(UserError):  # some methods cannot classify other classes
+        others = model.for_classes(["some", "others"]).precompute(images)
+        require(
+            all(torch.equal(value, others[name]) for name, value in constants.items()),
+            "precompute depends on the class names, but its results are shared by all classes. Compute the part that "
+            "depends on them in forward.",
+        )
 
 
 def a_deployed_file_scores_the_same(whole: WholeRun) -> None:

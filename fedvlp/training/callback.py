@@ -46,6 +46,7 @@ class RunView:
         should_stop: whether the run is to end after this round, as a callback may ask.
         current_epoch: the round that runs, from 0.
         rounds: the number of all rounds.
+        baselines: Names of the untrained baselines that tables show next to the method.
         evaluate_every: rounds from one evaluation to the next.
         local: how a client trains in each phase.
         fast_dev_run: whether everything is only tried once.
@@ -59,6 +60,7 @@ class RunView:
     folder: Path | None
     default_root_dir: Path
     rounds: int
+    baselines: Sequence[str]
     evaluate_every: int
     local: CountsSteps
     should_stop: bool = False

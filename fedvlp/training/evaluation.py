@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -14,13 +15,33 @@ from torch import Tensor
 from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, stack
-from fedvlp.core.protocols import EvaluationSplit, HasOutOfDistribution, MeasuredData
-from fedvlp.core.roles import OUT_OF_DISTRIBUTION
+from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuredData
+from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
 
 HARMONIC = {"test_harmonic": ("local", "test", "test_new"), "held_out_harmonic": ("held_out", "held_out_new")}
 """The roles over whose means each harmonic mean is taken, where they were measured."""
+
+
+def baselines(
+    module: FederatedModule, data: FederatedData, fabric: Fabric, names: Sequence[str]
+) -> dict[str, FederatedModule]:
+    """Make the baselines among ``names``, by the titles of their rows.
+
+    The class means are of all clients' training images, in one pass over their cached features.
+    """
+    zero_shot = module.baseline()
+    found: dict[str, FederatedModule | None] = {}
+    if zero_shot is not None:
+        fabric.to_device(zero_shot)
+        # The only row of a method that is its own baseline is never left out.
+        found["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
+        if "class_means" in names and module.precomputes:
+            # With a fixed seed, since sums are rounded in the order of the images.
+            loaders = (data.train_dataloader(client, seed=0) for client in data.clients)
+            found["class_means"] = zero_shot.class_means(chain.from_iterable(loaders))
+    return {BASELINES[name]: fabric.to_device(each) for name, each in found.items() if each is not None}
 
 
 @torch.no_grad()
@@ -47,7 +68,7 @@ def evaluate(
         ``test`` and ``held_out`` of those that exist, and what :func:`with_means` computes of them.
     """
     module.eval()
-    splits = list(data.evaluation_splits())
+    splits = [split for split in data.evaluation_splits() if not (split.class_names and module.is_of_own_classes)]
     if predictions is not None and isinstance(data, HasOutOfDistribution):
         splits += data.out_of_distribution_splits()
     # Without a shared tensor there is no global model: its tensors would be the untrained ones.

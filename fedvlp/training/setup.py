@@ -159,34 +159,30 @@ def set_up_method(
 def set_up_data(
     fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool
 ) -> None:
-    """Has the data read and split, and computed once what the method precomputes of each image.
+    """Read and split the data, and compute the method's per-image constants once.
 
-    What was computed in another ``precision`` is computed again. With ``serves_images`` batches hold images even where
-    the method precomputes something of them.
+    The cache keeps the constants of each ``precision`` separately. With ``serves_images``, batches hold images, and
+    nothing is computed in advance.
 
     Raises:
-        UserError: if splits are of other classes than those that train, and the method can't tell others.
+        UserError: If the protocol tests on classes that do not train and the method cannot classify other classes.
     """
-
-    def precompute_of(method: FederatedModule) -> tuple[Precompute | None, str]:
-        key = f"{method.precompute_key()}-{precision}"
-        return None if serves_images else _precompute(fabric, method), key
-
     # Lightning's two hooks, in its order: a data module works with its Trainer, too.
     data.prepare_data()
     data.setup("fit")
     module.eval()
-    precompute, key = precompute_of(module)
     data.bind(
         transform=module.transform,
         train_transform=module.train_transform,
-        precompute=precompute,
-        key=key,
+        precompute=None if serves_images else _precompute(fabric, module),
+        key=f"{module.precompute_key()}-{precision}",
         device=fabric.device,
         with_domains=module.needs_domains,
-        for_classes=lambda class_names: precompute_of(module.for_classes(class_names)),
     )
-    if not serves_images:  # else each is read but once
+    # Fail before images are encoded rather than in the first evaluation.
+    for class_names in {split.class_names for split in data.evaluation_splits()} - {()}:
+        module.for_classes(class_names)
+    if not serves_images:
         data.encode()
 
 

@@ -1,14 +1,11 @@
-"""What options a class takes and an object has, and digests of options and of source code."""
+"""The options of classes and objects as plain values, and digests of such values."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import json
-import sys
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields, is_dataclass
-from types import ModuleType
 from typing import Any
 
 
@@ -66,42 +63,3 @@ def class_and_options(value: Any) -> dict[str, Any]:
         option = getattr(value, field.name)
         described[field.name] = class_and_options(option) if is_dataclass(option) else option
     return described
-
-
-def code_digest(function: Callable[..., Any], packages: Sequence[str] = (), other_modules: Iterable[str] = ()) -> str:
-    """Returns a digest of the source on which a function's results may depend.
-
-    That is the source of the function, of the module that defines it, and of all modules that these refer to, directly
-    or through others, as far as they are in some packages.
-
-    Args:
-        function: Whose results may change with that source.
-        packages: Names of the packages whose modules are followed; a module to begin at that is in none of them adds
-            its own top-level package.
-        other_modules: Names of modules to begin at besides the function's, for example those of subclasses.
-    """
-    waiting = {str(function.__module__), *other_modules}
-    followed = (*packages, *(name.split(".")[0] for name in waiting if not _is_below(name, packages)))
-    sources: dict[str, str] = {}
-    while waiting:
-        name = waiting.pop()
-        if name in sources or name not in sys.modules or not _is_below(name, followed):
-            continue
-        sources[name] = _source(sys.modules[name])
-        # A module's globals are the modules that it imports, or classes and functions, which name theirs.
-        for value in vars(sys.modules[name]).values():
-            is_module = isinstance(value, ModuleType)
-            waiting.add(value.__name__ if is_module else str(getattr(value, "__module__", "")))
-    return digest([_source(function), sources])
-
-
-def _is_below(name: str, packages: Iterable[str]) -> bool:
-    """Whether a module is one of these or is in one of them."""
-    return any(name == package or name.startswith(f"{package}.") for package in packages)
-
-
-def _source(code: Any) -> str:
-    try:
-        return inspect.getsource(code)
-    except (OSError, TypeError):  # a compiled module, or a function that was typed at the prompt
-        return code.__code__.co_code.hex() if hasattr(code, "__code__") else ""

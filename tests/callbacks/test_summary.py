@@ -37,7 +37,7 @@ def test_accuracy_has_its_context_and_a_resumed_run_the_same(imbalanced, tmp_pat
     assert "held-out mean*  balanced*  largest class*" in printed
     assert "largest class: accuracy of always predicting that class" in printed
     run, balance = balance_of(tmp_path / "one")
-    assert list(balance) == ["zero-shot CLIP", "last round", "best on source validation"]
+    assert list(balance) == ["zero-shot CLIP", "class means", "last round", "best on source validation"]
     assert balance["last round"]["held_out/photo"]["largest_class"] == 75.0
     assert balance["last round"].keys() >= {"validation/ink", "validation", "held_out"}
     assert balance["last round"] != balance["zero-shot CLIP"]

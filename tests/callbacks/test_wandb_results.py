@@ -78,6 +78,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
     assert summary["last/held_out/photo"] == record.last["held_out/photo"]
     assert summary["best/validation"] == record.best["validation"]
     assert summary["zero_shot/held_out"] == record.baseline["held_out"]
+    assert summary["class_means/held_out"] == record.accuracy["class means"]["held_out"]
     measured = record.metrics["last round"]["held_out"]
     assert summary["last/held_out/balanced_accuracy"] == measured["balanced_accuracy"]
     assert summary["last/held_out/intervals/accuracy/high"] == measured["intervals"]["accuracy"][1]
@@ -101,7 +102,7 @@ def check_media(run: FakeRun, record: Record) -> None:
     assert media["accuracy_over_rounds"].format == "png"
     rows = media["domains"].data
     assert ["zero-shot CLIP", "held_out", "photo", record.baseline["held_out/photo"]] in rows
-    assert len(rows) == 3 * (len(record.last) - 2)  # without the means of the two roles
+    assert len(rows) == 4 * (len(record.last) - 2)  # without the means of the two roles
     of_classes = record.metrics["last round"]["held_out/photo"]["class_accuracy"]
     expected = [["last round", "held_out/photo", name, value] for name, value in of_classes.items()]
     assert [row for row in media["classes"].data if row[0] == "last round"] == expected

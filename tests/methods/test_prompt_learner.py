@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from fedvlp import PromptedTextEncoder, PromptLearner
-from fedvlp.methods import TRIP, PromptFL, ZeroShotCLIP
+from fedvlp import CLIP, PromptedTextEncoder, PromptLearner
+from fedvlp.methods import TRIP, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
+from tests.helpers.runs import make_run
 
 CLASSES = ["cat", "dog"]
 
@@ -41,8 +43,11 @@ class Doubled(PromptFL):
         return {"features": 2 * super().precompute(images)["features"]}
 
 
-class OtherTeacher(TRIP):
-    """Inherits what prepares, and may change what that calls."""
+class Changed(Doubled):
+    """Computes something else than an earlier version."""
+
+    precompute_version = 2
+    precompute_options = ()
 
 
 def test_features_are_prepared_unless_images_are_needed(clip, images):
@@ -54,15 +59,40 @@ def test_features_are_prepared_unless_images_are_needed(clip, images):
     assert whole.precompute(images) == {"images": images}
 
 
-def test_the_cache_is_shared_where_features_are_all_there_is(clip):
-    key = ZeroShotCLIP(CLASSES, clip).precompute_key()
-    assert Smallest(CLASSES, clip).precompute_key() == key
-    assert Smallest(["bird"], clip, depth=2).precompute_key() == key
-    assert Doubled(CLASSES, clip).precompute_key() != key
+def test_methods_that_compute_the_same_of_an_image_share_a_cache(clip):
+    plain = [ZeroShotCLIP(CLASSES, clip), Smallest(["bird"], clip, depth=2), PromptFL(CLASSES, clip, kl_weight=0.5)]
+    plain += [SingleDomain(CLASSES, clip), DiPrompT(CLASSES, ["x", "y"], clip)]
+    trip = [TRIP(CLASSES, clip), TRIP(["bird"], clip, kl_weight=0, prompt_length=4, templates=1)]
+    doubled = [Doubled(CLASSES, clip), Doubled(CLASSES, clip)]
+    changed = [Changed(CLASSES, clip), Changed(["bird"], clip, kl_weight=0.5)]
+    keys = [{method.precompute_key() for method in alike} for alike in (plain, trip, doubled, changed)]
+    assert [len(same) for same in keys] == [1, 1, 1, 1]
+    assert len(set.union(*keys)) == 4
 
 
-def test_an_inherited_prepare_counts_the_source_of_the_subclass(clip):
-    assert OtherTeacher(CLASSES, clip).precompute_key() != TRIP(CLASSES, clip).precompute_key()
+@pytest.mark.parametrize(
+    "options",
+    [{"num_experts": 2}, {"key_seed": 1}, {"routing": "random"}, {"train_capacity": None}, {"cluster_start": "keys"}],
+)
+def test_options_that_change_what_is_computed_change_the_key(clip, options):
+    assert TRIP(CLASSES, clip, **options).precompute_key() != TRIP(CLASSES, clip).precompute_key()
+    # A method that declares none depends on all of its options.
+    assert Doubled(CLASSES, clip, kl_weight=0.5).precompute_key() != Doubled(CLASSES, clip).precompute_key()
+
+
+def test_variants_of_trip_encode_each_image_once(tmp_path, image_root, monkeypatch):
+    encoded = []
+    original = CLIP.encode_image_tokens
+
+    def encode_image_tokens(clip, images):
+        encoded.extend(images)
+        return original(clip, images)
+
+    monkeypatch.setattr(CLIP, "encode_image_tokens", encode_image_tokens)
+    for variant in ("--model.prompt_length=4", "--model.prompt_length=8", "--model.kl_weight=0"):
+        run = make_run(image_root, tmp_path, "trip", variant)
+        run.trainer.fit(run.model, run.datamodule)
+        assert len(encoded) == len({bytes(image.numpy()) for image in encoded}) == 54
 
 
 def test_options_are_recorded_with_which_clip_it_is(clip):

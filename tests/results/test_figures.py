@@ -45,12 +45,15 @@ def drawn(figure):
 
 
 def test_accuracy_of_evaluated_rounds():
-    figure = accuracy_figure(HISTORY, BASELINE, "TRIP\nheld-out domain: photo")
+    means = {name: value + 30 for name, value in BASELINE.items()}
+    baselines = {"zero-shot CLIP": BASELINE, "class means": means}
+    figure = accuracy_figure(HISTORY, baselines, "TRIP\nheld-out domain: photo")
     lines = drawn(figure)
     assert lines["photo (held out)"] == ([1, 3], [30, 45])
     assert lines["ink (validation)"] == ([1, 3], [50, 60])
-    assert "zero-shot CLIP" in lines
-    assert sorted(line.get_ydata()[0] for line in figure.axes[0].lines if line.get_label().startswith("_")) == [25, 40]
+    assert {"zero-shot CLIP", "class means"} <= set(lines)
+    unnamed = [line for line in figure.axes[0].lines if line.get_label().startswith("_")]
+    assert sorted(line.get_ydata()[0] for line in unnamed) == [25, 40, 55, 70]
     assert figure.get_suptitle() == "TRIP\nheld-out domain: photo"
 
 

@@ -91,20 +91,25 @@ TWO_ROUNDS = [
 ]
 
 
-def test_rows_are_the_baseline_the_last_and_the_best_round():
-    rows = accuracy_table(BASELINE, TWO_ROUNDS)
+BASELINES = {"zero-shot CLIP": BASELINE}
+
+
+def test_rows_are_the_baselines_the_last_and_the_best_round():
+    rows = accuracy_table(BASELINES, TWO_ROUNDS)
     assert rows == [
         ("zero-shot CLIP", BASELINE),
         ("last round (5)", TWO_ROUNDS[1]),
         ("best on source validation (3)", TWO_ROUNDS[0]),
     ]
     assert accuracy_table({}, TWO_ROUNDS) == rows[1:]
-    assert accuracy_table(BASELINE, []) == rows[:1]
+    assert accuracy_table(BASELINES, []) == rows[:1]
+    means = {"class means": {"validation": 70.0}}
+    assert accuracy_table(BASELINES | means, []) == [rows[0], *means.items()]
     assert accuracy_table({}, [{"round": 1, "held_out": 5.0}]) == [("last round (1)", {"round": 1, "held_out": 5.0})]
 
 
 def test_columns_are_ordered_by_role_with_the_mean_behind_the_domains():
-    assert accuracy_columns(accuracy_table(BASELINE, TWO_ROUNDS)) == [
+    assert accuracy_columns(accuracy_table(BASELINES, TWO_ROUNDS)) == [
         "validation/ink",
         "validation/photo",
         "validation",
@@ -115,7 +120,7 @@ def test_columns_are_ordered_by_role_with_the_mean_behind_the_domains():
 
 
 def test_the_text_has_two_decimals_and_a_dash_for_what_was_not_measured():
-    lines = format_accuracies(accuracy_table(BASELINE, TWO_ROUNDS)).splitlines()
+    lines = format_accuracies(accuracy_table(BASELINES, TWO_ROUNDS)).splitlines()
     cells = [line.split() for line in lines]
     assert cells[0] == ["accuracy", "in", "%", "ink", "photo", "mean", "ink+", "test", "mean+", "sketch*"]
     assert cells[2] == ["zero-shot", "CLIP", "41.00", "37.50", "39.25", "-", "-", "41.00"]

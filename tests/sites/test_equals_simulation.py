@@ -139,6 +139,7 @@ def test_what_comes_out_is_a_run_like_any_other(tmp_path, image_root):
     one = load_record(simulated)
     other = load_record(deployed)
     assert (one.last, one.best, one.baseline) == (other.last, other.best, other.baseline)
+    assert one.accuracy.keys() - other.accuracy.keys() == {"class means"}, "no class means leave a site"
     assert one.training == other.training
     names = {path.name for path in simulated.iterdir()}
     assert {path.name for path in deployed.iterdir()} == names | {"config.yaml", "sites.json"}

@@ -116,6 +116,10 @@ def test_what_is_prepared_is_told(whole):
         run = model_with(whole, precompute=prepare, __call__=lambda self, inputs: model(inputs))
         with pytest.raises(ContractError, match=message):
             check(replace(whole, run=run))
+    others = SimpleNamespace(precompute=lambda images: shifted(model.precompute(images)))
+    changes = {"for_classes": lambda self, names: others, "__call__": lambda self, inputs: model(inputs)}
+    with pytest.raises(ContractError, match="depends on the class names"):
+        check(replace(whole, run=model_with(whole, **changes)))
 
 
 def test_a_description_is_told(whole):

@@ -25,7 +25,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Literal
 
 import torch
@@ -65,6 +65,8 @@ class TRIP(PromptLearner):
             with momentum 0.99 (EMA).
         rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
     """
+
+    precompute_options = tuple(field.name for field in fields(RouterOptions))
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,

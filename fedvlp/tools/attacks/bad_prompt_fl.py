@@ -125,7 +125,7 @@ def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
     """Yields for one client after another, again and again, a batch of its training images with labels."""
     # Pixels, which the trigger is added to, and without random crops, which would move it.
-    loaders = replace(data.loaders[""], precompute=None, train_transform=None, of_classes={})
+    loaders = replace(data.loaders[""], precompute=None, train_transform=None)
     for number in count():
         for client in clients:
             loader = loaders.train_loader(client.id, data.batch_size, derive_seed(TRIGGER, seed, number, client.id))

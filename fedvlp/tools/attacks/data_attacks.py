@@ -237,7 +237,7 @@ def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) 
     for domain, of_domain in images.items():
         triggered[domain] = TriggeredImages(of_domain, trigger, target)
     # Loaders of their own: features of the honest images are none of these.
-    loaders = replace(data.loaders[""], images=triggered, parts=parts, of_classes={})
+    loaders = replace(data.loaders[""], images=triggered, parts=parts)
     loaders.encode()
     return loaders
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, Record
+from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, method_configs
-from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs, row_title
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
 TableFormat = Literal["table", "markdown", "latex"]
@@ -191,9 +191,9 @@ def _balance_notes(table: Table) -> list[str]:
     notes: list[str] = []
     unavailable: list[str] = []
     role = table.measure.scored_role
-    titles = {UNTRAINED: ZERO_SHOT_ROW, LAST: LAST_ROW, BEST: BEST_ROW}
-    for method, name in [row for row in table.rows if row[1] in titles]:
-        balances = [run.balance[titles[name]] for run in table.runs[method] if titles[name] in run.balance]
+    for method, name in [row for row in table.rows if row[1] != ORACLE]:
+        title = row_title((method, name))
+        balances = [run.balance[title] for run in table.runs[method] if title in run.balance]
         label = method if name == UNTRAINED else f"{method}, {name}"
         described = [describe_balance({role: each[role]}, label) for each in balances if role in each]
         found = [line for lines in described for line in lines]
@@ -213,7 +213,9 @@ def _notes(table: Table) -> list[str]:
     for method in shown:
         by_version.setdefault(versions_of(table.runs[method]), []).append(method)
     versions = [f"{version}: {', '.join(methods)}" for version, methods in by_version.items()]
-    unmeasured = [f"{method}: not measured after any of these rounds" for method in table.runs if method not in shown]
+    # Class means do not classify the classes of some protocols.
+    missing = [method for method in table.runs if method not in (*shown, CLASS_MEANS_ROW)]
+    unmeasured = [f"{method}: not measured after any of these rounds" for method in missing]
     return [*(versions if len(versions) > 1 else []), *unmeasured]
 
 

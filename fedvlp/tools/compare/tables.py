@@ -12,7 +12,8 @@ import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, is_imbalanced
 from fedvlp.core.predictions import Predictions, Samples, interval, resample, stack
-from fedvlp.results.record import BEST_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.core.roles import BASELINES
+from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.tools.compare.grouping import Measure, describe_records, group_records, measure_of, row_labels
 
@@ -25,7 +26,7 @@ LAST = "last"
 BEST = "best"
 ORACLE = "oracle, not allowed"
 UNTRAINED = "-"
-ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE, ZERO_SHOT_ROW: UNTRAINED}
+ROUNDS = {LAST_ROW: LAST, BEST_ROW: BEST, ORACLE: ORACLE} | dict.fromkeys(BASELINES.values(), UNTRAINED)
 """What a table calls the round of each row of a run."""
 
 CELL = ["method", "round", "column"]
@@ -173,19 +174,29 @@ def _labelled(
         with_oracle.append(replace(record, accuracy={**record.accuracy, **oracle}))
         # A run that was never evaluated has no row, but its method is still named below the table.
         measured = [zero_shot[record.settings]] if record.baseline else []
+        measured += [CLASS_MEANS_ROW] if CLASS_MEANS_ROW in record.accuracy else []
         for label in dict.fromkeys([*measured, labels[record.settings]]):
             runs[label] = (*runs.get(label, ()), record)
     frame = runs_frame(with_oracle)
     frame["round"] = frame["row"].map(ROUNDS).mask(frame["method"] == ZERO_SHOT, UNTRAINED)
-    # Every run measures zero-shot CLIP itself, so these rows are of another method than the run.
-    names = frame["settings"].map(labels)
-    frame["method"] = names.mask(frame["round"] == UNTRAINED, frame["settings"].map(zero_shot))
+    # Every run measures the baselines itself, so these rows are of another method than the run.
+    of_baseline = frame["settings"].map(zero_shot).mask(frame["row"] == CLASS_MEANS_ROW, CLASS_MEANS_ROW)
+    frame["method"] = frame["settings"].map(labels).mask(frame["round"] == UNTRAINED, of_baseline)
     # A method whose rounds are not all known has no oracle: its mean would be over fewer runs.
     if ORACLE in rounds:
         for label, members in runs.items():
             if not all(record.history for record in members):
                 frame = frame[(frame["round"] != ORACLE) | (frame["method"] != label)]
-    return frame, {label: runs[label] for label in sorted(runs, key=lambda each: not each.startswith(ZERO_SHOT_ROW))}
+    # Baselines first: zero-shot CLIP, then class means.
+    order = sorted(runs, key=lambda label: (not label.startswith(ZERO_SHOT_ROW), label != CLASS_MEANS_ROW))
+    return frame, {label: runs[label] for label in order}
+
+
+def row_title(row: Row) -> str:
+    """Return the title, without a round, that a table's row has in its runs."""
+    if row[1] != UNTRAINED:
+        return {LAST: LAST_ROW, BEST: BEST_ROW}[row[1]]
+    return CLASS_MEANS_ROW if row[0] == CLASS_MEANS_ROW else ZERO_SHOT_ROW
 
 
 def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
@@ -205,7 +216,7 @@ def _zero_shot_label(record: Record) -> str:
 
 
 def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
-    """Puts zero-shot CLIP under one seed where all seeds measured the same, as they do on the same images."""
+    """Put a baseline under one seed where all seeds measured the same, as they do on the same images."""
     is_untrained = scores["round"] == UNTRAINED
     distinct = scores[is_untrained].groupby(["method", "column"])["accuracy"].nunique().groupby("method").max()
     return scores.assign(seed=scores["seed"].mask(is_untrained & (scores["method"].map(distinct) == 1), 0))
@@ -231,7 +242,7 @@ def costs(records: Sequence[Record]) -> dict[str, int]:
 
 
 def with_intervals(table: Table) -> Table:
-    """Returns the table with 95 % percentile intervals of last rounds and zero-shot CLIP, where predictions are known.
+    """Returns the table with 95 % percentile intervals of last rounds and baselines, where predictions are known.
 
     Images are drawn with the predictions of every seed, since all seeds measure the same ones: more seeds do not make
     more images. Domains are drawn independently. A cell has no interval where a run's predictions are missing, where
@@ -259,7 +270,7 @@ def _predictions_by_seed(table: Table, row: Row) -> list[dict[str, Predictions]]
     by_seed: dict[int, dict[str, Predictions]] = {}
     for record in table.runs[row[0]]:
         of_seed = by_seed.setdefault(record.seed if is_trained else 0, {})
-        of_seed.update(record.predictions.get(LAST_ROW if is_trained else ZERO_SHOT_ROW, {}))
+        of_seed.update(record.predictions.get(row_title(row), {}))
     return list(by_seed.values())
 
 

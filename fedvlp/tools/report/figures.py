@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from fedvlp.core.roles import role_title
 from fedvlp.results.figures import (
+    BASELINE_LINES,
     HATCHES,
     MAX_SERIES,
     Picture,
@@ -22,7 +23,6 @@ from fedvlp.results.figures import (
     new_axes,
     series_style,
 )
-from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.tools.compare.grouping import config_name, settings_of
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
@@ -75,7 +75,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
     # Where source validation is what is compared, one panel shows it.
-    figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), ZERO_SHOT_ROW])
+    figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES])
     for axes, role in zip(panels, roles, strict=True):
         histories = history_frame(table, role)
         for index, (method, _) in enumerate(rows):
@@ -83,7 +83,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
             # A round that some seeds did not evaluate would make a step in the curve.
             _draw_band(axes, curve[curve["count"] == curve["count"].max()], method, series_style(index))
         if role == table.role:
-            _draw_zero_shot(axes, table)
+            _draw_baselines(axes, table)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(figure, panels[0])
     right = " left, on source validation right" if len(roles) > 1 else ""
@@ -115,7 +115,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
         # What sends nothing has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
     make_logarithmic(axes)
-    _draw_zero_shot(axes, table)
+    _draw_baselines(axes, table)
     add_legend(figure, axes)
     return Picture(
         figure,
@@ -194,11 +194,11 @@ def option_studies(table: Table) -> list[OptionStudy]:
 def option_curve(table: Table, study: OptionStudy) -> Picture:
     """Accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
     columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
-    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], study.option, [*columns.values(), ZERO_SHOT_ROW])
+    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], study.option, [*columns.values(), *BASELINE_LINES])
     for index, (column, title) in enumerate(columns.items()):
         points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
         _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
-    _draw_zero_shot(axes, table)
+    _draw_baselines(axes, table)
     # Values such as 1, 4 and 16 are even steps on a logarithmic axis alone.
     smallest = min(study.rows)
     if smallest > 0 and max(study.rows) / smallest >= 10:
@@ -274,8 +274,9 @@ def make_logarithmic(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _draw_zero_shot(axes: Axes, table: Table) -> None:
-    """Draws zero-shot CLIP as a dotted line, if it was measured on every domain."""
-    cell = table.cell((ZERO_SHOT_ROW, UNTRAINED), AVERAGE)
-    if cell is not None:
-        axes.axhline(cell.mean, color="0.3", linestyle=":", linewidth=1.2, label=ZERO_SHOT_ROW)
+def _draw_baselines(axes: Axes, table: Table) -> None:
+    """Draw a dotted line for each baseline that was measured on every domain."""
+    for title, line in BASELINE_LINES.items():
+        cell = table.cell((title, UNTRAINED), AVERAGE)
+        if cell is not None:
+            axes.axhline(cell.mean, color="0.3", linestyle=line, linewidth=1.2, label=title)

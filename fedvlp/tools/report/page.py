@@ -20,10 +20,10 @@ from markupsafe import Markup
 
 from fedvlp.core.roles import role_title
 from fedvlp.results.figures import Picture
-from fedvlp.results.record import DETECTION, LAST_ROW, SCORES, WORST, ZERO_SHOT_ROW, Record, runs_frame
+from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
 from fedvlp.tools.compare.grouping import config_name, describe_differences, measure_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
-from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, tables, with_intervals
+from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, row_title, tables, with_intervals
 from fedvlp.tools.report.figures import pictures_of
 from fedvlp.tools.report.ranking import compared_rows, finding, ranked
 from fedvlp.utils.files import DAMAGES, check_inside, checked_values
@@ -233,7 +233,7 @@ def comparison(table: Table) -> TextTable:
 
 
 def beside_accuracy(table: Table) -> TextTable | None:
-    """What is measured beside accuracy, of last rounds and zero-shot CLIP; None if no run has measured more."""
+    """What is measured beside accuracy, of last rounds and baselines; None if no run has measured more."""
     rows = []
     for row in compared_rows(table):
         cell = table.cell(row, AVERAGE)
@@ -261,11 +261,10 @@ def _scored_role(table: Table) -> str:
 
 def _scores(table: Table, row: Row) -> dict[str, str]:
     """Mean and deviation over seeds of each score that all runs of a row have, by title."""
-    is_trained = row[1] != UNTRAINED
     frame = runs_frame(table.runs[row[0]])
     frame = frame[(frame["role"] == _scored_role(table)) & (frame["domain"] == "")]
-    frame = frame[frame["row"] == (LAST_ROW if is_trained else ZERO_SHOT_ROW)]
-    if not is_trained:  # the same for every seed
+    frame = frame[frame["row"] == row_title(row)]
+    if row[1] == UNTRAINED:  # the same for every seed
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
     # A seed without some held-out domain would have the mean of other domains than the rest.
@@ -315,14 +314,13 @@ def classes(table: Table) -> TextTable | None:
 
 def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
     """The ``true`` and ``predicted`` class of each image, over all runs of a row; None if a run has no predictions."""
-    title = LAST_ROW if row[1] != UNTRAINED else ZERO_SHOT_ROW
     runs = table.runs[row[0]]
-    # Zero-shot CLIP has the same images and predictions for every seed.
-    if title == ZERO_SHOT_ROW:
+    # A baseline has the same images and predictions for every seed.
+    if row[1] == UNTRAINED:
         runs = tuple({run.held_out: run for run in runs}.values())
     frames = []
     for record in runs:
-        by_split = record.predictions.get(title, {})
+        by_split = record.predictions.get(row_title(row), {})
         splits = [each for name, each in by_split.items() if name.split("/")[0] == table.role and not each.class_names]
         if not splits:
             return None

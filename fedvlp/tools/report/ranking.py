@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedvlp.core.balance import COLUMNS
+from fedvlp.core.roles import BASELINES
 from fedvlp.tools.compare.printing import format_cell
 from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Row, Table
 
 
 def compared_rows(table: Table) -> list[Row]:
-    """Returns the last rounds and zero-shot CLIP, of methods measured on every domain: only these have an average."""
+    """Returns the last rounds and the baselines, of methods measured on every domain: only these have an average."""
     rows = [row for row in table.rows if row[1] in (LAST, UNTRAINED)]
     return [row for row in rows if table.cell(row, AVERAGE) is not None]
 
@@ -48,10 +49,11 @@ def finding(table: Table) -> str:
             f"No trained method is above {best[0]}, which has {score}: the best of them, {trained[0][0]}, is "
             f"{behind}{remark}."
         )
-    # The method is compared with the next one, and with zero-shot CLIP.
-    zero_shot = [row for row in others[1:] if row[1] == UNTRAINED]
-    leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *zero_shot[:1])]
-    compared = f": {' and '.join(leads)}" if leads else ", and no other method was measured on every domain"
+    # The method is compared with the next one, and with the baselines.
+    untrained = [row for row in others[1:] if row[0] in BASELINES.values()]
+    leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *untrained)]
+    text = " and ".join([*([", ".join(leads[:-1])] if leads[1:] else []), *leads[-1:]])
+    compared = f": {text}" if leads else ", and no other method was measured on every domain"
     return f"{best[0]} has the highest result, {score}{compared}{remark}."
 
 

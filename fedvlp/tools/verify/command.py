@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, load_record
+from fedvlp.core.roles import BASELINES
+from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_of
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.tools.sweep.command import split_arguments
 from fedvlp.utils.config_files import read_run_config, with_config_paths
@@ -32,8 +33,10 @@ MEASURED = ("accuracy", "metrics", "balance")
 """Parts of a summary whose numbers depend on arithmetic with images, in percent or points."""
 OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins")
 """Parts of a summary that only the training itself can know."""
-ROW = re.compile(rf"{ZERO_SHOT_ROW}|({LAST_ROW}|{BEST_ROW}) \((?P<round>[0-9]+)\)")
+ROW = re.compile(rf"{'|'.join(BASELINES.values())}|({LAST_ROW}|{BEST_ROW}) \((?P<round>[0-9]+)\)")
 """The titles of a summary's accuracies."""
+AGAIN = (*BASELINES.values(), LAST_ROW)
+"""The rows that are measured again; the prompts of the best round are in another file."""
 TOLERANCE = 0.01
 """In points; two machines that multiply in another order may predict other classes for a few images."""
 MAX_LINES = 6
@@ -46,7 +49,7 @@ def run_verify(arguments: Sequence[str]) -> int:
         prog="fedvlp verify",
         description="Measure trained models again, and refuse those whose summary says something else: of the model, "
         "the images, the split, the protocol, how was trained, what is sent, and every number of the last round and of "
-        "zero-shot CLIP. All dotted options go to the configs, such as --data.root.",
+        "the baselines. All dotted options go to the configs, such as --data.root.",
     )
     parser.add_argument(
         "entries",
@@ -117,11 +120,10 @@ def verify(
         # First what needs no image to be classified, since that costs seconds and the rest minutes.
         found = described(command, summary["model"])
         _refuse(contradictions(summary, found), "It is of another split, method or config")
-        measured = measured_again(command, entry / "prompts.safetensors")
+        measured = measured_again(command, entry / "prompts.safetensors", summary["accuracy"])
     reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
     _refuse(measured_contradictions(summary, measured, tolerance), reason)
-    row = measured["accuracy"].get(LAST_ROW, measured["accuracy"].get(ZERO_SHOT_ROW))
-    accuracies = ", ".join(f"{role} {value:.2f} %" for role, value in row.items() if "/" not in role)
+    accuracies = ", ".join(f"{role} {value:.2f} %" for role, value in record.last.items() if "/" not in role)
     left_out = ", ".join(not_measured_again(summary))
     return [f"{entry}: verified: {record.method}, {record.protocol}: {accuracies}", f"  not measured again: {left_out}"]
 
@@ -174,24 +176,20 @@ def contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> list
 def measured_contradictions(claimed: Mapping[str, Any], found: Mapping[str, Any], tolerance: float) -> list[str]:
     """Lists where a summary is more than ``tolerance`` points off the numbers that were measured, a line each.
 
-    These are ``accuracy``, ``metrics`` and ``balance`` of the last round and of zero-shot CLIP.
+    These are ``accuracy``, ``metrics`` and ``balance`` of the last round and of the baselines.
     """
     # Runs at sites have no metrics, since sites do not report predictions of single images.
     parts = [name for name in MEASURED if name in claimed]
     rows: dict[str, Any] = {}
     for part in parts:
-        rows[part] = {}
-        for title, row in claimed[part].items():
-            for name in (ZERO_SHOT_ROW, LAST_ROW):  # titles without the number of their round
-                if title.startswith(name):
-                    rows[part][name] = row
+        rows[part] = {row_of(title): row for title, row in claimed[part].items() if row_of(title) in AGAIN}
     return _differences(rows, {name: found[name] for name in parts}, tolerance)
 
 
 def not_measured_again(claimed: Mapping[str, Any]) -> list[str]:
     """The parts of a summary that only its training can know."""
     parts = [name for name in OF_TRAINING if name in claimed]
-    rows = [title for title in claimed.get("accuracy", {}) if not title.startswith((ZERO_SHOT_ROW, LAST_ROW))]
+    rows = [title for title in claimed.get("accuracy", {}) if row_of(title) not in AGAIN]
     return [*parts, *(f"the row {title!r}" for title in rows)]
 
 

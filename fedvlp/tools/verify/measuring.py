@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.metrics import all_scores
+from fedvlp.core.roles import BASELINES
 from fedvlp.federation import Federation
-from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
+from fedvlp.results.record import LAST_ROW
 from fedvlp.runs.descriptions import describe_data, describe_like, load_trained
 from fedvlp.training.communication import COUNTS, communication_cost
+from fedvlp.training.evaluation import baselines
 from fedvlp.training.prediction import without_validation
 
 
@@ -28,18 +30,18 @@ def described(command: FederationCLI, claimed: Mapping[str, Any]) -> dict[str, A
     return {**description, "communication_per_client_and_round": sent}
 
 
-def measured_again(command: FederationCLI, prompts: Path) -> dict[str, Any]:
-    """The accuracies of the trained model and of its baseline, and what is measured beside them."""
+def measured_again(command: FederationCLI, prompts: Path, titles: Collection[str]) -> dict[str, Any]:
+    """Measure the trained model, and the baselines among some titles of rows, in all that a summary has of them."""
     federation = cast(Federation, command.trainer)
     rows = {}
     deployed, personal = load_trained(prompts, command.model)
-    # A method without phases is never trained, so its summary has the baseline's row alone.
+    # A method without phases is never trained, so its summary has only the rows of baselines.
     if command.model.configure_phases():
         rows[LAST_ROW] = (command.model, deployed, personal)
-    baseline = command.model.baseline()
-    if baseline is not None:
-        baseline = federation.fabric.to_device(baseline)
-        rows[ZERO_SHOT_ROW] = (baseline, baseline.shared_state(), {})
+    # A run may have been made without some of them, or by a version that had no class means.
+    names = [name for name, title in BASELINES.items() if title in titles]
+    for title, baseline in baselines(command.model, federation.data, federation.fabric, names).items():
+        rows[title] = (baseline, baseline.shared_state(), {})
     found: dict[str, Any] = {"accuracy": {}, "metrics": {}, "balance": {}}
     for title, (model, shared, of_clients) in rows.items():
         found["accuracy"][title] = federation.evaluate(model, shared, of_clients)

@@ -110,6 +110,23 @@ def test_zero_shot_has_one_row_whichever_run_measured_it(templates):
     assert {found[title, "-"]["up"] for title in titles} == {"-"}
 
 
+def with_means(record, value):
+    """A run that also has a row of class means."""
+    means = dict.fromkeys(record.accuracy["last round (3)"], value)
+    return replace(record, accuracy={**record.accuracy, "class means": means})
+
+
+def test_class_means_are_a_row_below_zero_shot():
+    runs = [with_means(run, 70.0) for run in whole()] + whole("IVLP")
+    (table,) = tables(runs)
+    assert [method for method, name in table.rows if name == "-"] == ["zero-shot CLIP", "class means"]
+    row = rows(table)["class means", "-"]
+    assert (row["average"], row["up"], row["bytes"], row["seconds"]) == ("70.0", "-", "-", "-")
+    assert finding(table).startswith("No trained method is above class means, which has 70.0 %")
+    lower = [with_means(run, 20.0) for run in whole(baseline=21.0)]
+    assert "4.5 points above zero-shot CLIP and 5.5 points above class means" in finding(tables(lower)[0])
+
+
 @pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
 def test_where_all_domains_train_the_test_splits_count(fraction, role):
     scores = {f"{role}/{name}": 10.0 for name in DOMAINS} | {f"validation/{name}": 10.0 for name in DOMAINS}
