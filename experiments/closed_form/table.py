@@ -15,9 +15,9 @@ from experiments.closed_form.run import METHODS, Compared, study_parser
 from experiments.options import Choice, parse
 from experiments.runs import StudyRun
 from experiments.tables import markdown, write_block
+from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 
 README = Path(__file__).with_name("README.md")
-LAST = "last round"
 
 
 def chosen(method: Compared, choice: Choice) -> list[StudyRun]:
@@ -33,8 +33,9 @@ def figures(run: StudyRun, balanced: bool) -> list[float]:
     accuracies = [run.accuracy("validation"), run.accuracy("held_out")]
     if balanced:
         metrics = run.summary["metrics"]
-        # A run of zero-shot CLIP has no rounds and reports only one row.
-        accuracies.append(metrics.get(LAST, next(iter(metrics.values())))["held_out"]["balanced_accuracy"])
+        # Zero-shot CLIP's own runs have no rounds.
+        row = metrics.get(LAST_ROW, metrics.get(ZERO_SHOT_ROW))
+        accuracies.append(row["held_out"]["balanced_accuracy"])
     return accuracies
 
 
