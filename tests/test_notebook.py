@@ -88,8 +88,8 @@ def test_all_are_on_their_page():
     ("old", "new", "found"),
     [
         ("8 runs", "7 runs", "cell sweep: '7' in place of '8'"),
-        ("fed_clip", "fed_sgd", "cell table: 'fed_sgd' in place of 'fed_clip'"),
-        ("average of 2 of 4", "average of 2", "words in place of"),
+        ("linear_probe", "linear_map", "cell table: 'linear_map' in place of 'linear_probe'"),
+        ("average of 2 of 6", "average of 2", "words in place of"),
         ("58.6", "48.6", "cell table: '48.6' in place of '58.6'"),
     ],
 )
