@@ -96,7 +96,7 @@ def test_schedules(desk):
     assert run([*command(TRAINING, "--trainer.local.schedule"), "--trainer.name=scheduled"], desk) == 0
     (made,) = Path("runs/scheduled").iterdir()
     metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
-    assert [row["learning_rate_factor"] for row in metrics] == [str(1e-5 / 0.003)]
+    assert [row["learning_rate_factor"] for row in metrics] == [str(1e-5 / 0.02)]
     table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
     options = set(re.findall(r"--trainer\.local\.(\w+)", table))
     assert options == {"epochs", "steps", "schedule", "reset_optimizer", "add_ons"}
