@@ -40,7 +40,7 @@ class Compared:
 ROUNDS = 10
 ONE_ROUND = ("--trainer.rounds=1",)
 PROMPT = ("--model.prompt_length=4", "--model.optimizer=AdamW")
-"""Prompts and optimizer of the quickstart."""
+"""A short prompt and AdamW for both kinds of prompts."""
 
 PROMPT_RATES = (0.001, 0.003, 0.01, 0.03)
 PROBE_RATES = (0.01, 0.03, 0.1, 0.3)
