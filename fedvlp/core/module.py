@@ -133,7 +133,7 @@ class FederatedModule(L.LightningModule):
         """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
         return None
 
-    def class_means(self, batches: Iterable[Batch]) -> FederatedModule | None:
+    def class_means_baseline(self, batches: Iterable[Batch]) -> FederatedModule | None:
         """Make a baseline that classifies by the class means of training images; None unless batches hold features."""
         return None
 

@@ -47,7 +47,7 @@ class ZeroShotCLIP(FederatedModule):
         return self
 
     @torch.no_grad()
-    def class_means(self, batches: Iterable[Batch]) -> ClassMeans | None:
+    def class_means_baseline(self, batches: Iterable[Batch]) -> ClassMeans | None:
         """Make a classifier of the mean feature of each class; a class without images keeps its text feature."""
         texts = self.classifier.text_features
         sums = torch.zeros_like(texts)  # [C, d]
@@ -67,7 +67,7 @@ class ZeroShotCLIP(FederatedModule):
 
 
 class ClassMeans(ZeroShotCLIP):
-    """Classifies by the nearest class mean, as FedNCM with ``text_weight: 0``; made by ``ZeroShotCLIP.class_means``."""
+    """Classifies by the nearest class mean, as FedNCM with ``text_weight: 0``; made by ``class_means_baseline``."""
 
     is_of_own_classes = True
     weight: Tensor  # [C, d]

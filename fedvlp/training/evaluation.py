@@ -40,8 +40,8 @@ def baselines(
         if "class_means" in names and module.precomputes:
             # With a fixed seed, since sums are rounded in the order of the images.
             loaders = (data.train_dataloader(client, seed=0) for client in data.clients)
-            found["class_means"] = zero_shot.class_means(chain.from_iterable(loaders))
-    return {BASELINES[name]: fabric.to_device(each) for name, each in found.items() if each is not None}
+            found["class_means"] = zero_shot.class_means_baseline(chain.from_iterable(loaders))
+    return {BASELINES[name]: each for name, each in found.items() if each is not None}
 
 
 @torch.no_grad()
