@@ -32,7 +32,7 @@ class Compared:
 
     def runs(self, choice: Choice, held_out: str | None) -> list[StudyRun]:
         """List the runs that differ only in the learning rate."""
-        rates = [(f"--model.optimizer.lr={rate:g}",) for rate in self.rates] or [()]
+        rates = [[f"--model.optimizer.lr={rate:g}"] for rate in self.rates] or [[]]
         seed = choice.seeds[0]
         return [StudyRun(self.config, held_out, seed, choice.setting, (*self.overrides, *rate)) for rate in rates]
 

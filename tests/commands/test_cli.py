@@ -114,8 +114,8 @@ def test_fit_leaves_a_whole_run_folder(options, tmp_path, capsys):
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["split"] == json.loads((folder / "splits.json").read_text())["hash"]
     titles = list(summary["accuracy"])
-    assert titles[:2] == ["zero-shot CLIP", "last round (2)"]
-    assert titles[2].startswith("best on source validation")
+    assert titles[:3] == ["zero-shot CLIP", "class means", "last round (2)"]
+    assert titles[3].startswith("best on source validation")
     rows = read_csv(folder / "metrics.csv")
     assert [row["round"] for row in rows] == ["1", "2"]
     assert float(rows[1]["held_out/photo"]) == summary["accuracy"]["last round (2)"]["held_out/photo"]
