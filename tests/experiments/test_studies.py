@@ -232,7 +232,7 @@ def test_the_fair_comparison_is_a_search_of_learning_rates(tmp_path, monkeypatch
     monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: asked.append(words) or 0)
     fair_comparison(["--methods", "kgcoop", "--held_out", "ink", "--output", str(tmp_path), "--workers", "3"])
     ((file, output, workers, search),) = asked
-    assert (workers, search) == ("--workers=3", "--search=model.optimizer.lr=0.0003,0.001,0.003,0.01")
+    assert (workers, search) == ("--workers=3", "--search=model.optimizer.lr=3e-05,0.0001,0.0003,0.001,0.003,0.01")
     assert output.startswith(f"--output={tmp_path / 'fair_comparison'}")
     plan = make_sweep(read_sweep(Path(file.removeprefix("--file="))))
     assert [method.label for method in plan.methods] == ["KgCoOp"]
