@@ -107,7 +107,7 @@ class PredictionsFile(FederationCallback):
         federation: RunView = trainer
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
-        # Validation images chose the round, so what is predicted for them is no result.
+        # Validation images chose the round, so their predictions are no result.
         measured = {**self.baselines.predictions, LAST_ROW: self.last}
         rows = {title: without_validation(by_split) for title, by_split in measured.items()}
         if not any(rows.values()):

@@ -20,7 +20,7 @@ class Baselines(FederationCallback):
     """Measures the baselines, such as zero-shot CLIP and class means, once before training on the same splits.
 
     Attributes:
-        scores: For each row's title, accuracies in percent, named as those of a round.
+        scores: For each row's title, accuracies in percent, with the names of a round's accuracies.
         predictions: For each row's title and each split, the predicted class of each image.
         balance: For each row's title, scores by class, by split and role.
     """
@@ -37,7 +37,7 @@ class Baselines(FederationCallback):
             of_run_before.clear()
         for title, baseline in baselines(pl_module, federation.data, federation.fabric, federation.baselines).items():
             self.scores[title] = federation.evaluate(baseline, baseline.shared_state(), {})
-            # Kept here, since the next evaluation replaces those of the federation.
+            # Stored, because the next evaluation replaces the federation's predictions and balance.
             self.predictions[title] = federation.predictions
             self.balance[title] = federation.balance
 

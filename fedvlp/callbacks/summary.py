@@ -147,7 +147,7 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     for role, note in NOTES.items():
         if role in roles:
             write(note)
-    # As in the table, whose columns are of roles only.
+    # The table has these columns only for roles, not for single domains.
     by_class = chain.from_iterable(scores.items() for scores in balance.values())
     if any("/" not in name and is_imbalanced(scores) for name, scores in by_class):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")

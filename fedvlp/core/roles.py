@@ -1,4 +1,4 @@
-"""Roles of evaluation splits, what is computed of them, the baselines, and how results mark centralised training."""
+"""Roles of evaluation splits and their summary columns, the baselines, and the mark of centralised training."""
 
 from typing import Literal
 

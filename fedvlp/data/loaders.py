@@ -185,7 +185,7 @@ class BoundLoaders:
 
         if self.cache_dir is None:
             return compute()
-        # Named by what they depend on: no entry is ever stale, and runs share a folder.
+        # A digest of everything the features depend on, so no entry is ever stale and runs can share a folder.
         name = cache_key(self.key, self.transform, self.images[domain], rows, self.device)
         path = self.cache_dir / "features" / f"{name}.safetensors"
         return cached_features(path, self.device, compute)

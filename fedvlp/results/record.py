@@ -182,7 +182,7 @@ class Record:
 
     def _row(self, name: str) -> Mapping[str, float]:
         by_row = {row_of(title): row for title, row in self.accuracy.items()}
-        # A method without rounds has only the rows of baselines, of which zero-shot CLIP is itself.
+        # A method without rounds has only rows of baselines; zero-shot CLIP's row is its own.
         return by_row.get(name, self.baseline if by_row.keys() <= set(BASELINES.values()) else {})
 
     @property

@@ -74,7 +74,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
-    # Where source validation is what is compared, one panel shows it.
+    # A table of source validation needs only one panel.
     figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES])
     for axes, role in zip(panels, roles, strict=True):
         histories = history_frame(table, role)

@@ -233,7 +233,7 @@ def comparison(table: Table) -> TextTable:
 
 
 def beside_accuracy(table: Table) -> TextTable | None:
-    """What is measured beside accuracy, of last rounds and baselines; None if no run has measured more."""
+    """Tabulate all measures besides accuracy for last rounds and baselines; None if no run has any."""
     rows = []
     for row in compared_rows(table):
         cell = table.cell(row, AVERAGE)
