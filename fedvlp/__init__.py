@@ -15,36 +15,7 @@ Axes of tensors, in docstrings, shape annotations and einsums:
     V height and width of an image, so that images are [B, 3, V, V]
 """
 
-from functools import cache
-from importlib import import_module
-from typing import Any
+import lazy_loader
 
-
-@cache
-def _modules() -> dict[str, str]:
-    """The module of each public name: constants first, then classes, then functions, each by the alphabet."""
-    # Read when a name is first asked for, since `fedvlp --help` would wait for it as long as for all the rest.
-    import ast
-    from pathlib import Path
-
-    # The stub lists them for type checkers. It is parsed: what it names would import torch.
-    modules: dict[str, str] = {}
-    for statement in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.ImportFrom):
-            modules |= {alias.name: str(statement.module) for alias in statement.names}
-    ordered = sorted(modules, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
-    return {name: modules[name] for name in ordered}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first asked for, so that ``import fedvlp`` does not wait for torch."""
-    if name == "__all__":
-        return list(_modules())
-    if name not in _modules():
-        raise AttributeError(f"module 'fedvlp' has no attribute {name!r}")
-    return getattr(import_module(_modules()[name]), name)
-
-
-def __dir__() -> list[str]:
-    """Lists the public names, whether they were imported already or not."""
-    return sorted({*globals(), *_modules()})
+# The stub lists the public names. A name is imported when it is first used, so `import fedvlp` does not wait for torch.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
