@@ -19,6 +19,7 @@ from fedvlp.sites.registry import UNDECIDED, SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, SiteRefusal
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace
+from fedvlp.training.engine import PhaseResults
 from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import PhaseTask
@@ -64,8 +65,8 @@ class SitesEngine:
         """A store of the names of the sites' files."""
         return StoreAtSites()
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
-        """Trains clients at their sites; one without a usable reply failed."""
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
+        """Train clients at their sites; a client without a usable reply failed."""
         # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
         self.registry.regather(min(here.min_clients, len(clients)))
         results = self._train_once(clients, task, here)
@@ -74,7 +75,16 @@ class SitesEngine:
             for client, second in self._train_once(failed, task, here).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)
-        return list(results.values())
+        trained = PhaseResults(list(results.values()))
+        if here.secure_sum:
+            # Imported here: it needs what comes with Flower.
+            from fedvlp.sites.secure_sum.summing import summed_at_sites
+
+            trained = summed_at_sites(self.registry, trained.clients, task, here.min_clients)
+        for result in trained.clients:
+            if not result.failure:
+                here.hooks.call("on_client_end", phase=task.phase, update=result.update)
+        return trained
 
     def _train_once(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
         # A client without images is a site that has not connected yet.
@@ -87,14 +97,6 @@ class SitesEngine:
         for client in clients:
             reply = replies.get(client, absent.get(client.name, away))
             results[client] = client_result(task, client, reply)
-        if here.secure_sum:
-            # Imported here: it needs what comes with Flower.
-            from fedvlp.sites.summing import summed_at_sites
-
-            results = summed_at_sites(self.registry, results, task, here.min_clients)
-        for result in results.values():
-            if not result.failure:
-                here.hooks.call("on_client_end", phase=task.phase, update=result.update)
         return results
 
     def _training(self, task: PhaseTask, client: Client, here: Workspace) -> Message:

@@ -261,7 +261,7 @@ class SiteWorker:
         self.sums: Any = None
         if config.secure_sum is not None:
             # Imported here: it needs what comes with Flower.
-            from fedvlp.sites.summing import SiteSums
+            from fedvlp.sites.secure_sum.summing import SiteSums
 
             self.sums = SiteSums(config.name, Path(config.secure_sum), request, folder)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from fedvlp.core.balance import ClassCounts, count_classes
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION
-from fedvlp.core.state import Client, State, detached
+from fedvlp.core.state import Client, ClientUpdate, State, detached
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import ClientResult, Workspace, train_clients
@@ -22,6 +22,34 @@ from fedvlp.training.secure_sum import summed
 from fedvlp.training.task import PhaseTask
 
 
+@dataclass(frozen=True)
+class PhaseResults:
+    """What the clients of a phase left.
+
+    Attributes:
+        clients: The result of each client, in any order.
+        total: The weighted mean of all updates as one update, where the server sees no single update.
+        is_final: Whether some clients can't repeat the round.
+    """
+
+    clients: list[ClientResult]
+    total: ClientUpdate | None = None
+    is_final: bool = False
+
+    @classmethod
+    def of_sum(cls, clients: Sequence[ClientResult], mean: State, is_final: bool = False) -> PhaseResults:
+        """Results of a sum: the mean, as large as any update, is all that the server knows of a client's update."""
+        shown: list[ClientResult] = []
+        for result in clients:
+            update = result.update if result.failure else replace(result.update, state=mean, metrics={})
+            shown.append(replace(result, update=update))
+        return cls(shown, next((result.update for result in shown if not result.failure), None), is_final)
+
+    def updates(self, accepted: Iterable[ClientResult]) -> list[ClientUpdate]:
+        """The updates that the server combines: those of accepted clients, or the one sum."""
+        return [result.update for result in accepted] if self.total is None else [self.total]
+
+
 @runtime_checkable
 class Engine(Protocol):
     """What a federation leaves to the place where its clients are; all else is the same for every place."""
@@ -29,8 +57,8 @@ class Engine(Protocol):
     def client_store(self, run: Path | None) -> ClientStore:
         """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
-        """The results of a phase's clients, of which some may have failed; with ``here.secure_sum`` those of a sum."""
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
+        """Train a phase's clients, some of which may fail; sum their updates if ``here.secure_sum``."""
 
     def evaluate(
         self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
@@ -60,8 +88,8 @@ class LocalEngine:
         """Memory, or files in the run's folder where the options ask for them."""
         return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
-        """Trains this process's share of the clients, and exchanges the results with the other processes."""
+    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
+        """Train this process's share of the clients, and exchange the results with the other processes."""
         self.initial_personal = here.initial_personal
         fabric = here.fabric
         # Without batches a client's images are its steps; only the balance of processes depends on it.
@@ -75,7 +103,7 @@ class LocalEngine:
             results = [result for of_rank in by_rank for result in of_rank]
         # Gathered by rank, and ranks train unequal shares.
         results = sorted(results, key=lambda result: result.client.id)
-        return summed(results, task.phase.strategy) if here.secure_sum else results
+        return PhaseResults.of_sum(*summed(results, task.phase.strategy)) if here.secure_sum else PhaseResults(results)
 
     def evaluate(
         self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]

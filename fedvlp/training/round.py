@@ -25,9 +25,8 @@ from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.runs.descriptions import describe_optimizer
 from fedvlp.training.client import ClientResult, Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
-from fedvlp.training.engine import Engine
+from fedvlp.training.engine import Engine, PhaseResults
 from fedvlp.training.options import Clients, Server
-from fedvlp.training.secure_sum import REVEALED
 from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
@@ -87,12 +86,10 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
         clients = [client for client in cohort if client.id not in rejected]
         results = run.engine.train(clients, task, run.here)
         if is_lost(run, results):
-            return lose_round(run, task, before, results, metrics)
-        accepted, reasons = accept(run, results, task, metrics)
-        updates = [result.update for result in accepted]
-        # With a secure sum each is the mean of all, and the mean of one is that to the bit.
-        server = task.aggregate(updates[:1] if run.server.secure_sum else updates)
-        report_phase(run, task, server, results, metrics)
+            return lose_round(run, task, before, results.clients, metrics)
+        accepted, reasons = accept(run, results.clients, task, metrics)
+        server = task.aggregate(results.updates(accepted))
+        report_phase(run, task, server, results.clients, metrics)
         state = after_phase(state, server, accepted)
         # Left out of one phase is left out of the round, so that no client's phases fall apart.
         rejected |= reasons
@@ -100,12 +97,11 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     return after_round(state, before, rejected), metrics
 
 
-def is_lost(run: Run, results: Sequence[ClientResult]) -> bool:
+def is_lost(run: Run, results: PhaseResults) -> bool:
     """Whether no client can be used and some can't repeat the round, so that the run continues with the next round."""
-    failures = [result.failure for result in results]
-    is_final = run.server.secure_sum and all(failures) and any(REVEALED in failure for failure in failures)
+    all_failed = all(result.failure for result in results.clients)
     # A fault that persists would end in a finished run in which nothing was trained, so a second loss ends the run.
-    return is_final and not run.lost and run.clients.on_failure != "fail"
+    return results.is_final and all_failed and not run.lost and run.clients.on_failure != "fail"
 
 
 def lose_round(

@@ -1,6 +1,6 @@
-"""What a secure sum leaves of a federation: one mean in place of all updates, and what a run with it can't have.
+"""The secure sum of a simulation, and the options that a run with a secure sum does not support.
 
-The simulation adds up the same fixed-point numbers as sites do, so both have equal tensors to the bit; the masks, which
+The simulation adds up the same fixed-point numbers as sites do, so both have equal tensors to the bit. The masks, which
 cancel in the sum, are in :mod:`fedvlp.sites.secure_sum`.
 """
 
@@ -19,9 +19,6 @@ from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.client import ClientResult
 from fedvlp.training.options import ConfiguredRun, Server
 from fedvlp.utils.errors import UserError
-
-REVEALED = "has revealed its part in the sum of this round or a later one, which it does once"
-"""Why a client can't repeat a round: the difference of two sums could be the update of a client that is only in one."""
 
 
 def sum_threshold(num_clients: int) -> int:
@@ -47,13 +44,8 @@ def sum_error(result: ClientResult, weighting: str) -> str:
     return fixed_point_error(result.update.state, sum_weight(result, weighting))
 
 
-def with_mean(result: ClientResult, mean: State) -> ClientResult:
-    """A client's result as the server has it: with the mean of all as its update, and nothing that it logged."""
-    return replace(result, update=replace(result.update, state=mean, metrics={}))
-
-
-def summed(results: Sequence[ClientResult], strategy: Strategy) -> list[ClientResult]:
-    """The results with the mean of all updates in place of each; whose update can't be added up has failed."""
+def summed(results: Sequence[ClientResult], strategy: Strategy) -> tuple[list[ClientResult], State]:
+    """Compute the mean of all updates; a client fails if its update can't be added up."""
     (weighting,) = weightings(strategy)
     after: list[ClientResult] = []
     for result in results:
@@ -61,8 +53,7 @@ def summed(results: Sequence[ClientResult], strategy: Strategy) -> list[ClientRe
         after.append(ClientResult.of_failure(result.client, reason) if reason else result)
     added = [result for result in after if not result.failure]
     numbers = [encode(result.update.state, sum_weight(result, weighting)) for result in added]
-    mean = decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}
-    return [result if result.failure else with_mean(result, mean) for result in after]
+    return after, decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}
 
 
 def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> Server:

@@ -5,7 +5,7 @@ import torch
 from fedvlp.core.state import ClientUpdate
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.client import ClientResult
-from fedvlp.training.engine import LocalEngine
+from fedvlp.training.engine import LocalEngine, PhaseResults
 from fedvlp.training.evaluation import evaluate
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
@@ -15,7 +15,8 @@ class Elsewhere(LocalEngine):
 
     def train(self, clients, task, here):
         sent = [(client, {"weight": torch.full((3, 4), 3.0 * client.id)}) for client in clients]
-        return [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
+        results = [ClientResult(ClientUpdate(client, state, client.num_examples), {}, {}) for client, state in sent]
+        return PhaseResults(results)
 
     def evaluate(self, run, module, deployed, personal):
         return {"validation/client0": 12.5, "validation": 12.5}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,17 +12,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedvlp.core.aggregation.fixed_point import decode, encode
-from fedvlp.core.state import Client, State, numel, select
+from fedvlp.core.state import State, numel, select
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.secure_sum import Parts, SumSite, sum_of_sites
+from fedvlp.sites.secure_sum.protocol import Parts, SumSite, sum_of_sites
 from fedvlp.sites.wire import Message, SiteError, SiteProblem
 from fedvlp.training.client import ClientResult
-from fedvlp.training.secure_sum import REVEALED, sum_error, sum_weight, weightings, with_mean
+from fedvlp.training.engine import PhaseResults
+from fedvlp.training.secure_sum import sum_error, sum_weight, weightings
 from fedvlp.training.task import PhaseTask
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
+REVEALED = "has revealed its part in the sum of this round or a later one, which it does once"
+"""Why a client can't repeat a round: the difference of two sums could be the update of a client that is only in one."""
 OWN = ("client", "domain", "seed", "personal", "optimizer")
 """Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ."""
 
@@ -96,12 +99,12 @@ def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed
 
 
 def summed_at_sites(
-    registry: SiteRegistry, results: Mapping[Client, ClientResult], task: PhaseTask, min_clients: int
-) -> dict[Client, ClientResult]:
-    """Replace the keys that each site sent by the mean of all updates; a site that is not in the mean has failed."""
+    registry: SiteRegistry, results: Sequence[ClientResult], task: PhaseTask, min_clients: int
+) -> PhaseResults:
+    """Sum the updates of the sites, each of which sent its keys; a site that is not in the sum has failed."""
     like = select(task.state.server.shared, task.phase.upload)
     (weighting,) = weightings(task.phase.strategy)
-    by_name = {client.name: result for client, result in results.items()}
+    by_name = {result.client.name: result for result in results}
     adverts = {name: _as_parts(result.update.state) for name, result in by_name.items() if not result.failure}
     replies: dict[str, Message | SiteError] = {}
     revealed: set[str] = set()
@@ -132,14 +135,13 @@ def summed_at_sites(
     except SiteError as error:
         survivors = set()
         problem = str(error)
-    after: dict[Client, ClientResult] = {}
-    for client, result in results.items():
-        reply = replies.get(client.name)
+    after: list[ClientResult] = []
+    for name, result in by_name.items():
+        reply = replies.get(name)
         reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
-        reason += f"; it {REVEALED}" if client.name in revealed else ""
-        is_in = client.name in survivors
-        after[client] = with_mean(result, mean) if is_in else ClientResult.of_failure(client, reason)
-    return after
+        reason += f"; it {REVEALED}" if name in revealed else ""
+        after.append(result if name in survivors else ClientResult.of_failure(result.client, reason))
+    return PhaseResults.of_sum(after, mean, is_final=any(REVEALED in result.failure for result in after))
 
 
 def _as_tensors(parts: Parts) -> State:

@@ -11,8 +11,8 @@ pytest.importorskip("Crypto", reason="needs the extra `flower`")
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from fedvlp.sites import secure_sum
-from fedvlp.sites.secure_sum import ADVERT_BYTES, SumSite, sum_of_sites
+from fedvlp.sites.secure_sum import protocol
+from fedvlp.sites.secure_sum.protocol import ADVERT_BYTES, SumSite, sum_of_sites
 from fedvlp.sites.wire import SiteError, SiteProblem
 
 LENGTH = 30
@@ -141,7 +141,7 @@ def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secre
         assert f"{len(told)} sites that were told of the same survivors, and {count // 2 + 1} are needed" in reason
     shares = parties.shares_of("cedar")
     assert len(shares) == count - len(told)
-    assert secure_sum._combine(shares) == parties.sites["cedar"].mask_key.private_bytes_raw()
+    assert protocol._combine(shares) == parties.sites["cedar"].mask_key.private_bytes_raw()
 
 
 def test_a_server_that_tells_each_site_something_else_gets_no_share():
@@ -218,7 +218,7 @@ def test_a_list_without_a_sites_own_keys_is_refused():
 def test_keys_that_a_site_copied_of_another_are_refused():
     parties = Parties(5)
     keys = parties.sites["birch"].advert[:96]
-    copied = keys + KEYS["elm"].sign(secure_sum._said("keys", keys, "elm"))
+    copied = keys + KEYS["elm"].sign(protocol._said("keys", keys, "elm"))
     assert len(copied) == ADVERT_BYTES
     parties.lies["share"] = lambda name, adverts: {**adverts, "elm": copied}
     refused(parties, ["ash", "cedar"], "the same keys twice")
@@ -278,16 +278,16 @@ def test_of_each_site_one_secret_is_revealed_and_never_both():
     parties.sum()
     for name, site in parties.sites.items():
         secret = site.mask_key.private_bytes_raw() if name == "birch" else site.seed
-        assert secure_sum._combine(parties.shares_of(name)[1:4]) == secret
+        assert protocol._combine(parties.shares_of(name)[1:4]) == secret
 
 
 def test_fewer_shares_than_the_threshold_give_nothing():
     """With two of three shares every secret is as likely: a third share of any value fits one."""
     secret = bytes(range(32))
-    shares = list(enumerate(secure_sum._split(secret, 3, 5), 1))
-    assert secure_sum._combine(shares[1:4]) == secret
-    assert secure_sum._combine(shares[:2]) != secret
-    others = {secure_sum._combine([*shares[:2], (3, bytes([value]) * 32)]) for value in range(256)}
+    shares = list(enumerate(protocol._split(secret, 3, 5), 1))
+    assert protocol._combine(shares[1:4]) == secret
+    assert protocol._combine(shares[:2]) != secret
+    others = {protocol._combine([*shares[:2], (3, bytes([value]) * 32)]) for value in range(256)}
     assert len(others) == 256
 
 
@@ -310,7 +310,7 @@ def test_what_a_site_sends_looks_random():
         masked = np.frombuffer(parties.sent["mask"][name][name], "<u8")
         assert chi_square(parties.numbers[name].tobytes()) > 10 * LIMIT, "plain numbers are told from random ones"
         assert chi_square(masked.tobytes()) < LIMIT
-        assert chi_square((masked - secure_sum._stream(site.seed, 8000)).tobytes()) < LIMIT
+        assert chi_square((masked - protocol._stream(site.seed, 8000)).tobytes()) < LIMIT
 
 
 def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites_key():
@@ -324,12 +324,12 @@ def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites
     adverts = {name: site.advert for name, site in parties.sites.items()}
     survivors, _ = parties.sum(ask)
     assert "birch" not in survivors
-    key = X25519PrivateKey.from_private_bytes(secure_sum._combine(parties.shares_of("birch")[:3]))
+    key = X25519PrivateKey.from_private_bytes(protocol._combine(parties.shares_of("birch")[:3]))
     publics = {name: advert[32:64] for name, advert in adverts.items() if name != "birch"}
     late = np.frombuffer(parties.sent["mask"]["birch"]["birch"], "<u8")
-    late = late - secure_sum._pair_masks("birch", key, publics, adverts["ash"][:32], 8000)
+    late = late - protocol._pair_masks("birch", key, publics, adverts["ash"][:32], 8000)
     assert chi_square(late.tobytes()) < LIMIT
-    assert np.array_equal(late - secure_sum._stream(parties.sites["birch"].seed, 8000), parties.numbers["birch"])
+    assert np.array_equal(late - protocol._stream(parties.sites["birch"].seed, 8000), parties.numbers["birch"])
 
 
 @pytest.mark.parametrize("drops", [{}, {"mask": ["birch"]}], ids=["of a seed", "of a key"])

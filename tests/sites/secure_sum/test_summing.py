@@ -19,12 +19,11 @@ from fedvlp.commands.cli import main
 from fedvlp.core.aggregation.fixed_point import decode
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
-from fedvlp.sites.secure_sum import sum_of_sites
+from fedvlp.sites.secure_sum.protocol import sum_of_sites
+from fedvlp.sites.secure_sum.summing import REVEALED, _as_parts, _as_tensors, _read_keys
 from fedvlp.sites.server import serve
-from fedvlp.sites.summing import _as_parts, _as_tensors, _read_keys
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
-from fedvlp.training.secure_sum import REVEALED
 from tests.helpers.images import CLASSES, draw
 from tests.helpers.sites import InProcess, make_site, make_sites, method_config, run_of, simulate, sites_config
 
@@ -320,7 +319,7 @@ def test_a_request_for_an_earlier_round_does_not_let_a_server_sum_a_round_twice(
         totals.append(sum_of_sites(*arguments))
         return totals[-1]
 
-    monkeypatch.setattr("fedvlp.sites.summing.sum_of_sites", kept)
+    monkeypatch.setattr("fedvlp.sites.secure_sum.summing.sum_of_sites", kept)
     spy = Spy(deployment.homes)
     assert deployment.serve(spy) == 0
     assert set(spy.early) == {REVEALED}
