@@ -105,7 +105,7 @@ def method(config: Path) -> FederatedModule:
     known = constructor_arguments(kind)
     options = {**model.get("init_args", {}), **{name: value for name, value in linked.items() if name in known}}
     options.pop("optimizer", None)
-    if "templates" in options:
+    if "templates" in known:
         options["templates"] = 1  # of the teacher, which sends nothing
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what a server learns of uploads depends on where it starts

@@ -28,8 +28,6 @@ def test_table_of_methods(vit_b_16, method):
     kind = getattr(fedvlp, model["class_path"])
     options = {**model.get("init_args", {}), "clip": vit_b_16}
     options.pop("optimizer", None)
-    if "templates" in options:
-        options["templates"] = 1  # of the teacher, which sends nothing
     number = 6 if "six domains" in line else 3
     linked = {
         "class_names": [f"class {index}" for index in range(7 if "seven classes" in line else 3)],
@@ -37,6 +35,8 @@ def test_table_of_methods(vit_b_16, method):
         "num_clients": number,
     }
     known = constructor_arguments(kind)
+    if "templates" in known:
+        options["templates"] = 1  # of the teacher, which sends nothing
     module = kind(**options, **{name: value for name, value in linked.items() if name in known})
     pool = [Client(0, -1, 10, is_pool=True)]
     clients = pool if is_centralised(config) else [Client(i, i, 10) for i in range(number)]

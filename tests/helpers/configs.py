@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from fedvlp.utils.config_files import configs_folder
+import fedvlp
+from fedvlp.utils.config_files import configs_folder, read_yaml
+from fedvlp.utils.digests import constructor_arguments
 
 METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
 
 
 def few_templates(name: str) -> list[str]:
-    """Returns the option of two templates for a config with more, whose features take longer than its training."""
-    config = (configs_folder() / "methods" / f"{name}.yaml").read_text(encoding="utf-8")
-    return ["--model.templates=2"] if " templates: " in config else []
+    """Return the option of two templates for a config with more, whose features take longer than its training."""
+    model = read_yaml(configs_folder() / "methods" / f"{name}.yaml")["model"]
+    parameter = constructor_arguments(getattr(fedvlp, model["class_path"])).get("templates")
+    templates = model.get("init_args", {}).get("templates", parameter.default if parameter else 0)
+    return ["--model.templates=2"] if templates > 2 else []

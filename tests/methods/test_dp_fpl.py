@@ -11,6 +11,7 @@ from fedvlp.methods import DPFPL, PromptFL
 from fedvlp.methods.dp_fpl import clipped, factor_gradients, local_gradient
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.config_files import configs_folder
+from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.documents import ROOT, Document
 from tests.helpers.slow import unit
 
@@ -133,10 +134,11 @@ def test_noise_moves_the_local_prompt_alone(clip, images):
 
 def test_the_server_shortens_by_what_one_step_can_move():
     config = yaml.safe_load((configs_folder() / "methods" / "dp_fpl.yaml").read_text())
-    method = config["model"]["init_args"]
+    defaults = constructor_arguments(DPFPL)
+    optimizer = defaults["optimizer"].default([torch.nn.Parameter(torch.zeros(1))])
     server = config["trainer"]["server"]["aggregation"]["init_args"]
     assert config["trainer"]["local"]["steps"] == 1
-    assert server["clip_norm"] == pytest.approx(method["optimizer"]["init_args"]["lr"] * method["clip_norm"])
+    assert server["clip_norm"] == pytest.approx(optimizer.defaults["lr"] * defaults["clip_norm"].default)
 
 
 def test_the_card_says_what_the_accountant_counts():

@@ -51,7 +51,7 @@ def made(name: str) -> FederatedModule:
     options = {option: value for option, value in GIVEN.items() if option in constructor_arguments(kind)}
     options |= model.get("init_args", {})
     options.pop("optimizer", None)
-    if "templates" in options:
+    if "templates" in constructor_arguments(kind):
         options["templates"] = 2
     return kind(clip=load_clip("fedvlp-tiny"), **options)
 

@@ -14,6 +14,9 @@ from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.results.record import Record
 from fedvlp.utils.config_files import configs_folder, read_yaml
 
+DEFAULT_ROUNDS = 15
+"""Rounds where a config does not set them, as in Federation's constructor; to import that takes seconds."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -164,6 +167,14 @@ def method_configs() -> dict[str, dict[str, Any]]:
     return {path.stem: read_yaml(path) for path in sorted((configs_folder() / "methods").glob("*.yaml"))}
 
 
+def config_rounds(name: str) -> int:
+    """Return the rounds of a bundled config of a method; 0 for any other name."""
+    if name not in method_configs():
+        return 0
+    rounds: int = method_configs()[name].get("trainer", {}).get("rounds", DEFAULT_ROUNDS)
+    return rounds
+
+
 def config_name(record: Record) -> str:
     """Returns the name of the bundled config that a run is nearest to; its method's where no config is of that.
 
@@ -173,7 +184,7 @@ def config_name(record: Record) -> str:
     for name, config in method_configs().items():
         if config["model"]["class_path"] == record.method:
             local = config.get("trainer", {}).get("local", {})
-            add_on = local.get("add_ons", {}).get("class_path")
+            add_on = local.get("add_ons")
             # How long a client trains tells a config of released settings from that of the paper.
             work = (local.get("steps"), local.get("epochs", 1))
             is_pooled = "partition" in config.get("data", {}).get("init_args", {})
@@ -185,7 +196,10 @@ def config_name(record: Record) -> str:
     done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised, "work": work}
     # An option that a config leaves out has none of the values that others give it.
     true = {(option, value) for option, value in set().union(*named.values()) if done.get(option) == value}
-    return min(named, key=lambda name: len({option for option, _ in named[name] ^ true}), default=record.method)
+    distances = {
+        name: (len({option for option, _ in values ^ true}), -len(values & true)) for name, values in named.items()
+    }
+    return min(distances, key=distances.__getitem__, default=record.method)
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
-from fedvlp.tools.compare.grouping import config_name, method_configs
+from fedvlp.tools.compare.grouping import config_name, config_rounds
 from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs, row_title
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
@@ -164,7 +164,7 @@ def _warnings(table: Table) -> list[str]:
         if row is None:
             continue
         config = config_name(runs[0])
-        rounds = method_configs()[config]["trainer"]["rounds"] if config in method_configs() else 0
+        rounds = config_rounds(config)
         # Classifiers in closed form are finished after one round.
         if rounds != 1 and all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)

@@ -135,7 +135,7 @@ def run_of(config, **other):
     local = content.get("trainer", {}).get("local", {})
     training = {"seed": 0, "local_steps": local.get("steps"), "local_epochs": local.get("epochs", 1)}
     if "add_ons" in local:
-        training["add_ons"] = [{"class": local["add_ons"]["class_path"], "weight": 0.01}]
+        training["add_ons"] = [{"class": local["add_ons"], "weight": 0.01}]
     training |= other.pop("training", {})
     data = {"partition": CENTRALISED} if partition == "Pooled" else {}
     return make_record(method=method, **({"options": options, "training": training, "data": data} | other))
@@ -155,7 +155,6 @@ def test_a_row_is_called_as_its_config(config):
     ("config", "options", "label"),
     [
         ("trip", {"num_experts": 3}, "trip"),
-        ("trip_lite", {"prompt_length": 2}, "trip_lite"),
         ("promptfl", {"prompt_length": 4}, "promptfl"),
         ("promptfl_kl", {"prompt_length": 16}, "promptfl_kl"),
     ],
