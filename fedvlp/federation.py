@@ -19,7 +19,7 @@ from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import BASELINES, TESTED, BaselineName
+from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
 from fedvlp.data.domain_folders import folder_labels
 from fedvlp.data.files.images import image_batches, image_paths
@@ -224,7 +224,7 @@ class Federation(ConfiguredRun):
         if output is not None:
             inputs = [] if ckpt_path is None else [run_of(Path(ckpt_path))]
             check_replaceable(Path(output), files_of_runs(inputs))
-        scores = self._measure(model, datamodule, ckpt_path, TESTED)
+        scores = self._measure(model, datamodule, ckpt_path, REPORTED)
         if output is not None and self.is_global_zero:
             about = {"protocol": datamodule.protocol, "accuracy": scores}
             write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)

@@ -65,7 +65,8 @@ class ProgressBar(FederationCallback):
         rounds_left = federation.rounds - row["round"]
         # The mean over all rounds, since those that are evaluated take longer than the others.
         seconds_left = rounds_left * sum(past["seconds"] for past in history) / len(history)
-        accuracies = [f"{title} {row[role]:.1f} %" for role, title in ROLES.items() if role in row]
+        measured = {role.title: row[name] for name, role in ROLES.items() if name in row and not role.is_computed}
+        accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
         parts = [
             f"round {row['round']}/{federation.rounds}",
             *accuracies,

@@ -15,7 +15,7 @@ from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbal
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
-from fedvlp.core.roles import CENTRALISED, ROLES, role_title
+from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
@@ -35,14 +35,6 @@ from fedvlp.utils.files import write_json
 from fedvlp.utils.plugins import plugins_of
 from fedvlp.version import __version__
 
-NOTES = {
-    "test": "+ test split: no client trains on it, and it never chooses a round",
-    "held_out": "* held out: no client has it, and it never chooses a round",
-    "test_harmonic": "Base, New: test splits among the classes that train, and among new ones; H: their harmonic mean",
-    "held_out_new": "*n held-out domain, among new classes: they choose nothing",
-    "transfer": "& another data set, with its own classes: no client trains on it, and it never chooses a round",
-    "personal": "own model: of each client, on its own test images; global model: on the same images",
-}
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
 MAX_CLIENTS = 12
 """How many clients are named before training."""
@@ -138,20 +130,19 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     roles: set[str] = set()
     uncounted: set[str] = set()
     for title, row in rows:
-        of_row = {name.split("/")[0] for name in row}
+        of_row = {name.split("/")[0] for name in row if is_accuracy(name)}
         roles |= of_row
         uncounted |= of_row.difference(balance.get(row_of(title), of_row))
-    # Base and new classes have one note.
-    if "test_harmonic" in roles:
-        roles.discard("test")
-    for role, note in NOTES.items():
-        if role in roles:
-            write(note)
+    # The note of a harmonic mean explains its parts as well.
+    explained = [part for name in roles if ROLES[name].note for part in ROLES[name].harmonic_of]
+    for name, role in ROLES.items():
+        if role.note and name in roles and name not in explained:
+            write(role.note)
     # The table has these columns only for roles, not for single domains.
     by_class = chain.from_iterable(scores.items() for scores in balance.values())
     if any("/" not in name and is_imbalanced(scores) for name, scores in by_class):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
-    if names := [role_title(role) for role in ROLES if role in uncounted]:
+    if names := [role.images for name, role in ROLES.items() if name in uncounted and not role.is_computed]:
         write(f"{UNAVAILABLE}: {', '.join(names)}")
     write("")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedvlp.core.predictions import LEVEL, Predictions
-from fedvlp.core.roles import role_title
+from fedvlp.core.roles import ROLES
 
 ClassCounts = Mapping[str, Sequence[float]]
 """For each class of a split its images, how many of them are classified rightly, and the images predicted as it."""
@@ -101,7 +101,7 @@ def describe_balance(balance: Balance, title: str) -> list[str]:
 
     The line is about the first such role; source validation, which only chooses a round, comes last.
     """
-    for role in sorted((name for name in balance if "/" not in name), key="validation".__eq__):
+    for role in sorted((name for name in balance if name in ROLES), key=lambda name: ROLES[name].selects):
         scores = balance[role]
         parts: list[str] = []
         if scores["predicted"] > ONE_CLASS:
@@ -112,5 +112,5 @@ def describe_balance(balance: Balance, title: str) -> list[str]:
             verdict = "below" if scores["high"] < scores["chance"] else "indistinguishable from"
             parts.append(f"balanced accuracy, {interval}, is {verdict} chance, {scores['chance']:.1f} %")
         if parts:
-            return [f"{title}, {role_title(role)} images: {'; '.join(parts)}"]
+            return [f"{title}, {ROLES[role].images} images: {'; '.join(parts)}"]
     return []

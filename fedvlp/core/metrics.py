@@ -19,7 +19,7 @@ from torchmetrics.functional.classification import (
 )
 
 from fedvlp.core.predictions import Predictions, Samples, interval, percent, resample
-from fedvlp.core.roles import OF_CLIENTS, OUT_OF_DISTRIBUTION
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION, ROLES
 
 Scores = dict[str, Any]
 # By split, ``<role>/<domain>``.
@@ -133,7 +133,7 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
         # A role's intervals are those of its mean, from the resamples of all its domains together.
         of_role = {name: split_scores[name] for name in splits}
         role_scores[role] = _role_scores(of_role, splits, list(samples.values()))
-        if role not in OF_CLIENTS:  # else domains are clients
+        if not ROLES[role].by_client:  # else domains are clients
             accuracies = {name.partition("/")[2]: scores["accuracy"] for name, scores in of_role.items()}
             role_scores[role]["worst_domain"] = _worst(accuracies)
     return split_scores | role_scores

@@ -1,56 +1,189 @@
-"""Roles of evaluation splits and their summary columns, the baselines, and the mark of centralised training."""
+"""Tables of roles, protocols and baselines, from which every title, mark, order and permission is read."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
-# What images are measured for.
 MeasuredRole = Literal[
-    "validation", "test", "held_out", "test_new", "held_out_new", "transfer", "local", "personal", "global"
+    "validation", "local", "test", "test_new", "held_out", "held_out_new", "transfer", "personal", "global"
 ]
-
-# Each role as metrics name it, and as a reader sees it.
-ROLES: dict[str, str] = {
-    "validation": "validation",
-    "test": "test",
-    "held_out": "held-out",
-    "test_new": "new classes",
-    "held_out_new": "held-out, new classes",
-    "transfer": "other data sets",
-    "local": "own classes",
-    "personal": "own model",
-    "global": "global model",
-}
-
-# How the names of splits begin whose images are of none of the classes, so that there is no accuracy.
-OUT_OF_DISTRIBUTION = "out_of_distribution"
-
-# Roles whose splits are named after clients, not domains.
-OF_CLIENTS: tuple[MeasuredRole, ...] = ("local", "personal", "global")
-
-# What is computed of several splits' accuracies beside their means, as metrics name it and as a reader sees it.
-COMPUTED: dict[str, str] = {
-    "test_harmonic": "harmonic mean",
-    "held_out_harmonic": "held-out, harmonic mean",
-    "personal_worst": "worst own model",
-    "personal_spread": "spread of own models",
-    "global_worst": "worst of the global model",
-    "global_spread": "spread of the global model",
-}
-
-# What is measured on images on which no client trains and which choose nothing.
-TESTED: tuple[str, ...] = tuple(role for role in (*ROLES, *COMPUTED) if role != "validation")
-
-# The untrained classifiers that tables show next to a method: their names as options, and the titles of their rows.
+ImageRole = Literal["train"] | MeasuredRole
+ProtocolName = Literal[
+    "leave_domains_out", "all_seen", "base_to_new", "cross_dataset", "new_classes_and_domains", "personal"
+]
 BaselineName = Literal["zero_shot", "class_means"]
-BASELINES: dict[str, str] = {"zero_shot": "zero-shot CLIP", "class_means": "class means"}
-
-# Takes the place of the clients in every result of images in one place.
-CENTRALISED = "centralised, not federated"
 
 
-def role_title(role: str) -> str:
-    """Returns what a reader calls a role.
+@dataclass(frozen=True)
+class Role:
+    """A kind of images on which accuracy is measured, or a number computed from such accuracies.
 
-    >>> role_title("held_out"), role_title("validation")
-    ('held-out', 'source validation')
+    Attributes:
+        title: Name of the role in tables and messages.
+        mark: Sign after the titles of its columns.
+        note: Explanation of its columns, printed below a table.
+        selects: Whether it may choose a round or options. All other roles are reported.
+        by_client: Whether its splits are named after clients and not after domains.
+        is_computed: Whether it is computed from other roles and has no images.
+        harmonic_of: Roles over whose means it is the harmonic mean, where they were measured.
     """
-    return "source validation" if role == "validation" else {**ROLES, **COMPUTED}[role]
+
+    title: str
+    mark: str = ""
+    note: str = ""
+    selects: bool = False
+    by_client: bool = False
+    is_computed: bool = False
+    harmonic_of: tuple[MeasuredRole, ...] = ()
+
+    @property
+    def images(self) -> str:
+        """Name of its images, to precede "images"."""
+        return f"source {self.title}" if self.selects else self.title
+
+    @property
+    def mean(self) -> str:
+        """Title of the column of its mean over domains or clients."""
+        if self.selects:
+            return "mean"
+        return self.title if self.is_computed else f"{self.title} mean"
+
+
+ROLES: dict[str, Role] = {
+    "validation": Role("validation", selects=True),
+    "local": Role("own classes", by_client=True),
+    "test": Role("test", mark="+", note="+ test split: no client trains on it, and it never chooses a round"),
+    "test_new": Role("new classes", mark="+n"),
+    "test_harmonic": Role(
+        "harmonic mean",
+        note="Base, New: test splits among the classes that train, and among new ones; H: their harmonic mean",
+        is_computed=True,
+        harmonic_of=("local", "test", "test_new"),
+    ),
+    "held_out": Role("held-out", mark="*", note="* held out: no client has it, and it never chooses a round"),
+    "held_out_new": Role(
+        "held-out, new classes", mark="*n", note="*n held-out domain, among new classes: they choose nothing"
+    ),
+    "held_out_harmonic": Role("held-out, harmonic mean", is_computed=True, harmonic_of=("held_out", "held_out_new")),
+    "transfer": Role(
+        "other data sets",
+        mark="&",
+        note="& another data set, with its own classes: no client trains on it, and it never chooses a round",
+    ),
+    "personal": Role(
+        "own model",
+        note="own model: of each client, on its own test images; global model: on the same images",
+        by_client=True,
+    ),
+    "personal_worst": Role("worst own model", is_computed=True),
+    "personal_spread": Role("spread of own models", is_computed=True),
+    "global": Role("global model", by_client=True),
+    "global_worst": Role("worst of the global model", is_computed=True),
+    "global_spread": Role("spread of the global model", is_computed=True),
+}
+"""Every role by its name in metrics, in the order of a table's columns."""
+
+REPORTED = tuple(name for name, role in ROLES.items() if not role.selects)
+"""Roles on which results are reported: no client trains on their images, and they choose nothing."""
+
+SERVED: tuple[MeasuredRole, ...] = ("test", "held_out")
+"""Roles of domains' test images among the classes that train, which ``test_dataloader`` serves."""
+
+OUT_OF_DISTRIBUTION = "out_of_distribution"
+"""Prefix of splits whose images belong to none of the classes, so they have no accuracy."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Which domains and classes train, and what its results are compared by.
+
+    Attributes:
+        title: Name of the protocol in results.
+        role: Role by which methods are ranked.
+        images: Measured images, to follow "accuracy in % on".
+        score: Number by which methods are ranked, to follow "%".
+        columns: Roles by the titles of their columns, where a table's columns are not the splits of ``role``.
+        mean: Title of the column by which methods are ranked, if it is not the average over columns.
+        holds_domains_out: Whether it needs held-out domains; the other protocols accept none.
+        splits_classes: Whether half of the classes train and the others are measured as well.
+        measures_test_images: Whether it needs test images of the domains that train.
+    """
+
+    title: str
+    role: str
+    images: str
+    score: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    mean: str = ""
+    holds_domains_out: bool = False
+    splits_classes: bool = False
+    measures_test_images: bool = False
+
+    @property
+    def scored_role(self) -> str:
+        """The role whose scores by class belong to a table; the base classes' for a harmonic mean."""
+        return "test" if ROLES[self.role].is_computed else self.role
+
+
+PROTOCOLS: dict[ProtocolName, Protocol] = {
+    "leave_domains_out": Protocol(
+        "leave-domains-out",
+        "held_out",
+        "held-out domains",
+        "mean accuracy on held-out domains",
+        holds_domains_out=True,
+    ),
+    "all_seen": Protocol(
+        "all domains seen",
+        "test",
+        "each domain's test split",
+        "mean accuracy on the domains' test splits",
+    ),
+    "base_to_new": Protocol(
+        "base-to-new",
+        "test_harmonic",
+        "test splits: among the classes that train, and among new classes",
+        "harmonic mean of the accuracies on base and on new classes",
+        columns={"own classes": "local", "Base": "test", "New": "test_new"},
+        mean="H",
+        splits_classes=True,
+        measures_test_images=True,
+    ),
+    "cross_dataset": Protocol(
+        "cross-dataset",
+        "transfer",
+        "other data sets, each with its own classes",
+        "mean accuracy on the other data sets",
+    ),
+    "new_classes_and_domains": Protocol(
+        "new-classes-and-domains",
+        "held_out_new",
+        "held-out domains, among classes that no client trained on",
+        "mean accuracy on new classes of held-out domains",
+        holds_domains_out=True,
+        splits_classes=True,
+    ),
+    "personal": Protocol(
+        "personal",
+        "personal",
+        "each client's test images: its own model, and the global model on the same images",
+        "mean accuracy of the clients' own models on their own test images",
+        columns={
+            "worst client": "personal_worst",
+            "spread of clients": "personal_spread",
+            "global model": "global",
+            "its worst client": "global_worst",
+        },
+        mean="mean of clients",
+        measures_test_images=True,
+    ),
+}
+"""Every protocol by its name as an option."""
+
+BASELINES: dict[str, str] = {"zero_shot": "zero-shot CLIP", "class_means": "class means"}
+"""Untrained classifiers that tables show next to a method: their names as options, and the titles of their rows."""
+
+CENTRALISED = "centralised, not federated"
+"""Replaces the description of clients in every result of images in one place."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedvlp.catalog.description import normalise_name
 from fedvlp.core.predictions import Predictions
+from fedvlp.core.roles import ImageRole
 from fedvlp.data.files.images import (
     EXTENSIONS,
     ArrayImages,
@@ -34,7 +35,7 @@ from fedvlp.data.files.images import (
     list_files,
 )
 from fedvlp.data.module import FederatedDataModule, check_class_names, fold_spelling
-from fedvlp.data.splits import Role, SplitPart, split_table
+from fedvlp.data.splits import SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
 
@@ -61,7 +62,7 @@ class ImageFile:
     class_name: str
     name: str
     path: str
-    role: Role | None = field(default=None, compare=False)
+    role: ImageRole | None = field(default=None, compare=False)
     pixels: NDArray[np.uint8] | None = field(default=None, compare=False)
 
 

@@ -22,9 +22,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
 
 from fedvlp.core.protocols import DOMAIN, Batch, EvaluationSplit, Inputs, Loader, Precompute
+from fedvlp.core.roles import ImageRole
 from fedvlp.data.cache import DecodedImages, cache_key, cached_features, fixed_steps
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
-from fedvlp.data.splits import Role, SplitPart
+from fedvlp.data.splits import SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
 """Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
@@ -96,7 +97,7 @@ class BoundLoaders:
         dataset = self._dataset(selected, is_augmented, self._domain_numbers(selected))
         return image_loader(dataset, batch_size, self.num_workers, seed)
 
-    def image_loaders(self, batch_size: int, *roles: Role) -> list[ImageLoader]:
+    def image_loaders(self, batch_size: int, *roles: ImageRole) -> list[ImageLoader]:
         """Returns a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
         loaders = []
         for part in self.parts:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fedvlp.core.protocols import EvaluationSplit, Loader, Precompute
-from fedvlp.core.roles import OUT_OF_DISTRIBUTION
+from fedvlp.core.roles import OUT_OF_DISTRIBUTION, SERVED, ProtocolName
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import (
     FolderImages,
@@ -32,7 +32,7 @@ from fedvlp.data.files.images import (
 )
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
-from fedvlp.data.protocols import ClassSplit, Protocol, SplitPlan, count_base
+from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
@@ -101,7 +101,7 @@ class FederatedDataModule(L.LightningDataModule):
         cache_dir: str | None = "~/.cache/fedvlp",
         cache_images: bool = True,
         out_of_distribution: str | None = None,
-        protocol: Protocol | None = None,
+        protocol: ProtocolName | None = None,
         class_split: ClassSplit = "data_set",
         targets: list[FederatedDataModule] | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.class_names_map = read_class_names_map(class_names_map)
         self.cache_images = cache_images
         self.out_of_distribution = out_of_distribution
-        self.protocol_option: Protocol = protocol or ("leave_domains_out" if self.held_out else "all_seen")
+        self.protocol_option: ProtocolName = protocol or ("leave_domains_out" if self.held_out else "all_seen")
         self.class_split = class_split
         self.targets = list(targets or ())
         for target in self.targets:
@@ -226,7 +226,7 @@ class FederatedDataModule(L.LightningDataModule):
         """What is measured where this is the target of another data set: its test images, or else all."""
         test_rows: dict[str, Indices] = {}
         for part in self.split_parts:
-            if part.role in ("test", "held_out"):
+            if part.role in SERVED:
                 test_rows |= part.rows_by_domain
         all_rows = {domain: np.arange(len(images)) for domain, images in self.images.items()}
         return SplitPart("transfer", test_rows or all_rows, classes=tuple(range(len(self.class_names))))
@@ -408,7 +408,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def test_dataloader(self) -> list[ImageLoader]:
         """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
-        return self.loaders[""].image_loaders(self.eval_batch_size, "test", "held_out") or self.val_dataloader()
+        return self.loaders[""].image_loaders(self.eval_batch_size, *SERVED) or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:

@@ -10,49 +10,19 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedvlp.core.roles import MeasuredRole
+from fedvlp.core.roles import PROTOCOLS, ImageRole, MeasuredRole, ProtocolName
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.partition import ByDomain, Partitioner, Pooled, apportion
-from fedvlp.data.splits import OfficialSplit, Role, SplitPart, SplitRule, generator_for
+from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, generator_for
 from fedvlp.utils.errors import UserError
 
-Protocol = Literal[
-    "leave_domains_out", "all_seen", "base_to_new", "cross_dataset", "new_classes_and_domains", "personal"
-]
 ClassSplit = Literal["data_set", "client"]
-
-
-@dataclass(frozen=True)
-class ProtocolFacts:
-    """What one protocol needs, and what it divides.
-
-    Attributes:
-        title: what results call it.
-        holds_domains_out: whether it needs held-out domains; the others take none.
-        splits_classes: whether half of the classes train and the others are measured as well.
-        measures_test_images: whether it needs test images of the domains that train.
-    """
-
-    title: str
-    holds_domains_out: bool = False
-    splits_classes: bool = False
-    measures_test_images: bool = False
-
-
-PROTOCOLS: dict[Protocol, ProtocolFacts] = {
-    "leave_domains_out": ProtocolFacts("leave-domains-out", holds_domains_out=True),
-    "all_seen": ProtocolFacts("all domains seen"),
-    "base_to_new": ProtocolFacts("base-to-new", splits_classes=True, measures_test_images=True),
-    "cross_dataset": ProtocolFacts("cross-dataset"),
-    "new_classes_and_domains": ProtocolFacts("new-classes-and-domains", holds_domains_out=True, splits_classes=True),
-    "personal": ProtocolFacts("personal", measures_test_images=True),
-}
-NEW_ROLES: dict[Role, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
+NEW_ROLES: dict[ImageRole, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
 """The role of new classes' images beside that of base classes."""
 
 
-def count_base(protocol: Protocol, num_classes: int) -> int:
+def count_base(protocol: ProtocolName, num_classes: int) -> int:
     """Returns how many classes train: the first half, the larger one of an odd number, as in CoOp, or else all.
 
     Raises:
@@ -93,7 +63,7 @@ class SplitPlan:
     rule: SplitRule
     partition: Partitioner = ByDomain()  # noqa: RUF009 (frozen)
     official: OfficialSplit | None = None
-    protocol: Protocol = "leave_domains_out"
+    protocol: ProtocolName = "leave_domains_out"
     class_split: ClassSplit = "data_set"
     targets: Sequence[str] = ()
 
@@ -114,7 +84,7 @@ class SplitPlan:
         roles = {domain: self._roles(domain, images[domain].labels, num_base) for domain in self.sources}
         training = self._training_parts(images, {domain: by_role["train"] for domain, by_role in roles.items()})
         parts = list(training)
-        measured_roles: tuple[Role, ...] = ("validation", "test")
+        measured_roles: tuple[ImageRole, ...] = ("validation", "test")
         for role in measured_roles:
             for domain in self.sources:
                 owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
@@ -167,7 +137,7 @@ class SplitPlan:
         if self.class_split == "client" and self.protocol != "base_to_new":
             raise UserError(f"data.class_split is an option of base_to_new alone; the protocol is {self.protocol}.")
 
-    def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[Role, Indices]:
+    def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[ImageRole, Indices]:
         """The positions of a source domain's images by role; only of base classes where they train or validate."""
         if not len(labels):
             raise UserError(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from fedvlp.core.roles import OF_CLIENTS, MeasuredRole
+from fedvlp.core.roles import ROLES, ImageRole
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, check_range
-
-Role = Literal["train"] | MeasuredRole
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class OfficialSplit:
     """
 
     title: str
-    roles: Mapping[str, Mapping[Role, Indices]]
+    roles: Mapping[str, Mapping[ImageRole, Indices]]
 
-    def has(self, role: Role) -> bool:
+    def has(self, role: ImageRole) -> bool:
         """Whether it names the images of a role."""
         return any(role in of_domain for of_domain in self.roles.values())
 
@@ -53,17 +51,17 @@ class SplitRule:
         check_range("split_seed", self.seed, Seed)
 
     def divide(
-        self, labels: Indices, domain: str, official: Mapping[Role, Indices] | None = None
-    ) -> dict[Role, Indices]:
+        self, labels: Indices, domain: str, official: Mapping[ImageRole, Indices] | None = None
+    ) -> dict[ImageRole, Indices]:
         """Returns the positions of a domain's images by role, each ascending; with ``shots`` some have none.
 
         Roles that an official split does not name are drawn from its training images.
         """
-        roles: dict[Role, Indices] = {"train": np.arange(len(labels)), "test": np.empty(0, np.int64)}
+        roles: dict[ImageRole, Indices] = {"train": np.arange(len(labels)), "test": np.empty(0, np.int64)}
         roles |= official or {}
         train = roles["train"]
         # Each draw has a generator of its own name, or a seed that is unlucky for one would be for all.
-        draws: list[tuple[Role, float, str]] = [
+        draws: list[tuple[ImageRole, float, str]] = [
             ("test", self.test_fraction, f"test/{domain}"),
             ("validation", self.validation_fraction, domain),
         ]
@@ -143,7 +141,7 @@ class SplitPart:
         classes: labels that the images are told apart from each other by, ascending, where it is not by all that train.
     """
 
-    role: Role
+    role: ImageRole
     rows_by_domain: Mapping[str, Indices]
     clients: tuple[Client, ...] = ()
     classes: tuple[int, ...] = ()
@@ -156,7 +154,7 @@ class SplitPart:
     @property
     def is_of_client(self) -> bool:
         """Whether the images belong to one client, and not to a domain."""
-        return self.role == "train" or self.role in OF_CLIENTS
+        return self.role == "train" or ROLES[self.role].by_client
 
     @property
     def owner(self) -> str:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedvlp.core.roles import BASELINES, OF_CLIENTS, ROLES
+from fedvlp.core.roles import BASELINES, ROLES
 from fedvlp.results.rounds import History, is_accuracy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
@@ -167,6 +167,6 @@ def _domain_labels(evaluated: History) -> dict[str, str]:
     labels = {}
     for name in sorted(evaluated[-1]) if evaluated else []:
         role, _, domain = name.partition("/")
-        if domain and is_accuracy(name) and role not in OF_CLIENTS:
-            labels[name] = f"{domain} ({ROLES[role].replace('-', ' ')})"
+        if domain and is_accuracy(name) and not ROLES[role].by_client:
+            labels[name] = f"{domain} ({ROLES[role].title.replace('-', ' ')})"
     return labels

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvlp.core.predictions import Predictions, confusion_of
+from fedvlp.core.roles import SERVED
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
-CONFUSION_ROLES = ("test", "held_out")
 TENSORS = ("labels", "predicted", "confidence")
 MAX_CLASSES = 100_000
 """More than any data set has."""
@@ -89,7 +89,7 @@ def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.
     for row, by_split in predictions.items():
         for split, of_split in by_split.items():
             names = of_split.class_names or class_names
-            if split.split("/")[0] in CONFUSION_ROLES:
+            if split.split("/")[0] in SERVED:
                 for (true, predicted), images in sorted(confusion_of(of_split).items()):
                     rows.append((row, split, str(names[true]), str(names[predicted]), images))
     return pd.DataFrame(rows, columns=["row", "split", "true", "predicted", "images"])

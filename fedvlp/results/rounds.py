@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
-from fedvlp.core.roles import COMPUTED, OF_CLIENTS, ROLES
+from fedvlp.core.roles import PROTOCOLS, ROLES
 from fedvlp.results.record import BEST_ROW, LAST_ROW, row_of
 from fedvlp.utils.text_table import text_table
 
@@ -16,28 +16,6 @@ HARM = 10.0
 """Percentage points below the untrained baseline from which accuracy is far below it."""
 NEAR_CHANCE = 1.25
 """Up to how many times the accuracy of a guess counts as one."""
-
-ORDER = {
-    "validation": "",
-    "local": "",
-    "test": "+",
-    "test_new": "+n",
-    "test_harmonic": "",
-    "held_out": "*",
-    "held_out_new": "*n",
-    "held_out_harmonic": "",
-    "transfer": "&",
-    "personal": "",
-    "personal_worst": "",
-    "personal_spread": "",
-    "global": "",
-    "global_worst": "",
-    "global_spread": "",
-}
-"""The order of the columns by role, each with the mark after its title."""
-
-BASE_TO_NEW = {"validation": "validation", "test": "Base", "test_new": "New", "test_harmonic": "H"}
-"""What papers call base and new classes and their harmonic mean, in a table of their own."""
 
 History = Sequence[Mapping[str, Any]]
 """A row of metrics for each round."""
@@ -51,7 +29,7 @@ def is_accuracy(name: str) -> bool:
     >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
     (True, True, False)
     """
-    return name.split("/")[0] in ROLES or name in COMPUTED
+    return name.split("/")[0] in ROLES
 
 
 def last_round(history: History) -> Mapping[str, Any] | None:
@@ -134,15 +112,17 @@ def accuracy_table(baselines: Mapping[str, Mapping[str, float]], history: Histor
 
 
 def accuracy_columns(rows: AccuracyRows) -> list[str]:
-    """Returns the columns: each domain's accuracy and the mean, by role in the order of ``ORDER``.
+    """List the measured accuracies in the order of ``ROLES``: each domain's, then the mean of the role.
 
-    Of what is measured by client there are means alone, since clients may be many; of base and new classes, too.
+    Roles measured by client have only their mean, since clients may be many. So do all roles of base and new classes.
     """
     measured = set(filter(is_accuracy, chain.from_iterable(row for _, row in rows)))
-    roles = ROLES if "test_harmonic" in measured else OF_CLIENTS
-    names = {name for name in measured if "/" not in name or name.split("/")[0] not in roles}
-    # Within a role the domains are sorted by name, and their mean follows them.
-    return sorted(names, key=lambda name: (list(ORDER).index(name.split("/")[0]), "/" not in name, name))
+    columns: list[str] = []
+    for role in ROLES:
+        if not ROLES[role].by_client and PROTOCOLS["base_to_new"].role not in measured:
+            columns += sorted(name for name in measured if name.startswith(f"{role}/"))
+        columns += [role] if role in measured else []
+    return columns
 
 
 def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[list[str]]:
@@ -157,7 +137,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     for name, title in zip(names, column_titles(names), strict=True):
         titles[name] = title
         if "/" not in name and name in by_class and is_imbalanced(by_class[name]):
-            titles |= {f"{name}/{score}": title + ORDER[name] for title, score in COLUMNS.items()}
+            titles |= {f"{name}/{score}": title + ROLES[name].mark for title, score in COLUMNS.items()}
     table = [["accuracy in %", *titles.values()]]
     for title, row in rows:
         values = dict(row)
@@ -186,11 +166,13 @@ def column_titles(columns: Sequence[str]) -> list[str]:
     >>> column_titles(["validation", "held_out/sketch"]), column_titles(["test", "test_new", "test_harmonic"])
     (['mean', 'sketch*'], ['Base', 'New', 'H'])
     """
-    named = COMPUTED | (BASE_TO_NEW if "test_harmonic" in columns else {})
-    return [named.get(name) or _marked_title(name) for name in columns]
-
-
-def _marked_title(name: str) -> str:
-    role, _, domain = name.partition("/")
-    mean = "mean" if role == "validation" else f"{ROLES[role]} mean"
-    return (domain or mean) + ORDER[role]
+    base_to_new = PROTOCOLS["base_to_new"]
+    named: dict[str, str] = {}
+    if base_to_new.role in columns:
+        named = {role: title for title, role in base_to_new.columns.items()}
+        named |= {base_to_new.role: base_to_new.mean, "validation": ROLES["validation"].title}
+    titles = []
+    for column in columns:
+        role, _, domain = column.partition("/")
+        titles.append(named.get(column) or (domain or ROLES[role].mean) + ROLES[role].mark)
+    return titles

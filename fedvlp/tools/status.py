@@ -75,7 +75,10 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
     if status["rounds_lost"]:
         lines["lost"] = f"{status['rounds_lost']} rounds without a secure sum, which changed nothing"
     last_round = status["last_round"]
-    accuracies = [f"{title} {last_round[role]:.1f} %" for role, title in ROLES.items() if role in last_round]
+    measured = {
+        role.title: last_round[name] for name, role in ROLES.items() if name in last_round and not role.is_computed
+    }
+    accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
     if accuracies:
         lines["accuracy"] = ", ".join(accuracies)
     if (last := status["last_left_out"]) is not None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_file
 from fedvlp.core.module import FederatedModule
+from fedvlp.core.roles import SERVED
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import ImageDataset
@@ -180,7 +181,7 @@ def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
 def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[RunImage]]:
     """Returns the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
     # Validation images have loaders of their own; test and held-out images are served together.
-    served = ("validation",) if role == "validation" else ("test", "held_out")
+    served = ("validation",) if role == "validation" else SERVED
     loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
     # There is a loader for each entry of the roles that are served together.
     entries = [entry for entry in data.split_table() if entry["role"] in served]

@@ -16,12 +16,9 @@ from fedvlp.core.metrics import single_state
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.predictions import Predictions, stack
 from fedvlp.core.protocols import EvaluationSplit, FederatedData, HasOutOfDistribution, MeasuredData
-from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION
+from fedvlp.core.roles import BASELINES, OUT_OF_DISTRIBUTION, ROLES
 from fedvlp.core.state import State
 from fedvlp.utils.errors import UserError
-
-HARMONIC = {"test_harmonic": ("local", "test", "test_new"), "held_out_harmonic": ("held_out", "held_out_new")}
-"""The roles over whose means each harmonic mean is taken, where they were measured."""
 
 
 def baselines(
@@ -124,13 +121,13 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
         by_role.setdefault(name.split("/")[0], []).append(value)
     scores = {role: sum(values) / len(values) for role, values in by_role.items()}
     # A protocol with new classes always measures them; the other roles depend on its options.
-    for name, roles in HARMONIC.items():
-        if roles[-1] in by_role:
-            scores[name] = statistics.harmonic_mean([scores[role] for role in roles if role in by_role])
-    for role in ("personal", "global"):
-        if role in by_role:
-            scores[f"{role}_worst"] = min(by_role[role])
-            scores[f"{role}_spread"] = statistics.pstdev(by_role[role])
+    for name, harmonic in ROLES.items():
+        if any(role in by_role for role in harmonic.harmonic_of[-1:]):
+            scores[name] = statistics.harmonic_mean([scores[role] for role in harmonic.harmonic_of if role in by_role])
+    for role, values in by_role.items():
+        if f"{role}_worst" in ROLES:
+            scores[f"{role}_worst"] = min(values)
+            scores[f"{role}_spread"] = statistics.pstdev(values)
     return {**accuracy, **scores}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.roles import ROLES
+from fedvlp.core.roles import REPORTED, ROLES
 from fedvlp.core.state import CallbackStates
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
@@ -139,7 +139,7 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
 
 def _check_early_stopping(callback: EarlyStopping) -> None:
     role = callback.monitor.partition("/")[0]
-    if role in ("test", "held_out"):
+    if role in REPORTED:
         raise UserError(
             f"EarlyStopping monitors {callback.monitor}, on which results are reported, so they would be chosen by "
             "what they measure. Monitor validation, the mean accuracy on the source domains."

@@ -8,7 +8,7 @@ from experiments.options import parse
 from experiments.protocols import table
 from experiments.protocols.rows import METHODS, PROTOCOLS
 from experiments.protocols.run import rows_of, study_parser
-from fedvlp.data.protocols import PROTOCOLS as ALL_PROTOCOLS
+from fedvlp.core.roles import PROTOCOLS as ALL_PROTOCOLS
 from tests.helpers.study_runs import finish, parsed
 
 

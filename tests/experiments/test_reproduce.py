@@ -55,7 +55,7 @@ def test_a_recipe_has_its_papers_settings(recipes, name):
     assert {config.data.init_args.shots for config in recipe.configs.values()} == {
         None if first.shots == "full" else int(first.shots)
     }
-    assert (recipe.plan.held_out == "none") == (first.protocol == "all_domains")
+    assert (recipe.plan.held_out == "none") == (first.protocol == "all_seen")
     clips = {getattr(c.model.init_args.clip, "name", c.model.init_args.clip) for c in recipe.configs.values()}
     assert clips == {"RN50" if first.paper == "diprompt" else "ViT-B-16"}
     (clients,) = {row.clients for row in first.rows if row.method in ("PromptFL", "DiPrompT")}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description, Layout
+from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.layouts import DEPTH, find_layout, nearest_first, read_layout, some
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import composed, folders_in, list_images
-from fedvlp.data.splits import Role
 from fedvlp.utils.errors import UserError
 
 KNOWN_BAD = "known bad images"
@@ -27,7 +27,7 @@ class ListFile(NamedTuple):
     path: Path
     domain: str
     ending: str
-    role: Role | None
+    role: ImageRole | None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Manifest:
         """What was left out, one line for each reason."""
         return [f"left out {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.left_out.items()]
 
-    def role_counts(self, domain: str) -> Counter[Role | None]:
+    def role_counts(self, domain: str) -> Counter[ImageRole | None]:
         """Returns how many images of a domain have each official role."""
         return Counter(image.role for image in self.files[domain])
 

@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
+from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, read_source, source_of
 from fedvlp.data.benchmarks.layouts import some
 from fedvlp.data.benchmarks.manifest import Manifest, is_on_disk, read_manifest
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
-from fedvlp.data.splits import OfficialSplit, Role, SplitPart
+from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -157,12 +158,12 @@ class Benchmark(DomainFolders):
                 folder,
             )
 
-    def _positions(self, domain: str) -> dict[Role, Indices]:
+    def _positions(self, domain: str) -> dict[ImageRole, Indices]:
         """Returns the positions of a domain's images by official role."""
         # Images that can't be read may have been skipped, so positions are found by names.
         role_of = {file.name: file.role for file in self._manifest.files[domain]}
         roles_of_images = np.array([role_of[name] or "" for name in self.images[domain].names])
-        roles: tuple[Role, ...] = ("train", "validation", "test")
+        roles: tuple[ImageRole, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
         # Published results are of the test list alone, also where the whole domain is held out.
         if self.description.tests_on_list and "test" in positions:

@@ -5,93 +5,36 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from fedvlp.core.roles import CENTRALISED, ROLES
+from fedvlp.core.roles import CENTRALISED, PROTOCOLS, Protocol
 from fedvlp.results.record import Record
 from fedvlp.utils.config_files import configs_folder, read_yaml
 
 DEFAULT_ROUNDS = 15
 """Rounds where a config does not set them, as in Federation's constructor; to import that takes seconds."""
 
-
-@dataclass(frozen=True)
-class Measure:
-    """What a table's cells are.
-
-    Attributes:
-        role: the metric that figures show: a role, whose splits are the columns, or what is computed of several.
-        images: the measured images, to follow "accuracy in % on".
-        score: what methods are ranked by, to follow "%".
-        columns: metrics by the titles of their columns, where these are not the splits of the role.
-        title: the column that methods are ranked by, if it is not the average over columns.
-    """
-
-    role: str
-    images: str
-    score: str
-    columns: Mapping[str, str] = field(default_factory=dict)
-    title: str = ""
-
-    @property
-    def scored_role(self) -> str:
-        """The role whose scores by class belong to the table; the base classes' for a harmonic mean."""
-        return self.role if self.role in ROLES else "test"
-
-
-HELD_OUT = Measure("held_out", "held-out domains", "mean accuracy on held-out domains")
-TEST = Measure("test", "each domain's test split", "mean accuracy on the domains' test splits")
-VALIDATION = Measure(
+VALIDATION = Protocol(
+    "",
     "validation",
     "each domain's source validation split, as there is no test split; it also chose the best round",
     "mean accuracy on source validation, which also chose the best round",
 )
-PROTOCOLS = {
-    "base-to-new": Measure(
-        "test_harmonic",
-        "test splits: among the classes that train, and among new classes",
-        "harmonic mean of the accuracies on base and on new classes",
-        {"own classes": "local", "Base": "test", "New": "test_new"},
-        "H",
-    ),
-    "new-classes-and-domains": Measure(
-        "held_out_new",
-        "held-out domains, among classes that no client trained on",
-        "mean accuracy on new classes of held-out domains",
-    ),
-    "cross-dataset": Measure(
-        "transfer",
-        "other data sets, each with its own classes",
-        "mean accuracy on the other data sets",
-    ),
-    "personal": Measure(
-        "personal",
-        "each client's test images: its own model, and the global model on the same images",
-        "mean accuracy of the clients' own models on their own test images",
-        {
-            "worst client": "personal_worst",
-            "spread of clients": "personal_spread",
-            "global model": "global",
-            "its worst client": "global_worst",
-        },
-        "mean of clients",
-    ),
-}
-"""The measure of each protocol that has a special one, by the protocol's name in results."""
+"""What runs are compared by if no image tests."""
 
 
-def measure_of(record: Record) -> Measure:
-    """Returns what a run is compared by: what its protocol measures; else held-out domains, test splits, validation."""
-    kind = record.data.get("kind")
-    if kind in PROTOCOLS:
-        return PROTOCOLS[kind]
+def protocol_of(record: Record) -> Protocol:
+    """Return the protocol by which a run is compared: a special one by its title, others by what was measured."""
+    usual = PROTOCOLS["leave_domains_out"], PROTOCOLS["all_seen"]
+    for protocol in PROTOCOLS.values():
+        if protocol.title == record.data.get("kind") and protocol not in usual:
+            return protocol
     if record.held_out:
-        return HELD_OUT
+        return PROTOCOLS["leave_domains_out"]
     names = chain.from_iterable(record.accuracy.values())
-    return TEST if any(name.startswith("test/") for name in names) else VALIDATION
+    return PROTOCOLS["all_seen"] if any(name.startswith("test/") for name in names) else VALIDATION
 
 
 def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from fedvlp.core.roles import PROTOCOLS, ProtocolName
 from fedvlp.results.record import ZERO_SHOT_ROW, Record
 from fedvlp.tools.compare.printing import TextTable, format_cell
 from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
@@ -26,7 +27,6 @@ BACKBONES = {
     "vit_unspecified": "a ViT, not said which",
     "resnet50_unspecified": "a ResNet-50, not said which",
 }
-PROTOCOLS = {"leave_one_domain_out": "leave-domains-out", "all_domains": "all domains seen"}
 TABLE = ["paper", "table", "dataset", "protocol", "shots"]
 ROW = ["method", "variant", "backbone", "clients"]
 
@@ -103,7 +103,7 @@ class PrintedTable:
     paper: str
     table: str
     dataset: str
-    protocol: str
+    protocol: ProtocolName
     shots: str
     rows: tuple[PrintedRow, ...]
 
@@ -234,7 +234,7 @@ def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
     if key is None:
         return []
     domains = set(map(plain_name, data.get("domains", [])))
-    of_protocol = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol] == data["kind"]]
+    of_protocol = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol].title == data["kind"]]
     return [each for each in of_protocol if domains == set(map(plain_name, each.domains))]
 
 
@@ -267,7 +267,7 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
     shots = "all images" if printed.shots == "full" else f"{printed.shots}-shot"
     lines = [
         f"{paper['title']}; {paper['runs']}. Printed numbers, not obtained with fedvlp",
-        f"{PROTOCOLS[printed.protocol]}; {shots}; split: {paper['split']}",
+        f"{PROTOCOLS[printed.protocol].title}; {shots}; split: {paper['split']}",
     ]
     titles = ["method", "backbone", *(name + printed.marks(domain=name) for name in printed.domains), AVERAGE]
     return TextTable(

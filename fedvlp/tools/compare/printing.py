@@ -111,7 +111,7 @@ def table_text(table: Table) -> TextTable:
     """Returns a table of runs for readers, in percent with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
     by_class = [title for title in COLUMNS if title in table.cells.index.get_level_values("column")]
-    columns = [*table.columns, AVERAGE, *by_class, *([] if table.measure.columns else [SPREAD])]
+    columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
     # The average is printed under the title that says over how many domains it is.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
     rows = []
@@ -190,7 +190,7 @@ def _balance_notes(table: Table) -> list[str]:
     """Describe the rows that predict a single class, are no better than chance, or lack counts by class."""
     notes: list[str] = []
     unavailable: list[str] = []
-    role = table.measure.scored_role
+    role = table.protocol.scored_role
     for method, name in [row for row in table.rows if row[1] != ORACLE]:
         title = row_title((method, name))
         balances = [run.balance[title] for run in table.runs[method] if title in run.balance]
@@ -274,9 +274,9 @@ def _describe_measure(table: Table) -> str:
     seeds = f"seed {numbers}" if numbers else "nothing was trained"
     if len(table.seeds) > 1:
         seeds = f"mean ± sample standard deviation (n - 1) over seeds {numbers}"
-    start = f"accuracy in % on {table.measure.images}; {seeds}"
-    if table.measure.columns:
-        return f"{start}; {table.average_title}: {table.measure.score}"
+    start = f"accuracy in % on {table.protocol.images}; {seeds}"
+    if table.protocol.columns:
+        return f"{start}; {table.average_title}: {table.protocol.score}"
     over = "data sets" if table.role == "transfer" else "domains"
     return (
         f"{start}; average and {SPREAD} "

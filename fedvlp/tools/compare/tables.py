@@ -12,10 +12,10 @@ import pandas as pd
 
 from fedvlp.core.balance import COLUMNS, is_imbalanced
 from fedvlp.core.predictions import Predictions, Samples, interval, resample, stack
-from fedvlp.core.roles import BASELINES
+from fedvlp.core.roles import BASELINES, Protocol
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, COSTS, LAST_ROW, ZERO_SHOT_ROW, Record, runs_frame
 from fedvlp.results.rounds import best_round, is_accuracy
-from fedvlp.tools.compare.grouping import Measure, describe_records, group_records, measure_of, row_labels
+from fedvlp.tools.compare.grouping import describe_records, group_records, protocol_of, row_labels
 
 ZERO_SHOT = "ZeroShotCLIP"
 AVERAGE = "average"
@@ -60,7 +60,7 @@ class Table:
 
     Attributes:
         records: the runs.
-        measure: what the cells are.
+        protocol: what is compared.
         columns: all domains on which a run was measured, or what the protocol measures in their place.
         num_columns: how many there are if everything was measured; 0 if the runs do not say.
         cells: for each ``method``, ``round`` and ``column`` the fields of a ``Cell``. Beside ``columns`` there are
@@ -70,7 +70,7 @@ class Table:
     """
 
     records: tuple[Record, ...]
-    measure: Measure
+    protocol: Protocol
     columns: tuple[str, ...]
     num_columns: int
     cells: pd.DataFrame
@@ -89,7 +89,7 @@ class Table:
     @property
     def role(self) -> str:
         """The metric that rows are ranked by, such as ``held_out``, ``test`` or ``validation``."""
-        return self.measure.role
+        return self.protocol.role
 
     @property
     def is_whole(self) -> bool:
@@ -98,9 +98,9 @@ class Table:
 
     @property
     def average_title(self) -> str:
-        """What rows are ranked by: the average, marked if it is not over all domains, or the measure's own name."""
-        if self.measure.title:
-            return self.measure.title
+        """What rows are ranked by: the average, marked if it is not over all domains, or the protocol's own title."""
+        if self.protocol.mean:
+            return self.protocol.mean
         return AVERAGE if self.is_whole else f"{AVERAGE} of {len(self.columns)} of {self.num_columns}"
 
     @property
@@ -126,25 +126,25 @@ def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> l
 
 
 def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
-    measure = measure_of(records[0])
+    protocol = protocol_of(records[0])
     # One row for each run, round and split; then one for each seed, with the table's columns; then the cells.
-    frame, runs = _labelled(records, rounds, measure.role)
-    scores = _merge_equal_seeds(_compared(frame[frame["round"].isin([UNTRAINED, *rounds])], measure))
+    frame, runs = _labelled(records, rounds, protocol.role)
+    scores = _merge_equal_seeds(_compared(frame[frame["round"].isin([UNTRAINED, *rounds])], protocol))
     # A seed's runs, each with other held-out domains, fill one row between them; of equal ones the last counts.
     scores = scores.drop_duplicates([*SEED, "column"], keep="last")
     by_seed = scores.set_index([*SEED, "column"])["accuracy"].unstack("column")
-    columns = [title for title in (measure.columns or sorted(by_seed.columns)) if title in by_seed.columns]
-    if columns and not measure.columns:
+    columns = [title for title in (protocol.columns or sorted(by_seed.columns)) if title in by_seed.columns]
+    if columns and not protocol.columns:
         complete = by_seed[columns].notna().all(axis=1)
         # Over domains first, so that the deviation of the average is that between seeds.
         by_seed[AVERAGE] = by_seed[columns].mean(axis=1).where(complete)
         by_seed[SPREAD] = by_seed[columns].std(axis=1, ddof=0).where(complete & (len(columns) > 1))
-    role = measure.scored_role
+    role = protocol.scored_role
     is_shown = any(is_imbalanced(each[role]) for run in records for each in run.balance.values() if role in each)
-    titles = {metric: [title] for title, metric in measure.columns.items()}
+    titles = {metric: [title] for title, metric in protocol.columns.items()}
     for title, score in COLUMNS.items() if is_shown else ():
         by_column = scores.set_index([*SEED, "column"])[score].unstack("column")
-        scored = titles.get(role, [AVERAGE]) if measure.columns else columns
+        scored = titles.get(role, [AVERAGE]) if protocol.columns else columns
         by_seed[title] = by_column[scored].mean(axis=1, skipna=False)
     if ORACLE in rounds and AVERAGE in by_seed:
         # The gap is paired by seed, so that its deviation is that of the difference.
@@ -153,9 +153,9 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
         by_seed = by_seed.join(gaps.set_index("round", append=True).reorder_levels(SEED))
     # A protocol's own columns are always all there, unlike domains, each of which is a run of its own.
     data = records[0].data
-    every = () if measure.columns else data.get("targets", data.get("domains", ()))
+    every = () if protocol.columns else data.get("targets", data.get("domains", ()))
     order = {"method": list(runs), "round": [UNTRAINED, *rounds], "column": [*columns, AVERAGE, *COLUMNS, SPREAD, GAP]}
-    return Table(records, measure, tuple(columns), len(every), _over_seeds(by_seed, order), runs)
+    return Table(records, protocol, tuple(columns), len(every), _over_seeds(by_seed, order), runs)
 
 
 def _labelled(
@@ -199,14 +199,14 @@ def row_title(row: Row) -> str:
     return CLASS_MEANS_ROW if row[0] == CLASS_MEANS_ROW else ZERO_SHOT_ROW
 
 
-def _compared(frame: pd.DataFrame, measure: Measure) -> pd.DataFrame:
+def _compared(frame: pd.DataFrame, protocol: Protocol) -> pd.DataFrame:
     """Returns the accuracies that are compared, with the titles of their columns."""
     is_mean = frame["domain"] == ""
     # Some protocols compare means of several roles, the others each domain of one role.
-    if measure.columns:
-        titles = {metric: title for title, metric in measure.columns.items()} | {measure.role: AVERAGE}
+    if protocol.columns:
+        titles = {metric: title for title, metric in protocol.columns.items()} | {protocol.role: AVERAGE}
         return frame.assign(column=frame["role"].map(titles))[is_mean].dropna(subset=["column"])
-    return frame.assign(column=frame["domain"])[~is_mean & (frame["role"] == measure.role)]
+    return frame.assign(column=frame["domain"])[~is_mean & (frame["role"] == protocol.role)]
 
 
 def _zero_shot_label(record: Record) -> str:
@@ -248,9 +248,11 @@ def with_intervals(table: Table) -> Table:
     more images. Domains are drawn independently. A cell has no interval where a run's predictions are missing, where
     seeds measured other images, or where it is no mean of accuracies.
     """
-    measure = table.measure
-    metrics = {column: [measure.columns.get(column, f"{measure.role}/{column}")] for column in table.columns}
-    metrics[AVERAGE] = [measure.role] if measure.columns else [f"{measure.role}/{column}" for column in table.columns]
+    protocol = table.protocol
+    metrics = {column: [protocol.columns.get(column, f"{protocol.role}/{column}")] for column in table.columns}
+    metrics[AVERAGE] = (
+        [protocol.role] if protocol.columns else [f"{protocol.role}/{column}" for column in table.columns]
+    )
     cells = table.cells.copy()
     for row in table.rows:
         if row[1] not in (LAST, UNTRAINED):

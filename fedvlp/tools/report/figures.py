@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from fedvlp.core.roles import role_title
+from fedvlp.core.roles import ROLES
 from fedvlp.results.figures import (
     BASELINE_LINES,
     HATCHES,
@@ -75,7 +75,9 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
     # A table of source validation needs only one panel.
-    figure, panels = new_axes([f"{role_title(role)} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES])
+    figure, panels = new_axes(
+        [f"{ROLES[role].images} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES]
+    )
     for axes, role in zip(panels, roles, strict=True):
         histories = history_frame(table, role)
         for index, (method, _) in enumerate(rows):
@@ -90,7 +92,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
     return Picture(
         figure,
         "Accuracy over rounds",
-        f"Mean accuracy after each evaluated round on {role_title(table.role)} images{right}. "
+        f"Mean accuracy after each evaluated round on {ROLES[table.role].images} images{right}. "
         "Lines are means, bands one standard deviation over seeds.",
         f"Line chart of accuracy over rounds of {', '.join(_labels(rows))}.",
     )
@@ -102,7 +104,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
     ``methods`` are names of at most ``MAX_SERIES`` configs; the rows of one differ in options.
     """
     figure, (axes,) = new_axes(
-        [f"{role_title(table.role)} (%)"], "parameters sent and received by a client in a round", methods
+        [f"{ROLES[table.role].images} (%)"], "parameters sent and received by a client in a round", methods
     )
     for index, method in enumerate(methods):
         points = []
@@ -120,7 +122,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
     return Picture(
         figure,
         "Accuracy and communication",
-        f"Mean {role_title(table.role)} accuracy after the last round against the parameters that a client sends and "
+        f"Mean {ROLES[table.role].images} accuracy after the last round against the parameters that a client sends and "
         f"receives in a round. {BARS}.",
         f"Chart of accuracy against communicated parameters of {', '.join(methods)}.",
     )
@@ -129,7 +131,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     """Each domain's accuracy and what rows are ranked by, a bar for each of at most ``MAX_SERIES`` rows, from zero."""
     columns = [*table.columns, AVERAGE]
-    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], "", _labels(rows))
+    figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], "", _labels(rows))
     # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
     width = min(0.8 / len(rows), 0.25)
     for place, row in enumerate(rows):
@@ -157,7 +159,7 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     return Picture(
         figure,
         "Accuracy of each domain",
-        f"{role_title(table.role).capitalize()} accuracy after the last round. Bars are means, lines on them one "
+        f"{ROLES[table.role].images.capitalize()} accuracy after the last round. Bars are means, lines on them one "
         "standard deviation over seeds.",
         f"Bar chart of accuracy by domain of {', '.join(_labels(rows))}; the numbers are those of the table.",
     )
@@ -194,7 +196,7 @@ def option_studies(table: Table) -> list[OptionStudy]:
 def option_curve(table: Table, study: OptionStudy) -> Picture:
     """Accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
     columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
-    figure, (axes,) = new_axes([f"{role_title(table.role)} (%)"], study.option, [*columns.values(), *BASELINE_LINES])
+    figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], study.option, [*columns.values(), *BASELINE_LINES])
     for index, (column, title) in enumerate(columns.items()):
         points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
         _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
@@ -207,7 +209,7 @@ def option_curve(table: Table, study: OptionStudy) -> Picture:
     return Picture(
         figure,
         f"{study.method}: {study.option}",
-        f"{role_title(table.role).capitalize()} accuracy of {study.method} after the last round for values of "
+        f"{ROLES[table.role].images.capitalize()} accuracy of {study.method} after the last round for values of "
         f"{study.option}; all else is equal. {BARS}.",
         f"Line chart of accuracy against {study.option}; the numbers are those of the table.",
     )

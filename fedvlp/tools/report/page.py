@@ -18,10 +18,10 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedvlp.core.roles import role_title
+from fedvlp.core.roles import ROLES
 from fedvlp.results.figures import Picture
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
-from fedvlp.tools.compare.grouping import config_name, describe_differences, measure_of, row_labels
+from fedvlp.tools.compare.grouping import config_name, describe_differences, protocol_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, row_title, tables, with_intervals
 from fedvlp.tools.report.figures import pictures_of
@@ -244,7 +244,7 @@ def beside_accuracy(table: Table) -> TextTable | None:
     if not rows:
         return None
     note = (
-        f"On {role_title(_scored_role(table))} images after the last round, in % or points: means over domains, then "
+        f"On {ROLES[_scored_role(table)].images} images after the last round, in % or points: means over domains, then "
         "mean and deviation over seeds; of the worst domain and client the lowest of each seed. A lower calibration "
         "error and a lower FPR are better."
     )
@@ -256,7 +256,7 @@ def _scored_role(table: Table) -> str:
     measured: set[str] = set()
     for record in table.records:
         measured.update(*record.metrics.values())
-    return next((name for name in (table.role, *table.measure.columns.values()) if name in measured), table.role)
+    return next((name for name in (table.role, *table.protocol.columns.values()) if name in measured), table.role)
 
 
 def _scores(table: Table, row: Row) -> dict[str, str]:
@@ -306,7 +306,7 @@ def classes(table: Table) -> TextTable | None:
         mistake = {f"{best} mostly predicts instead": _mistake(counts[best].loc[label], label, names)}
         rows.append({"class": names[label], "images": f"{images[label]:,}", **shown, **mistake})
     note = (
-        f"Share of the images of a class that are classified rightly, in %, over all its {role_title(table.role)} "
+        f"Share of the images of a class that are classified rightly, in %, over all its {ROLES[table.role].images} "
         f"images and all seeds, after the last round; the hardest classes for {best} come first."
     )
     return TextTable(f"All {len(rows)} classes", [note], pd.DataFrame(rows))
@@ -353,7 +353,7 @@ def runs_table(label: str, records: Sequence[Record]) -> TextTable:
     """The runs of one row of a comparison."""
     rows = []
     for record in records:
-        role = measure_of(record).role
+        role = protocol_of(record).role
         last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
         rows.append(
             {

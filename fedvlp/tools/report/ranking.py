@@ -59,7 +59,7 @@ def finding(table: Table) -> str:
 
 def _score(cell: Cell, table: Table, is_trained: bool) -> str:
     part = "" if table.is_whole else f" ({len(table.columns)} of {table.num_columns})"
-    score = f"{format_cell(cell)} % {table.measure.score}{part}"
+    score = f"{format_cell(cell)} % {table.protocol.score}{part}"
     seeds = "one seed" if cell.n == 1 else f"{cell.n} seeds"
     return f"{score} over {seeds}" if is_trained else score
 

@@ -11,9 +11,9 @@ import torch
 from jsonargparse import Namespace
 
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_data_set, with_plain_numbers
+from fedvlp.core.roles import PROTOCOLS
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
-from fedvlp.data.protocols import PROTOCOLS
 from fedvlp.tools.sweep.plan import TOGETHER, Sweep
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.results.record import Record, load_record
-from fedvlp.tools.compare.grouping import measure_of
+from fedvlp.tools.compare.grouping import protocol_of
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.tune.search import Trial
 from fedvlp.utils.errors import UserError
@@ -49,7 +49,7 @@ class Choice:
     def of(cls, label: str, held_out: str | None, trials: Sequence[Trial], jobs: Sequence[Job]) -> Choice:
         """Reads the runs of the trials, all of which have ended."""
         records = [run_of(job) for job in jobs]
-        role = measure_of(records[0]).role
+        role = protocol_of(records[0]).role
         validation = [record.last[CHOSEN_BY] for record in records]
         return cls(label, held_out, trials, validation, [record.last[role] for record in records])
 
