@@ -1,13 +1,14 @@
-"""How large the library is: lines, files, floors of imports and options, of checkouts beside each other.
+"""How large the library is, and how its modules depend on each other.
 
-``python -m benchmarks.house [CHECKOUT ...]`` prints the table. ``tests/test_budgets.py`` holds each number to a limit.
+``python -m benchmarks.house [CHECKOUT ...]`` prints a column of measures for each checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -40,24 +41,9 @@ class House:
         return sum(text.count("\n") for name, text in self.sources.items() if name.split(".")[0] not in without)
 
     @property
-    def rooms(self) -> dict[str, tuple[int, int]]:
-        """Lines and files of each folder of the library."""
-        rooms: dict[str, tuple[int, int]] = {}
-        for name, text in self.sources.items():
-            room = name.split(".")[0]
-            lines, files = rooms.get(room, (0, 0))
-            rooms[room] = (lines + text.count("\n"), files + 1)
-        return {room: size for room, size in rooms.items() if (self.package / room).is_dir()}
-
-    @property
     def test_lines(self) -> int:
         """Lines of Python under ``tests/``."""
         return sum(path.read_text(encoding="utf-8").count("\n") for path in (self.checkout / "tests").rglob("*.py"))
-
-    @property
-    def comments(self) -> int:
-        """Lines of the library that hold a comment and nothing else."""
-        return sum(line.lstrip().startswith("#") for text in self.sources.values() for line in text.splitlines())
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
@@ -89,63 +75,69 @@ class House:
         return max(height(module) for module in self.sources)
 
     @property
-    def trainer_options(self) -> dict[str, str]:
-        """The options of ``Federation``, with their types as they are written."""
-        for node in ast.walk(ast.parse(self.sources["federation"])):
-            if isinstance(node, ast.ClassDef) and node.name == "Federation":
-                constructor = next(item for item in node.body if getattr(item, "name", "") == "__init__")
-                assert isinstance(constructor, ast.FunctionDef)
-                arguments = [*constructor.args.args[1:], *constructor.args.kwonlyargs]
-                return {each.arg: ast.unparse(each.annotation) for each in arguments if each.annotation is not None}
-        raise ValueError(f"{self.package} has no class Federation.")
-
-    @cached_property
-    def bases(self) -> Mapping[str, list[str]]:
-        """The classes from which each class of the methods derives, by their names."""
-        bases: dict[str, list[str]] = {}
-        for module, text in self.sources.items():
-            if module.split(".")[0] not in ("methods", "core"):
-                continue
-            for node in ast.walk(ast.parse(text)):
-                if isinstance(node, ast.ClassDef):
-                    bases[node.name] = [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
-        return bases
-
-    def ancestors(self, name: str) -> set[str]:
-        """The classes of the library between a method and ``LightningModule``."""
-        found: set[str] = set()
-        for base in self.bases.get(name, []):
-            if base in self.bases and base != "LightningModule":
-                found |= {base} | self.ancestors(base)
-        return found
+    def config_lines(self) -> int:
+        """Lines of the methods' configs."""
+        files = (self.checkout / "configs" / "methods").glob("*.yaml")
+        return sum(path.read_text(encoding="utf-8").count("\n") for path in files)
 
     @property
-    def classes_below_methods(self) -> int:
-        """The most classes between any method and ``LightningModule``."""
-        methods = [name for name in self.bases if "FederatedModule" in self.ancestors(name)]
-        return max(len(self.ancestors(name)) for name in methods)
+    def functions_named_once(self) -> float:
+        """Private functions that are named in a single place, in percent of all functions."""
+        names: Counter[str] = Counter()
+        private: set[str] = set()
+        functions = 0
+        for text in self.sources.values():
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.Name):
+                    names[node.id] += 1
+                elif isinstance(node, ast.Attribute):
+                    names[node.attr] += 1
+                elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    functions += 1
+                    if node.name.startswith("_") and not node.name.startswith("__"):
+                        private.add(node.name)
+        return 100 * sum(names[name] == 1 for name in private) / functions
 
-    def table(self) -> dict[str, int]:
+    @property
+    def guards(self) -> float:
+        """``except`` clauses and calls of ``check_...`` per 1,000 lines that are no docstring, comment or blank line."""
+        guards = 0
+        code = 0
+        for text in self.sources.values():
+            tree = ast.parse(text)
+            code += len(_code_lines(tree))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call):
+                    name = ast.unparse(node.func).rpartition(".")[2]
+                    guards += name.lstrip("_").startswith(("check_", "checked"))
+                guards += isinstance(node, ast.ExceptHandler)
+        return 1000 * guards / code
+
+    def table(self) -> dict[str, float]:
         """Every measure by its name."""
-        groups = ("LocalTraining", "Server", "Clients", "Runtime")
-        options = self.trainer_options
-        num_groups = sum(any(group in kind for group in groups) for kind in options.values())
-        measures = {
+        return {
             "lines": self.lines(),
-            "files": len(self.sources),
             f"lines outside {' and '.join(APART)}": self.lines(without=APART),
-            "folders": len(self.rooms),
-            "floors of modules": self.floors,
-            "trainer options": len(options) - num_groups,
-            "groups of trainer options": num_groups,
+            "files": len(self.sources),
+            "modules on the longest chain of imports": self.floors,
             "lines of tests": self.test_lines,
-            "whole-line comments": self.comments,
-            "classes between a method and LightningModule": self.classes_below_methods,
+            "lines of configs/methods": self.config_lines,
+            "private functions named once, % of functions": self.functions_named_once,
+            "except and check_*, per 1,000 lines of code": self.guards,
         }
-        for room, (lines, files) in sorted(self.rooms.items()):
-            measures[f"{room}: lines"] = lines
-            measures[f"{room}: files"] = files
-        return measures
+
+
+def _code_lines(tree: ast.Module) -> set[int]:
+    """Number the lines of statements, without those of docstrings."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.stmt) and not is_docstring:
+            # A compound statement counts by its header; its body's statements count themselves.
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
+            lines |= set(range(node.lineno, (end or node.lineno) + 1))
+    return lines
 
 
 def main() -> None:
@@ -157,7 +149,8 @@ def main() -> None:
     names = dict.fromkeys(name for table in tables for name in table)
     print(f"{'':48}" + "".join(f"{path.resolve().name:>12}" for path in checkouts))
     for name in names:
-        print(f"{name:48}" + "".join(f"{table.get(name, ''):>12}" for table in tables))
+        numbers = [f"{table[name]:.1f}" if isinstance(table[name], float) else str(table[name]) for table in tables]
+        print(f"{name:48}" + "".join(f"{number:>12}" for number in numbers))
 
 
 if __name__ == "__main__":
