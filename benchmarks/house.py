@@ -100,7 +100,7 @@ class House:
 
     @property
     def guards(self) -> float:
-        """``except`` clauses and calls of ``check_...`` per 1,000 lines that are no docstring, comment or blank line."""
+        """``except`` clauses and calls of ``check_...`` per 1,000 lines of statements."""
         guards = 0
         code = 0
         for text in self.sources.values():
