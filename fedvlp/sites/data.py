@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -19,6 +19,7 @@ from fedvlp.data.loaders import ImageLoader
 from fedvlp.data.module import FederatedDataModule, check_class_names, mapped_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
+from fedvlp.sites.wire import SiteFacts
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, PositiveFloat
 
@@ -26,25 +27,6 @@ SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", 
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
 """What a server may set of a site's data; where the images are is the site's own decision."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
-
-
-@dataclass(frozen=True)
-class SiteFacts:
-    """What a site said of itself.
-
-    Attributes:
-        classes: its class folders that have images, sorted.
-        counts: number of its images by role.
-        images: digest of the names and classes of its images.
-        split: digest of their names, classes and roles.
-        versions: of the packages that a number depends on.
-    """
-
-    classes: Sequence[str]
-    counts: Mapping[str, int]
-    images: str
-    split: str
-    versions: Mapping[str, str]
 
 
 class SplitAtSite(EvaluationSplit):

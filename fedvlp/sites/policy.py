@@ -9,31 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from jsonargparse.typing import register_type
+from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeFloat, PositiveInt
 
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
-from fedvlp.utils.ranges import NonNegativeFloat, PositiveInt
 
 APPROVALS = "approvals"
 """Folder of a site's home: a file for each description of a run that its keeper is asked about, named by its digest."""
 ADDITIONAL_EVALUATIONS = 2
 """How many evaluations ``max_rounds`` allows besides one in each round: the baseline's, and one after a resume."""
 WAITS = "waits for its keeper, who can approve the run: `fedvlp site approve`"
-# Dates in site.yaml, which YAML has read already where they are whole.
-register_type(datetime, str, lambda value: datetime.fromisoformat(str(value)))
+# YAML has already read a date that is whole.
+Moment = Annotated[datetime, BeforeValidator(lambda value: datetime.fromisoformat(str(value)))]
 Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 """Shape and bytes of each tensor that a phase sends, by the phase's name."""
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(BaseModel):
     """The runs in which a site takes part, and what may leave it; every option except ``class_counts`` defaults to all.
 
     In the first five, ``*`` stands for anything.
@@ -60,6 +58,8 @@ class Policy:
             what the site's keeper has approved.
     """
 
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
     methods: list[str] | None = None
     phases: list[str] | None = None
     add_ons: list[str] | None = None
@@ -70,10 +70,10 @@ class Policy:
     class_counts: bool = False
     max_rounds: PositiveInt | None = None
     min_noise_multiplier: NonNegativeFloat | None = None
-    not_before: datetime | None = None
-    not_after: datetime | None = None
-    signers: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
+    not_before: Moment | None = None
+    not_after: Moment | None = None
+    signers: list[str] = []
+    runs: list[str] = []
     approve: Literal["always", "listed", "ask"] = "always"
 
     @property
@@ -89,7 +89,7 @@ class Proposal:
 
     Attributes:
         run: the run's id.
-        told: the run's description, the fields of ``wire.DESCRIPTION``.
+        told: the run's description, the fields of ``wire.Description``.
         updates: how many of a phase would have left with the next one; 0 before the first.
         evaluations: Number of the run's evaluations, including the requested one; 0 for other requests.
     """

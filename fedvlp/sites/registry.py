@@ -12,8 +12,17 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from fedvlp.sites.data import SiteFacts, SitesData
-from fedvlp.sites.wire import Message, SiteError, SiteRefusal, Transport, WireError, read_reply, versions_here
+from fedvlp.sites.data import SitesData
+from fedvlp.sites.wire import (
+    Message,
+    SiteError,
+    SiteFacts,
+    SiteRefusal,
+    Transport,
+    WireError,
+    read_reply,
+    versions_here,
+)
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
@@ -40,7 +49,7 @@ class SiteRegistry:
         transport: reaches them.
         data: lists them, and takes what they say of themselves.
         run: the run's id, under which sites keep what is theirs.
-        description: what the run is, the fields of ``wire.DESCRIPTION``.
+        description: what the run is, the fields of ``wire.Description``.
         waiting: file that says for whom the server waits, written anew as long as it does; none if None.
 
     Attributes:

@@ -18,10 +18,10 @@ from fedvlp.core.state import detached
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
 from fedvlp.runs.run_folder import WAITING, find_checkpoints
-from fedvlp.sites.data import SiteFacts, SitesData, options_for_sites
+from fedvlp.sites.data import SitesData, options_for_sites
 from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.registry import SiteRegistry
-from fedvlp.sites.wire import Message, Transport, is_plain_name
+from fedvlp.sites.wire import Message, SiteFacts, Transport
 from fedvlp.sites.worker import starting_tensors
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.callback import FederationCallback, RunView
@@ -134,7 +134,7 @@ def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None)
 
 
 def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
-    """What a run is, the fields of ``wire.DESCRIPTION``, before anybody has signed it; the same each time."""
+    """What a run is, the fields of ``wire.Description``, before anybody has signed it; the same each time."""
     federation = cast(Federation, command.trainer)
     data = cast(SitesData, command.datamodule)
     described = describe_model(command.model)
@@ -170,13 +170,9 @@ def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
     """Reads the id of a run that is resumed from its folder, and each site's description of itself by name."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
-        facts = {name: SiteFacts(**values) for name, values in content["sites"].items()}
-        # The id becomes the name of a folder at every site.
-        if not is_plain_name(content["run"]):
-            raise ValueError("no plain name")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{run} can't be resumed at sites: its {SITES_FILE} is missing or damaged.") from error
-    return content["run"], facts
+    except OSError as error:
+        raise UserError(f"{run} can't be resumed at sites: it has no {SITES_FILE}. Name a run of sites.") from error
+    return content["run"], {name: SiteFacts(**values) for name, values in content["sites"].items()}
 
 
 class SitesFile(FederationCallback):
@@ -197,5 +193,5 @@ class SitesFile(FederationCallback):
         self._write(federation)
 
     def _write(self, run: RunView) -> None:
-        facts = {name: asdict(each) for name, each in sorted(self.registry.data.facts.items())}
+        facts = {name: each.model_dump() for name, each in sorted(self.registry.data.facts.items())}
         write_json(Path(run.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": facts})

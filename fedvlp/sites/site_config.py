@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from jsonargparse import ArgumentError, ArgumentParser
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+)
 
 from fedvlp.sites.policy import Policy
 from fedvlp.utils.config_files import read_yaml
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import NonNegativeInt, PositiveFloat, PositiveInt
+from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
 FILE = "site.yaml"
 
 
-@dataclass(frozen=True)
-class SiteConfig:
+def _check_name(name: str) -> str:
+    # A split of the site is called <role>/<name>, in tables and on the wire.
+    if not name.strip() or not name.isprintable() or "/" in name:
+        raise ValueError("Input should be a name without slashes and control characters")
+    return name
+
+
+class SiteConfig(BaseModel):
     """A site's own options; the server knows none of them but the name.
 
     Attributes:
@@ -36,7 +48,9 @@ class SiteConfig:
         policy: which runs the site takes part in, and what of them may leave it.
     """
 
-    name: str
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    name: Annotated[str, AfterValidator(_check_name)]
     root: str
     cache_dir: str | None = "cache"
     accelerator: str = "auto"
@@ -46,8 +60,8 @@ class SiteConfig:
     pretrained: str | None = None
     secure_sum: str | None = None
     idle_minutes: PositiveFloat = 30.0
-    allow: list[str] = field(default_factory=list)
-    policy: Policy = field(default_factory=Policy)
+    allow: list[str] = []
+    policy: Policy = Policy()
 
 
 def read_site_config(home: Path) -> SiteConfig:
@@ -62,19 +76,28 @@ def read_site_config(home: Path) -> SiteConfig:
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected options such as name and root in {path}; found none.")
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(SiteConfig, "site")
     try:
-        config: SiteConfig = parser.instantiate(parser.parse_object({"site": content})).site
-    except ArgumentError as error:
-        raise UserError(f"{path} can't be used: {' '.join(str(error).split())}") from error
-    # A split of the site is called <role>/<name>, in tables and on the wire.
-    if not config.name.strip() or not config.name.isprintable() or "/" in config.name:
-        raise UserError(f"Expected name of a site without slashes and control characters, got {config.name!r}.")
+        config = SiteConfig.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{path} can't be used: {_describe(error)}") from error
     # Relative paths are the home's, wherever the process was started.
-    here = home.resolve()
-    cache_dir = None if config.cache_dir is None else str(here / Path(config.cache_dir).expanduser())
-    secure_sum = None if config.secure_sum is None else str(here / Path(config.secure_sum).expanduser())
-    rules = replace(config.policy, signers=[str(here / Path(key).expanduser()) for key in config.policy.signers])
-    config = replace(config, secure_sum=secure_sum, policy=rules)
-    return replace(config, root=str(here / Path(config.root).expanduser()), cache_dir=cache_dir)
+    folder = home.resolve()
+    given = {name: getattr(config, name) for name in ("root", "cache_dir", "secure_sum")}
+    paths = {name: str(folder / Path(value).expanduser()) for name, value in given.items() if value is not None}
+    signers = [str(folder / Path(key).expanduser()) for key in config.policy.signers]
+    policy = config.policy.model_copy(update={"signers": signers})
+    return config.model_copy(update={**paths, "policy": policy})
+
+
+def _describe(error: ValidationError) -> str:
+    """Describe the first wrong option in one line: what is expected, what was found, and what to do."""
+    problem = error.errors(include_url=False)[0]
+    place = problem["loc"]
+    option = ".".join(map(str, place))
+    if problem["type"] == "missing":
+        return f"it lacks the option {option}. Add it."
+    if problem["type"] == "extra_forbidden":
+        options = (Policy if place[0] == "policy" else SiteConfig).model_fields
+        return f"there is no option {option}. {did_you_mean_or_choose(str(place[-1]), options)}"
+    expected = problem["msg"].removeprefix("Value error, ")
+    return f"{option}: {expected}, found {problem['input']!r}. Correct it."

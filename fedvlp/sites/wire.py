@@ -11,11 +11,11 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from safetensors import serialize
 
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import MAX_LENGTH, checked_values
 from fedvlp.version import __version__
 
@@ -27,7 +27,6 @@ MAX_HEADER_BYTES = 16 << 20
 """Of a header: names of classes and tensors, and options."""
 MAX_STRING = 2000  # characters
 MAX_ENTRIES = 100  # of one object of numbers; a method logs a few
-MAX_NUMBER = 2**63 - 1
 MAX_NAME = 255  # bytes of a file's name, on most disks; characters of a number's
 NOISE_RANGE = (1e-9, 1e9)
 """Of ``clip_norm``, and of ``noise_multiplier`` unless that is 0, so that no product or square is 0 or infinite."""
@@ -38,183 +37,211 @@ class WireError(Exception):
     """What is wrong with a message, to be read after the sender's name; reveals nothing of the message's content."""
 
 
-class Field(NamedTuple):
-    """What a value in a message must be: in words, and as a check that raises nothing, whatever JSON it receives."""
-
-    expected: str
-    accepts: Callable[[Any], bool]
-
-
-def is_plain_name(value: Any) -> bool:
-    """Whether a value is the name of a file, with no folder before it."""
+def is_plain_name(value: str) -> bool:
+    """Whether a string is the name of a file, with no folder before it."""
     # It is joined to a folder at the other side, so it must not lead out of it on any system.
-    return (
-        isinstance(value, str)
-        and 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
-        and not value.startswith(".")
-        and not set(value) & set("/\\:")
-        and value.isprintable()
-    )
+    is_short = 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
+    return is_short and not value.startswith(".") and not set(value) & set("/\\:") and value.isprintable()
 
 
-def _is_count(value: Any) -> bool:
-    # JSON's true is an instance of int, too.
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
+def _check(accepts: Callable[[Any], bool], expected: str) -> AfterValidator:
+    """Make a validator of a test that a value must pass."""
+
+    def check(value: Any) -> Any:
+        if not accepts(value):
+            raise ValueError(f"Input should be {expected}")
+        return value
+
+    return AfterValidator(check)
 
 
-def _is_number(value: Any) -> bool:
-    # JSON has integers of any length, which no float can hold.
-    is_integer = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER
-    return is_integer or isinstance(value, float)
+def _check_length(value: Any) -> Any:
+    # Before the entries, since the report of each wrong entry takes memory.
+    if isinstance(value, dict) and len(value) > MAX_ENTRIES:
+        raise ValueError(f"Input should have at most {MAX_ENTRIES} entries")
+    return value
 
 
-def _is_factor(value: Any) -> bool:
-    return _is_number(value) and 0 <= value < float("inf")
+_printable = _check(str.isprintable, "printable characters in one line")
+_distinct = _check(lambda names: len(set(names)) == len(names), "a list of distinct strings")
+
+Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Text = Annotated[str, Field(max_length=MAX_STRING)]
+# Names and reasons are shown on the other side's screen, where a line break would let the sender add lines.
+Line = Annotated[Text, _printable]
+FileName = Annotated[str, _check(is_plain_name, "the plain name of a file")]
+MaybeFile = Annotated[str, _check(lambda name: not name or is_plain_name(name), "the plain name of a file, or empty")]
+Options = Annotated[dict[str, Any], AfterValidator(checked_values)]
+_Key = Annotated[str, Field(max_length=MAX_NAME), _printable]
+Counts = Annotated[dict[_Key, Count], BeforeValidator(_check_length)]
+# Images, those classified correctly and those predicted as the class, for each class.
+_OfClasses = Annotated[
+    list[Annotated[list[Count], Field(min_length=3, max_length=3)]], Field(max_length=MAX_LENGTH, fail_fast=True)
+]
 
 
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_STRING
+class Schema(BaseModel):
+    """The values of a kind of message: each of exactly this type, and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def _is_line(value: Any) -> bool:
-    # Names and reasons are shown on the other side's screen, where a line break would let the sender add lines.
-    return _is_string(value) and value.isprintable()
+class Noise(Schema):
+    """The noise that a client adds to its update."""
+
+    clip_norm: float = Field(ge=NOISE_RANGE[0], le=NOISE_RANGE[1])
+    noise_multiplier: Annotated[
+        float, _check(lambda size: size == 0 or NOISE_RANGE[0] <= size <= NOISE_RANGE[1], "0 or in the range of noise")
+    ]
+    seed: Count | None
 
 
-def _are_distinct_strings(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) > MAX_LENGTH:
-        return False
-    return all(map(_is_string, value)) and len(set(value)) == len(value)
+class Description(Schema):
+    """A run, by which a site decides whether to take part; ``noise`` is what each client adds to what it sends."""
+
+    data: Options
+    model: Options
+    training: Options
+    fingerprint: Line
+    rounds: Count
+    noise: Noise | None
+    sites: Annotated[list[Line], Field(max_length=MAX_LENGTH), _distinct]
+    signature: Line
 
 
-def _is_config(value: Any) -> bool:
-    try:
-        checked_values(value)
-    except UserError:
-        return False
-    return isinstance(value, dict)
+class Describe(Description):
+    """Asks a site whether it takes part, and for its description."""
+
+    run: Line
 
 
-def _is_noise(value: Any) -> bool:
-    if value is None:
-        return True
-    if not isinstance(value, dict) or value.keys() != {"clip_norm", "noise_multiplier", "seed"}:
-        return False
-    if not _is_number(value["clip_norm"]) or not _is_number(value["noise_multiplier"]):
-        return False
-    least, most = NOISE_RANGE
-    sizes = [value["clip_norm"], value["noise_multiplier"] or least]
-    return all(least <= size <= most for size in sizes) and (value["seed"] is None or _is_count(value["seed"]))
+class Prepare(Describe):
+    """Brings the tensors that every site begins with."""
+
+    run: FileName  # becomes a folder at the site
+    client: Count
+    domain: Count
 
 
-def _object_of(is_value: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def accepts(value: Any) -> bool:
-        if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
-            return False
-        has_short_names = all(len(name) <= MAX_NAME and name.isprintable() for name in value)
-        return has_short_names and all(map(is_value, value.values()))
-
-    return accepts
+class _ClientRequest(Schema):
+    run: Line
+    client: Count
+    domain: Count
 
 
-def _are_counts_by_class(value: Any) -> bool:
-    if not isinstance(value, list) or len(value) > MAX_LENGTH:
-        return False
-    return all(isinstance(each, list) and len(each) == 3 and all(map(_is_count, each)) for each in value)
+class Train(_ClientRequest):
+    """Brings a download. Files are the site's own: the server passes their names on and never reads one."""
+
+    round: Count
+    phase: Count
+    seed: Count
+    factor: float = Field(ge=0, allow_inf_nan=False)
+    share: float = Field(gt=0, le=1)
+    noise: Noise | None
+    weighting: Literal["examples", "uniform"] | None  # None without a secure sum
+    personal: MaybeFile
+    optimizer: MaybeFile
 
 
-COUNT = Field("an integer of at least 0", _is_count)
-FACTOR = Field("a number of at least 0", _is_factor)
-SHARE = Field("a number above 0 and up to 1", lambda value: _is_number(value) and 0 < value <= 1)
-FLAG = Field("true or false", lambda value: isinstance(value, bool))
-STRING = Field(f"a string of up to {MAX_STRING} printable characters", _is_line)
-FILE = Field("the plain name of a file, or an empty string", lambda value: value == "" or is_plain_name(value))
-STRINGS = Field(f"a list of up to {MAX_LENGTH:,} distinct strings", _are_distinct_strings)
-NAMES = Field(
-    f"a list of up to {MAX_LENGTH:,} distinct strings of printable characters",
-    lambda value: _are_distinct_strings(value) and all(map(_is_line, value)),
-)
-OBJECT = Field("an object within the bounds of a config", _is_config)
-COUNTS = Field("an object of integers of at least 0", _object_of(_is_count))
-COUNTS_BY_CLASS = Field("an object of lists of three integers for each class", _object_of(_are_counts_by_class))
-NUMBERS = Field(f"an object of up to {MAX_ENTRIES} numbers, with short names", _object_of(_is_number))
-VERSIONS = Field("an object of strings", _object_of(_is_line))
-WEIGHTING = Field("null, or examples or uniform for a secure sum", lambda value: value in (None, "examples", "uniform"))
-NOISE = Field(
-    f"null, or a client's noise: clip_norm from {NOISE_RANGE[0]:g} to {NOISE_RANGE[1]:g}, noise_multiplier in the same "
-    "range or 0, and seed",
-    _is_noise,
-)
+class Sum(_ClientRequest):
+    """Brings bytes of other sites, for a step of a secure sum; ``summed`` brings the answer."""
 
-CLIENT = {"client": COUNT, "domain": COUNT}
-FILES = {"personal": FILE, "optimizer": FILE}
-"""Names of the files of a client's personal tensors at its site; the server passes them on and never reads one."""
+    step: Line
 
-DESCRIPTION: Mapping[str, Field] = {
-    "data": OBJECT,
-    "model": OBJECT,
-    "training": OBJECT,
-    "fingerprint": STRING,
-    "rounds": COUNT,
-    "noise": NOISE,
-    "sites": NAMES,
-    "signature": STRING,
+
+class Evaluate(_ClientRequest):
+    """Brings the deployed tensors."""
+
+    baseline: bool
+    personal: MaybeFile
+    optimizer: MaybeFile
+
+
+class Leave(Schema):
+    """Ends a run."""
+
+    run: Line
+
+
+class SiteFacts(Schema):
+    """A site's description of itself.
+
+    Attributes:
+        classes: Its class folders that have images, sorted.
+        counts: Number of its images by role.
+        images: Digest of the names and classes of its images.
+        split: Digest of their names, classes and roles.
+        versions: Versions of the packages that a number depends on.
+    """
+
+    classes: Annotated[list[Text], Field(max_length=MAX_LENGTH), _distinct]
+    counts: Counts
+    images: Line
+    split: Line
+    versions: Annotated[dict[_Key, Line], BeforeValidator(_check_length)]
+
+
+class Described(SiteFacts):
+    """A site's description of itself, with its name."""
+
+    name: Line
+
+
+class Reason(Schema):
+    """Why a site refuses a run, waits until its keeper has approved it, or has failed."""
+
+    name: Line
+    reason: Line
+
+
+class Prepared(Schema):
+    """Digests of the site's images."""
+
+    images: Line
+    split: Line
+
+
+class Trained(Schema):
+    """Brings the upload, or the site's keys where a secure sum is to follow."""
+
+    round: Count
+    phase: Count
+    num_examples: Count
+    metrics: Annotated[dict[_Key, float], BeforeValidator(_check_length)]
+    finite: bool
+    retried: Line
+    personal: MaybeFile
+    optimizer: MaybeFile
+
+
+class Evaluated(Schema):
+    """Counts of each split; those by class are empty unless the site's policy allows them."""
+
+    correct: Counts
+    count: Counts
+    by_class: Annotated[dict[_Key, _OfClasses], BeforeValidator(_check_length)]
+
+
+REQUESTS: Mapping[str, type[Schema]] = {
+    "describe": Describe,
+    "prepare": Prepare,
+    "train": Train,
+    "sum": Sum,
+    "evaluate": Evaluate,
+    "leave": Leave,
 }
-"""What a run is, by which a site decides whether to take part; ``noise`` is what each client adds to what it sends."""
-
-REQUESTS: Mapping[str, Mapping[str, Field]] = {
-    "describe": {"run": STRING, **DESCRIPTION},
-    "prepare": {"run": STRING, **DESCRIPTION, **CLIENT},
-    "train": {
-        "run": STRING,
-        "round": COUNT,
-        "phase": COUNT,
-        "seed": COUNT,
-        "factor": FACTOR,
-        "share": SHARE,
-        "noise": NOISE,
-        "weighting": WEIGHTING,
-        **CLIENT,
-        **FILES,
-    },
-    "sum": {"run": STRING, "step": STRING, **CLIENT},
-    "evaluate": {"run": STRING, "baseline": FLAG, **CLIENT, **FILES},
-    "leave": {"run": STRING},
+REPLIES: Mapping[str, type[Schema]] = {
+    "described": Described,
+    "refused": Reason,
+    "waiting": Reason,
+    "prepared": Prepared,
+    "trained": Trained,
+    "summed": Schema,
+    "evaluated": Evaluated,
+    "left": Schema,
+    "unprepared": Schema,
+    "failed": Reason,
 }
-"""What the server asks. ``prepare`` brings the tensors that every site begins with, ``train`` a download, ``evaluate``
-what is deployed, and ``sum`` bytes of other sites, as ``summed`` does."""
-
-REPLIES: Mapping[str, Mapping[str, Field]] = {
-    "described": {
-        "name": STRING,
-        "classes": STRINGS,
-        "counts": COUNTS,
-        "images": STRING,
-        "split": STRING,
-        "versions": VERSIONS,
-    },
-    "refused": {"name": STRING, "reason": STRING},
-    "waiting": {"name": STRING, "reason": STRING},
-    "prepared": {"images": STRING, "split": STRING},
-    "trained": {
-        "round": COUNT,
-        "phase": COUNT,
-        "num_examples": COUNT,
-        "metrics": NUMBERS,
-        "finite": FLAG,
-        "retried": STRING,
-        **FILES,
-    },
-    "summed": {},
-    "evaluated": {"correct": COUNTS, "count": COUNTS, "by_class": COUNTS_BY_CLASS},
-    "left": {},
-    "unprepared": {},
-    "failed": {"name": STRING, "reason": STRING},
-}
-"""What a site answers. ``trained`` brings the upload, or a site's keys where a secure sum is to follow. In place of a
-description it may refuse a run, or wait until its keeper has approved it. ``by_class`` of ``evaluated`` has, for each
-class of a split, its images, those that are classified correctly, and those predicted as it; it is empty unless the
-site's policy allows these counts."""
 
 
 @dataclass(frozen=True)
@@ -270,21 +297,15 @@ def read_reply(content: bytes) -> Message:
     return _read(content, REPLIES)
 
 
-def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message:
+def _read(content: bytes, schemas: Mapping[str, type[Schema]]) -> Message:
     values = _values(content)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in schemas:
         raise WireError(f"sent a message of none of the kinds {', '.join(schemas)}")
-    schema = schemas[kind]
-    # A message names the field that is wrong and never its value, which may be what a site must not reveal.
-    for name, each in schema.items():
-        if name not in values:
-            raise WireError(f"sent no {name}, which should be {each.expected}")
-        if not each.accepts(values[name]):
-            raise WireError(f"sent a {type(values[name]).__name__} as {name}, which should be {each.expected}")
-    if unknown := values.keys() - schema.keys():
-        # Their names come from the other side and could hold anything, so they are counted and not shown.
-        raise WireError(f"sent {len(unknown)} unknown field(s) in a message of the kind {kind}")
+    try:
+        schemas[kind].model_validate(values)
+    except ValidationError as error:
+        raise WireError(_wrong_field(kind, schemas[kind], values, error)) from None
     from safetensors.torch import load
 
     try:
@@ -292,6 +313,18 @@ def _read(content: bytes, schemas: Mapping[str, Mapping[str, Field]]) -> Message
     except Exception as error:
         # The bytes may be anything, and make safetensors raise anything.
         raise WireError("sent tensors that can't be understood") from error
+
+
+def _wrong_field(kind: str, schema: type[Schema], values: Mapping[str, Any], error: ValidationError) -> str:
+    """Name the first wrong field, but never its value, which may be what a site must not reveal."""
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        name = str(problem["loc"][0])
+        if name not in values:
+            return f"sent no {name}"
+        if name in schema.model_fields:
+            return f"sent a wrong {name}: {problem['msg'].removeprefix('Value error, ')}"
+    # Unknown names come from the other side and could hold anything, so they are counted and not shown.
+    return f"sent {len(values.keys() - schema.model_fields.keys())} unknown field(s) in a message of the kind {kind}"
 
 
 def _values(content: bytes) -> dict[str, Any]:
@@ -307,7 +340,7 @@ def _values(content: bytes) -> dict[str, Any]:
         values = json.loads(header["__metadata__"][KEY])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError("sent a message that can't be understood") from error
-    if not isinstance(values, dict):
+    if not isinstance(values, dict) or len(values) > MAX_ENTRIES:
         raise WireError("sent a message that can't be understood")
     return values
 

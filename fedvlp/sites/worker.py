@@ -30,7 +30,7 @@ from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
 from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem, without_noise
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import DESCRIPTION, Message, SiteProblem, WireError, is_plain_name, read_request, versions_here
+from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, read_request, versions_here
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -164,9 +164,6 @@ class Site:
 
     def _prepare(self, request: Message) -> Message:
         run = request.values["run"]
-        # It becomes the name of a folder below the site's home.
-        if not is_plain_name(run):
-            raise SiteProblem("received a run's name that can't name a folder")
         if problem := self._decision(request, told_in(request))[1]:
             raise SiteProblem(problem)
         # The last run's method goes first: two at a time may not fit into the memory.
@@ -397,7 +394,7 @@ def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
 
 def told_in(request: Message) -> dict[str, Any]:
     """The run's description in a request of the kind ``describe`` or ``prepare``."""
-    return {name: request.values[name] for name in DESCRIPTION}
+    return {name: request.values[name] for name in Description.model_fields}
 
 
 def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, dict[str, tuple[list[int], int]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 
 import pytest
 import yaml
@@ -25,7 +24,7 @@ YAML = PAGE.blocks("yaml")
 def test_every_option_of_a_site_is_explained(head, options):
     table = PAGE.text.split(f"| {head} |")[1].split("\n\n")[0]
     named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
-    assert named == [field.name for field in fields(options)]
+    assert named == [*options.model_fields]
 
 
 def test_the_site_is_one(tmp_path):

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-from importlib.util import find_spec
-
 import pytest
 import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
 from tests.helpers.sites import make_site
-
-if sys.version_info >= (3, 11):
-    import tomllib
 
 CONFIG = ["--config", "methods/promptfl", "--config", "data/styled_shapes", "--model.clip.name=fedvlp-tiny"]
 FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
@@ -39,28 +32,6 @@ def test_writes_what_fit_would_train(tmp_path, capsys):
     assert config["model"]["init_args"]["clip"]["name"] == "fedvlp-tiny"
     assert config["data"]["class_path"] == "fedvlp.StyledShapes"
     assert len((app / "README.md").read_text(encoding="utf-8").splitlines()) == 3
-
-
-def test_the_config_is_taken_by_fit_as_it_stands(tmp_path):
-    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 0
-    name, text = deploy.parsed_config(["--config", str(tmp_path / "app" / "config.yaml")])
-    assert name == "PromptFL"
-    written = yaml.safe_load((tmp_path / "app" / "config.yaml").read_text(encoding="utf-8"))
-    assert yaml.safe_load(text) == written
-
-
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="reads TOML, as Flower does")
-def test_flower_finds_the_two_apps(tmp_path):
-    folder = tmp_path / "app"
-    assert main(["deploy", "init", str(folder), *CONFIG]) == 0
-    app = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-    assert app["config"] == {"run-dir": "runs", "ckpt-path": "", "homes": ""}
-    server, _, attribute = app["components"]["serverapp"].partition(":")
-    tree = ast.parse((folder / f"{server}.py").read_text(encoding="utf-8"))
-    assert attribute in [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]
-    module, _, attribute = app["components"]["clientapp"].partition(":")
-    assert attribute == "app"
-    assert find_spec(module)
 
 
 def test_flower_itself_takes_the_app(tmp_path):

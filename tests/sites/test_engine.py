@@ -125,15 +125,11 @@ def uploads(change):
 FAULTS = {
     "dies": (raises, "did not answer in 7 s"),
     "rubbish": (lambda transport, request: b"\x00rubbish", "cut short, or none of fedvlp's"),
-    "other kind": (lambda transport, request: Message("left").to_bytes(), "answered something else"),
     "other round": (changed(round=5), "answered something else"),
     "no number": (uploads(lambda value: value * float("nan")), "uploads NaN or infinity"),
-    "other shape": (uploads(lambda value: value[:1]), "uploads 'prompt' as [1, 64]"),
     "other weight": (changed(num_examples=10**9), "has another number of training images"),
     "not finite": (changed(finite=False), "keeps NaN or infinity"),
-    "a number of 401 digits": (changed(metrics={"loss": 10**400}), "sent a dict as metrics"),
-    "999 metrics": (changed(metrics={str(number): 0.5 for number in range(999)}), "sent a dict as metrics"),
-    "long names": (changed(metrics={"x" * 15_000: 0.5}), "sent a dict as metrics"),
+    "wrong metrics": (changed(metrics={"loss": 10**400}), "sent a wrong metrics"),
 }
 
 
@@ -176,12 +172,6 @@ def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained
     assert capsys.readouterr().err == f"fedvlp: error: The site 'paint' {OTHER_CLIP}. Nothing was trained.\n"
     assert count == ["prepare"]
     assert not (deployment.folder / "deployed").exists() or not list((deployment.folder / "deployed").glob("*/*/"))
-
-
-def test_a_site_that_does_not_answer_when_it_is_prepared_is_left_out(deployment):
-    transport = answers("prepare", SiteError("did not answer in 7 s"))(in_process(deployment.homes), BROKEN, [])
-    assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
-    assert deployment.left_out() == [(1, "paint", "did not answer in 7 s")]
 
 
 def test_a_site_that_comes_late_with_a_problem_is_left_out_with_its_reason(deployment):
@@ -248,9 +238,8 @@ def test_a_site_that_is_restarted_in_the_run_changes_nothing(deployment):
     deployment.assert_as_simulated(config)
 
 
-@pytest.mark.parametrize("method", ["plan", "adapt"])
-def test_a_server_that_is_started_again_resumes_with_what_the_sites_kept(method, deployment, capsys):
-    config = method_config(method, rounds=2, steps=2, reset_optimizer=False)
+def test_a_server_that_is_started_again_resumes_with_what_the_sites_kept(deployment, capsys):
+    config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
 
     def dies(transport, request):
         raise KeyboardInterrupt
@@ -328,7 +317,6 @@ def test_a_site_that_comes_late_takes_part_from_then_on(deployment):
 
 
 NOT_MEASURED = {
-    "no sum": {"correct": {}, "count": {}},
     "another's": {"correct": {"validation/ink": 3}, "count": {"validation/ink": 3}},
     "more right than there are": {"correct": {"validation/paint": 4}, "count": {"validation/paint": 3}},
     "other count": {"correct": {"validation/paint": 1}, "count": {"validation/paint": 2}},
@@ -356,7 +344,7 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
     assert "validation" not in row
 
 
-@pytest.mark.parametrize("lie", ["missing class", "more images", "more right than predicted", "none"])
+@pytest.mark.parametrize("lie", ["missing class", "more right than predicted", "none"])
 def test_counts_by_class_that_contradict_each_other_are_not_used(lie, deployment, image_root):
     homes = make_sites(deployment.folder / "open", image_root, DOMAINS, policy={"class_counts": True})
     transport = in_process(homes)
@@ -370,7 +358,6 @@ def test_counts_by_class_that_contradict_each_other_are_not_used(lie, deployment
             images = reply.values["count"]["validation/paint"]
             lies = {
                 "missing class": counts[1:],
-                "more images": [[counts[0][0] + 1, *counts[0][1:]], *counts[1:]],
                 "more right than predicted": [[images, correct, 0], [0, 0, images], [0, 0, 0]],
                 "none": counts,
             }

@@ -56,7 +56,7 @@ def assert_equal_runs(simulated, deployed):
         assert_equal_states(server.memory, at_sites.memory)
 
 
-@pytest.mark.parametrize("method", ["promptfl", "trip", "plan", "diprompt", "fed_dpt", "adapt"])
+@pytest.mark.parametrize("method", ["promptfl", "trip", "plan", "adapt"])
 def test_three_sites_train_as_a_simulation_does(method, tmp_path, image_root):
     simulated, deployed = both(tmp_path, image_root, method_config(method), homes=["photo", "ink", "paint"])
     assert_equal_runs(simulated, deployed)
@@ -65,9 +65,8 @@ def test_three_sites_train_as_a_simulation_does(method, tmp_path, image_root):
     assert any(not torch.equal(first.shared[name], last.shared[name]) for name in first.shared), "nothing was trained"
 
 
-@pytest.mark.parametrize("method", ["fed_cof", "fed_gda", "fed_ncm"])
-def test_three_sites_compute_a_classifier_as_a_simulation_does(method, tmp_path, image_root):
-    simulated, deployed = both(tmp_path, image_root, method_config(method, rounds=1))
+def test_three_sites_compute_a_classifier_as_a_simulation_does(tmp_path, image_root):
+    simulated, deployed = both(tmp_path, image_root, method_config("fed_cof", rounds=1))
     assert_equal_runs(simulated, deployed)
     assert "weight" in load_file(deployed / "prompts.safetensors")
 
@@ -123,7 +122,6 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
         {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
         {"add_ons": {"class_path": "Scaffold"}, "cohort_size": 2},
         {"add_ons": {"class_path": "FedDGGA", "init_args": {"step": 0.5}}},
-        {"add_ons": {"class_path": "MOON"}},
     ],
     ids=lambda options: "-".join(options),
 )

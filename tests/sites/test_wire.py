@@ -26,9 +26,8 @@ TENSORS = {
     "none": torch.zeros(0, 4),
     "scalar": torch.tensor([5]),
 }
-
 NOISE = {"clip_norm": 0.1, "noise_multiplier": 2.0, "seed": None}
-OUT_OF_RANGE = [1e308, 1e-200, 1e10, -1.0, float("inf"), float("nan"), True]
+OUT_OF_RANGE = [1e308, 1e-200, -1.0, float("nan"), True]
 
 
 def message():
@@ -67,21 +66,19 @@ def test_any_damage_is_refused_or_leaves_a_message_of_the_schema(place):
         except WireError:
             refused += 1
             continue
-        assert found.kind in REPLIES
-        assert found.values.keys() == REPLIES[found.kind].keys()
+        assert found.values.keys() == REPLIES[found.kind].model_fields.keys()
     assert refused > 700
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        *(message()[:count] for count in (0, 1, 7, 8, 9, 60, -1, -9)),
-        *(message() + b"x", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"),
-    ],
-)
-def test_what_is_no_message_is_refused(content):
-    with pytest.raises(WireError, match="sent"):
-        read_reply(content)
+def test_what_is_no_message_is_refused():
+    cut = [message()[:count] for count in (0, 1, 7, 8, 9, 60, -1, -9)]
+    others = [message() + b"x", b"\x80\x04K\x01.", b"{}", b"\xff" * 64, b"\x02" + bytes(7) + b"[]"]
+    for content in (*cut, *others):
+        with pytest.raises(WireError, match="sent"):
+            read_reply(content)
+    for text in ('{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}", "[1]"):
+        with pytest.raises(WireError, match="can't be understood"):
+            read_reply(save({}, {"fedvlp": text}))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +90,6 @@ def test_what_is_no_message_is_refused(content):
         ("phase", 2**63),
         ("num_examples", "9"),
         ("metrics", {"loss": "0.1"}),
-        ("metrics", [0.1]),
         ("metrics", {str(number): 0.0 for number in range(2000)}),
         ("metrics", {"loss": 10**400}),
         ("metrics", {"x" * 256: 0.0}),
@@ -106,7 +102,7 @@ def test_what_is_no_message_is_refused(content):
     ],
 )
 def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(field, value):
-    with pytest.raises(WireError, match=f"as {field}, which should be") as caught:
+    with pytest.raises(WireError, match=f"^sent a wrong {field}: ") as caught:
         read_reply(Message("trained", {**TRAINED, field: value}, {}).to_bytes())
     assert "passwd" not in str(caught.value)
 
@@ -120,14 +116,17 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_without_being_shown(f
         ("run", "run\n  signature: one"),
         ("fingerprint", "0f1e\x1b[2K"),
         ("sites", ["ink", "paint\u2028photo"]),
+        ("sites", ["ink", "ink"]),
         *(("noise", {**NOISE, size: value}) for size in ("clip_norm", "noise_multiplier") for value in OUT_OF_RANGE),
         ("noise", {**NOISE, "clip_norm": 0}),
         ("noise", {**NOISE, "noise_multiplier": "1"}),
+        ("noise", {**NOISE, "more": 1}),
     ],
 )
 def test_a_request_is_no_larger_than_any_federation_needs_and_in_one_line(field, value):
-    with pytest.raises(WireError, match=f"as {field}, which should be"):
+    with pytest.raises(WireError, match=f"sent a wrong {field}: ") as caught:
         read_request(Message("describe", {"run": "run", **description(), field: value}).to_bytes())
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("size", [0, 1e-9, 1, 1e9])
@@ -140,22 +139,24 @@ def test_noise_of_any_useful_size_is_accepted(size):
     ("kind", "values", "field"),
     [
         ("refused", {"name": "ink", "reason": "has no image\nround 9: all is well"}, "reason"),
-        ("refused", {"name": "ink\r", "reason": ""}, "name"),
-        ("waiting", {"name": "ink", "reason": "\x1b[1A"}, "reason"),
-        ("evaluated", {"correct": {"validation/ink\n": 1}, "count": {}}, "correct"),
+        ("waiting", {"name": "ink\r", "reason": ""}, "name"),
+        ("evaluated", {"correct": {"validation/ink\n": 1}, "count": {}, "by_class": {}}, "correct"),
+        ("evaluated", {"correct": {}, "count": {}, "by_class": {"ink": [[1, 2]]}}, "by_class"),
     ],
 )
-def test_a_site_can_not_add_lines_to_what_the_server_shows(kind, values, field):
-    with pytest.raises(WireError, match=f"as {field}, which should be"):
+def test_a_site_can_not_add_lines_or_columns_to_what_the_server_shows(kind, values, field):
+    with pytest.raises(WireError, match=f"sent a wrong {field}: "):
         read_reply(Message(kind, values).to_bytes())
 
 
 def test_a_missing_and_an_unknown_field_are_refused():
     missing = {name: value for name, value in TRAINED.items() if name != "finite"}
-    with pytest.raises(WireError, match="no finite"):
+    with pytest.raises(WireError, match="sent no finite"):
         read_reply(Message("trained", missing).to_bytes())
-    with pytest.raises(WireError, match="1 unknown field"):
+    with pytest.raises(WireError, match=r"^sent 1 unknown field\(s\)"):
         read_reply(Message("trained", {**TRAINED, "more": 1}).to_bytes())
+    with pytest.raises(WireError, match="can't be understood"):
+        read_reply(Message("trained", {**TRAINED, **dict.fromkeys(map(str, range(100)))}).to_bytes())
 
 
 def test_requests_and_replies_are_not_taken_for_each_other():
@@ -173,12 +174,6 @@ def test_sizes_are_bounded_before_anything_is_parsed(monkeypatch):
     monkeypatch.setattr(wire, "MAX_HEADER_BYTES", 200)
     with pytest.raises(WireError, match="cut short"):
         read_reply(message())
-
-
-def test_deeply_nested_json_is_refused():
-    for text in ('{"kind": "described", "x": ' + "[" * 5000 + "]" * 5000 + "}", "[1]"):
-        with pytest.raises(WireError, match="can't be understood"):
-            read_reply(save({}, {"fedvlp": text}))
 
 
 def test_a_failure_needs_no_tensors():

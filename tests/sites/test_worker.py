@@ -107,7 +107,8 @@ def test_where_the_images_are_is_not_the_servers_affair(site):
 
 def test_a_run_has_the_name_of_a_folder(site):
     values = {**description(), "client": 0, "domain": 0}
-    assert reason(site, "prepare", run="../elsewhere", **values) == "received a run's name that can't name a folder"
+    found = reason(site, "prepare", run="../elsewhere", **values)
+    assert found == "sent a wrong run: Input should be the plain name of a file"
 
 
 class TestPrepared:

@@ -82,9 +82,9 @@ def refused(parties, sites, reason):
     return parties.sent["reveal"]
 
 
-@pytest.mark.parametrize(("count", "step"), [*product((3, 5, 7), ("advertise", *STEPS, "never"))])
+@pytest.mark.parametrize(("count", "step"), [*product((3, 5), ("advertise", *STEPS, "never"))])
 def test_the_sum_is_the_plain_one_to_the_bit_whoever_drops_out_at_whatever_step(count, step):
-    lost = {3: [], 5: ["birch", "fir"], 7: ["ash", "cedar", "hazel"]}[count]
+    lost = {3: [], 5: ["birch", "fir"]}[count]
     parties = Parties(count, {step: lost})
     survivors, total = parties.sum()
     # Whoever falls silent after its numbers came is in the sum.
@@ -94,18 +94,10 @@ def test_the_sum_is_the_plain_one_to_the_bit_whoever_drops_out_at_whatever_step(
     assert not parties.refusals
 
 
-def test_sites_may_drop_out_at_several_steps_of_one_sum():
-    parties = Parties(7, {"advertise": ["ash"], "mask": ["elm"], "reveal": ["gum"]})
-    survivors, total = parties.sum()
-    assert survivors == {"birch", "cedar", "fir", "gum", "hazel"}
-    assert np.array_equal(total, parties.plain_sum(survivors))
-
-
-@pytest.mark.parametrize(("count", "step"), [*product((3, 5), ("advertise", *STEPS))])
-def test_below_the_threshold_there_is_no_sum(count, step):
-    lost = {3: ["birch"], 5: ["ash", "birch", "fir"]}[count]
-    parties = Parties(count, {step: lost})
-    with pytest.raises(SiteError, match=f"{count - len(lost)} sites .*, and 3 are needed"):
+@pytest.mark.parametrize("step", ["advertise", *STEPS])
+def test_below_the_threshold_there_is_no_sum(step):
+    parties = Parties(5, {step: ["ash", "birch", "fir"]})
+    with pytest.raises(SiteError, match=r"2 sites .*, and 3 are needed"):
         parties.sum()
 
 
@@ -142,15 +134,6 @@ def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secre
     shares = parties.shares_of("cedar")
     assert len(shares) == count - len(told)
     assert protocol._combine(shares) == parties.sites["cedar"].mask_key.private_bytes_raw()
-
-
-def test_a_server_that_tells_each_site_something_else_gets_no_share():
-    def lie(name, survivors):
-        return {
-            each: b"" for each in survivors if each not in {"ash": "elm", "birch": "fir", "fir": "elm"}.get(name, "")
-        }
-
-    assert not refused(Parties(5, lies={"confirm": lie}), ["ash", "cedar", "elm"], "told of the same survivors")
 
 
 def test_a_server_that_names_too_few_survivors_gets_no_signature():
@@ -190,11 +173,10 @@ def test_a_stranger_is_refused_whatever_it_signs():
     assert not refused(parties, ["ash", "fir"], "'yew' that are not signed")
 
 
-@pytest.mark.parametrize("about", [b"round 2", b"round 3 with another model", b"round 3 with other options"])
-def test_keys_that_were_made_for_another_request_are_refused(about):
+def test_keys_that_were_made_for_another_request_are_refused():
     """Those of an earlier round, or of a site that was sent another model."""
     parties = Parties(5)
-    parties.sites["elm"] = parties.site("elm", about)
+    parties.sites["elm"] = parties.site("elm", b"round 3 with another model")
     assert not refused(parties, ["ash", "birch"], "was asked for something else than 'elm'")
     assert not parties.sent["share"]
 
@@ -263,13 +245,6 @@ def test_no_step_is_answered_twice_and_nothing_follows_it(step):
             parties.sites["ash"].answer(step if later == STEPS[0] else later, asked["ash"])
 
 
-def test_after_a_refusal_a_site_answers_nothing_more():
-    parties = Parties(5, lies={"mask": lambda name, boxes: dict.fromkeys(boxes, bytes(92)) if name == "ash" else boxes})
-    parties.sum()
-    with pytest.raises(SiteProblem, match="after it refused one"):
-        parties.sites["ash"].answer("confirm", dict.fromkeys(parties.names, b""))
-
-
 # What the server sees.
 
 
@@ -281,16 +256,6 @@ def test_of_each_site_one_secret_is_revealed_and_never_both():
         assert protocol._combine(parties.shares_of(name)[1:4]) == secret
 
 
-def test_fewer_shares_than_the_threshold_give_nothing():
-    """With two of three shares every secret is as likely: a third share of any value fits one."""
-    secret = bytes(range(32))
-    shares = list(enumerate(protocol._split(secret, 3, 5), 1))
-    assert protocol._combine(shares[1:4]) == secret
-    assert protocol._combine(shares[:2]) != secret
-    others = {protocol._combine([*shares[:2], (3, bytes([value]) * 32)]) for value in range(256)}
-    assert len(others) == 256
-
-
 def chi_square(content):
     """Of the values of bytes against all being as likely; 255 degrees of freedom."""
     counts = np.bincount(np.frombuffer(content, np.uint8), minlength=256)
@@ -300,17 +265,6 @@ def chi_square(content):
 
 # A chi-square of 255 degrees is above it in one of 10^11 cases.
 LIMIT = 440
-
-
-def test_what_a_site_sends_looks_random():
-    """Also without its own mask, which the server takes off of a survivor's numbers."""
-    parties = Parties(3, length=8000)
-    parties.sum()
-    for name, site in parties.sites.items():
-        masked = np.frombuffer(parties.sent["mask"][name][name], "<u8")
-        assert chi_square(parties.numbers[name].tobytes()) > 10 * LIMIT, "plain numbers are told from random ones"
-        assert chi_square(masked.tobytes()) < LIMIT
-        assert chi_square((masked - protocol._stream(site.seed, 8000)).tobytes()) < LIMIT
 
 
 def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites_key():
@@ -332,9 +286,8 @@ def test_numbers_that_come_too_late_look_random_to_a_server_that_knows_the_sites
     assert np.array_equal(late - protocol._stream(parties.sites["birch"].seed, 8000), parties.numbers["birch"])
 
 
-@pytest.mark.parametrize("drops", [{}, {"mask": ["birch"]}], ids=["of a seed", "of a key"])
-def test_a_wrong_share_makes_every_number_wrong_so_that_the_weights_show_it(drops):
-    parties = Parties(5, drops)
+def test_a_wrong_share_makes_every_number_wrong_so_that_the_weights_show_it():
+    parties = Parties(5, {"mask": ["birch"]})
     usual = parties.ask
 
     def ask(step, parts):
