@@ -15,8 +15,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, NonNegativeFloat, PositiveInt
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveInt
 
+from fedvlp.sites.wire import Schema
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
@@ -31,7 +32,7 @@ Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 """Shape and bytes of each tensor that a phase sends, by the phase's name."""
 
 
-class Policy(BaseModel):
+class Policy(Schema):
     """The runs in which a site takes part, and what may leave it; every option except ``class_counts`` defaults to all.
 
     In the first five, ``*`` stands for anything.
@@ -58,8 +59,6 @@ class Policy(BaseModel):
             what the site's keeper has approved.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
     methods: list[str] | None = None
     phases: list[str] | None = None
     add_ons: list[str] | None = None
@@ -72,8 +71,8 @@ class Policy(BaseModel):
     min_noise_multiplier: NonNegativeFloat | None = None
     not_before: Moment | None = None
     not_after: Moment | None = None
-    signers: list[str] = []
-    runs: list[str] = []
+    signers: list[str] = Field(default_factory=list)
+    runs: list[str] = Field(default_factory=list)
     approve: Literal["always", "listed", "ask"] = "always"
 
     @property
@@ -308,7 +307,7 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
     """What a site's keeper has to know of a run."""
     told, noise = run.told, run.told["noise"]
     clip = told["model"]["init_args"].get("clip")
-    sent: list[str] = []
+    sent: list[str] = Field(default_factory=list)
     for phase, tensors in uploads.items():
         for name, (shape, count) in tensors.items():
             sent.append(f"    {name}, {' x '.join(map(str, shape))} numbers, {count:,} bytes, after the phase {phase}")

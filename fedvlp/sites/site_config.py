@@ -5,17 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-)
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from fedvlp.sites.policy import Policy
+from fedvlp.sites.wire import Schema
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError, did_you_mean_or_choose
 
@@ -29,7 +22,7 @@ def _check_name(name: str) -> str:
     return name
 
 
-class SiteConfig(BaseModel):
+class SiteConfig(Schema):
     """A site's own options; the server knows none of them but the name.
 
     Attributes:
@@ -48,8 +41,6 @@ class SiteConfig(BaseModel):
         policy: which runs the site takes part in, and what of them may leave it.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-
     name: Annotated[str, AfterValidator(_check_name)]
     root: str
     cache_dir: str | None = "cache"
@@ -60,7 +51,7 @@ class SiteConfig(BaseModel):
     pretrained: str | None = None
     secure_sum: str | None = None
     idle_minutes: PositiveFloat = 30.0
-    allow: list[str] = []
+    allow: list[str] = Field(default_factory=list)
     policy: Policy = Policy()
 
 

@@ -81,7 +81,7 @@ _OfClasses = Annotated[
 
 
 class Schema(BaseModel):
-    """The values of a kind of message: each of exactly this type, and no others."""
+    """A value from outside: its fields have exactly their types, and there are no others."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
