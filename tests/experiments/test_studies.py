@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,9 @@ from experiments.fair_comparison.run import content
 from experiments.fair_comparison.run import main as fair_comparison
 from experiments.options import parse, shared_parser
 from experiments.runs import Setting, StudyRun, every_run, make_runs, seed_by_seed
-from fedvlp.commands.cli import main
-from fedvlp.tools.sweep.jobs import Job, Status
 from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from fedvlp.utils.errors import UserError
+from tests.helpers.stand_in import make_here
 from tests.helpers.study_runs import finish, parsed
 
 STUDIES = [load_study(name) for name in study_names()]
@@ -67,15 +65,8 @@ def test_comments_of_a_config_make_no_other_run(tmp_path, monkeypatch):
     assert name_with("model: {a: 2}\n") != first
 
 
-def here(jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None]) -> None:
-    """Makes runs as a sweep does, but one after another in this process."""
-    for job in jobs:
-        code = main(job.arguments)
-        report(job, Status("done") if job.is_done else Status("failed", error=f"exit code {code}"))
-
-
 def test_runs_are_made_once_and_go_on(setting, capsys, monkeypatch):
-    monkeypatch.setattr("experiments.runs.run_jobs", here)
+    monkeypatch.setattr("experiments.runs.run_jobs", make_here)
     run = StudyRun("promptfl", "photo", 0, setting)
     wrong = StudyRun("promptfl", "nowhere", 0, setting)
     with pytest.raises(RuntimeError, match=r"1 of 2 runs failed: .*nowhere-0"):

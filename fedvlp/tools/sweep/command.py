@@ -1,4 +1,4 @@
-"""The command ``fedvlp sweep``: methods, held-out domains and seeds as runs in one folder, made several at a time."""
+"""The command ``fedvlp sweep``: a run for each method, held-out domain and seed, several at a time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ STOPPED = 130
 
 @dataclass(frozen=True)
 class Request:
-    """What a command line, and the file that it names, ask for.
+    """A command line and the file that it names.
 
     Attributes:
-        options: the parsed command line.
-        plan: methods, held-out domains and seeds.
-        output: folder of the runs.
-        array: what runs are for Slurm; None if they are made here.
-        note: what is printed first.
+        options: The parsed command line.
+        plan: Methods, held-out domains and seeds.
+        output: Folder of the runs.
+        array: The job array of Slurm; None if runs are made on this machine.
+        note: A text to print first.
     """
 
     options: argparse.Namespace
@@ -51,7 +51,7 @@ class Request:
 
     @classmethod
     def read(cls, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Request:
-        """Parses a command line; runs are below ``runs`` if it does not say where."""
+        """Parse a command line; the default folder of runs is below ``runs``."""
         own, of_fit = split_arguments(arguments)
         options = parser.parse_args(own)
         content = read_sweep(options.file) if options.file else {}
@@ -63,11 +63,11 @@ class Request:
         return cls(options, make_sweep(content, of_fit), output, array, content.get("note", ""))
 
     def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
-        """Makes the runs of a folder that are missing, here or by Slurm, and returns how far they are.
+        """Make or submit the missing runs of a folder, and return the states of all.
 
         Raises:
-            UserError: if another sweep works in the folder.
-            KeyboardInterrupt: if it was stopped.
+            UserError: If another sweep works in the folder.
+            KeyboardInterrupt: If the sweep was stopped.
         """
         array = replace(self.array, folder=folder) if self.array else None
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Request:
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
-    """Makes the runs that are missing and returns the exit code: 1 if any run failed, 130 if the sweep was stopped."""
+    """Make the missing runs and return the exit code: 1 if any run failed, 130 if the sweep was stopped."""
     parser = axes_parser(
         "fedvlp sweep",
         "Make a run for each method, held-out domain and seed. Called again, it resumes with what is "
@@ -95,14 +95,12 @@ def run_sweep(arguments: Sequence[str]) -> int:
         "--output runs/first --data.root photos --trainer.rounds 10",
     )
     request = Request.read(parser, arguments)
-    # Whatever can be wrong is found before the first run: later it would cost hours.
+    # A mistake that is found after the first run would cost hours.
     from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices  # parsing needs PyTorch
 
     plan = request.plan
     configs = parse_methods(plan)
-    domains: dict[str, list[str]] = {}
-    in_turn = {label: domains_in_turn(plan, config, domains) for label, config in configs.items()}
-    jobs = plan.jobs(in_turn, request.output)
+    jobs = plan.jobs(domains_in_turn(plan, configs), request.output)
     devices = visible_devices(configs.values())
     if request.note:
         sys.stdout.write(f"{request.note.strip()}\n")
@@ -113,21 +111,18 @@ def run_sweep(arguments: Sequence[str]) -> int:
         progress = request.make(jobs, request.output, devices)
     except KeyboardInterrupt:
         return STOPPED
-    if progress.is_submitted:
-        return 0
-    if len(progress.missing) < len(progress.jobs):
+    if len(progress.missing) < len(progress.jobs) and not progress.is_submitted:
         run_compare([str(request.output), "--row=last"])
     return progress.print_failures()
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """Prints runs and their commands, in place of making them."""
+    """Print runs and their commands."""
     for job in jobs:
         sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
 
 
 def _make_here(progress: SweepProgress, folder: Path, workers: int | None, devices: Sequence[str]) -> None:
-    """Makes the missing runs on this machine."""
     at_a_time = workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {folder}, {len(missing)} of them missing; {at_a_time} at a time\n")
@@ -140,11 +135,11 @@ def _make_here(progress: SweepProgress, folder: Path, workers: int | None, devic
 
 
 def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> None:
-    """Submits the missing runs, unless some of the sweep's are in the queue already."""
+    """Submit the missing runs, unless tasks of this sweep are in the queue already."""
     progress.is_submitted = True
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {array.folder}, {len(missing)} of them missing; ")
-    # A run must not be made twice at the same time, and the queue does not tell which runs its tasks are.
+    # A run must not be made twice at the same time, and the queue does not name the runs of its tasks.
     if num_queued := array.num_queued():
         sys.stdout.write(f"{num_queued} in Slurm's queue, so none is submitted\n")
     else:
@@ -154,9 +149,9 @@ def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> 
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits a command line into the command's own arguments, and those of every fit.
+    """Split a command line into the command's own arguments and the arguments of every fit.
 
-    Options with a dot, and all after ``--``, are of fit. Options of Slurm are the sweep's, though they have a dot.
+    Options with a dot, except Slurm's, and everything after ``--`` belong to fit.
 
     >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--slurm.mem=8G", "--", "--print"])
     (['--models', 'trip', '--slurm.mem=8G'], ['--trainer.rounds', '3', '--print'])
@@ -174,7 +169,7 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Returns a parser of methods, held-out domains, seeds, and where and how their runs are made."""
+    """Make a parser of methods, held-out domains, seeds, and of options for making their runs."""
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     add = parser.add_argument
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
@@ -206,7 +201,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _slurm_array(in_file: Any, options: argparse.Namespace, output: Path) -> SlurmArray | None:
-    """What each run asks Slurm for, by the sweep's file and by options in place of its own; None if runs are local."""
+    """Read the job array from the sweep's file and from options, which override it; None if runs are local."""
     launcher = {"name": in_file} if isinstance(in_file, str) else in_file
     if not isinstance(launcher, dict) or launcher.get("name") not in ("local", "slurm"):
         raise UserError(f"Expected launcher to be local, slurm or a mapping with such a name; got {in_file!r}.")

@@ -1,7 +1,8 @@
-"""Runs of ``fedvlp``: each in a process of its own, several at a time; or as one job array of Slurm."""
+"""Runs of ``fedvlp``: each in its own process, several at a time, or as a job array of Slurm."""
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
@@ -13,16 +14,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from io import TextIOWrapper
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+from fedvlp.commands.cli import main
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
 COMMAND = (sys.executable, "-u", "-m", "fedvlp")
 LOG_START = "$ fedvlp "
-SECONDS_BETWEEN_LOOKS = 0.2
+PRELOADED = ("fedvlp.commands.lightning_cli", "fedvlp.data.benchmarks.modules", "fedvlp.tools.sweep.jobs")
+"""Modules that the server of runs imports before it forks; none uses a GPU or starts a thread, as pyarrow does."""
 SECONDS_TO_STOP = 10.0
 
 
@@ -31,9 +41,9 @@ class Status:
     """The state of a run.
 
     Attributes:
-        state: an interrupted run resumes from its last round; a failed one is tried again by the next call.
-        seconds: how long its last attempt took, if that is known.
-        error: why it failed.
+        state: An interrupted run resumes from its last round; a failed run is tried again by the next call.
+        seconds: Duration of its last attempt, if known.
+        error: The reason of a failure.
     """
 
     state: Literal["waiting", "running", "done", "failed", "interrupted"]
@@ -43,13 +53,13 @@ class Status:
 
 @dataclass(frozen=True)
 class Job:
-    """A run that a sweep makes.
+    """A run of a sweep.
 
     Attributes:
-        name: its folder below the sweep's.
-        arguments: those of ``fedvlp``, which begin or resume it.
-        folder: where its attempts are, each in a folder named after a time.
-        axes: its values of ``model``, ``config``, ``held_out`` and ``seed``.
+        name: Its folder below the sweep's.
+        arguments: Arguments of ``fedvlp`` that begin or resume it.
+        folder: Contains its attempts, each in a folder named after a time.
+        axes: Its values of ``model``, ``config``, ``held_out`` and ``seed``.
     """
 
     name: str
@@ -66,16 +76,16 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has ended: its folder has a summary."""
+        """Whether the run has ended, so that its folder has a summary."""
         return any(self.folder.glob("*/summary.json"))
 
     @property
     def log(self) -> Path:
-        """The file of all that its attempts printed."""
+        """The file with everything that its attempts printed."""
         return self.folder / "log.txt"
 
     def error(self) -> str:
-        """The line of the last attempt's log that says most: its last error, or else the last line."""
+        """The last error in the last attempt's log, or otherwise its last line."""
         log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         lines = log.rpartition(LOG_START)[2].splitlines()[1:]
         errors = [line for line in lines if ": error: " in line]
@@ -83,11 +93,11 @@ class Job:
 
 
 class SweepProgress:
-    """The states of a sweep's runs: a printed line for each run that ends, and all of them in ``sweep.json``.
+    """The states of a sweep's runs: a printed line for each run that ends, and all states in ``sweep.json``.
 
     Attributes:
-        entries: what the file says of each run, by its name; also of runs of earlier calls with other arguments.
-        is_submitted: whether missing runs are Slurm's to make.
+        entries: The file's entries by names of runs, including runs of earlier calls with other arguments.
+        is_submitted: Whether Slurm makes the missing runs.
     """
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
@@ -98,14 +108,14 @@ class SweepProgress:
             self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):
             self.entries = {}
-        # What a folder holds counts more than what the file says: the last call may have been killed.
+        # A folder counts more than the file's entry, since the last call may have been killed.
         for job in jobs:
             seconds = self.entries.get(job.name, {}).get("seconds")
             status = Status("done", seconds) if job.is_done else Status("waiting")
             self.entries[job.name] = {**job.axes, **asdict(status)}
 
     def state(self, job: Job) -> str:
-        """The state of a run; a run whose folder has a summary is done."""
+        """The state of a run."""
         return str(self.entries[job.name]["state"])
 
     @property
@@ -114,7 +124,7 @@ class SweepProgress:
         return [job for job in self.jobs if self.state(job) != "done"]
 
     def report(self, job: Job, status: Status) -> None:
-        """Records a run's new state, and prints a line if the run has ended."""
+        """Record a run's new state, and print a line if the run has ended."""
         self.entries[job.name] = {**job.axes, **asdict(status)}
         self.write()
         if status.state in ("done", "failed"):
@@ -124,11 +134,16 @@ class SweepProgress:
             sys.stdout.flush()
 
     def write(self) -> None:
-        """Writes ``sweep.json``."""
+        """Write ``sweep.json``."""
         write_json(self.path, {"runs": self.entries})
 
     def print_failures(self) -> int:
-        """Prints which runs are not done, with the error and log of each, and returns the exit code: 1 if there are."""
+        """Print error and log of each run that is not done, and return the exit code: 1 if there are such runs.
+
+        Runs that were submitted have not failed yet.
+        """
+        if self.is_submitted:
+            return 0
         sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")
         for job in self.missing:
             sys.stderr.write(f"{self.state(job)}: {job.title}: {self.entries[job.name]['error']}\n  {job.log}\n")
@@ -136,12 +151,22 @@ class SweepProgress:
 
 
 class RunningJob(NamedTuple):
-    """A run, its process, the device that it was given, and when it began by the monotonic clock."""
+    """A run, its process, its device, and the monotonic time of its start."""
 
     job: Job
-    process: subprocess.Popen[bytes]
+    process: BaseProcess
     device: str | None
     began: float
+
+    def status(self) -> Status:
+        """The outcome of the run, whose process has ended."""
+        seconds = time.monotonic() - self.began
+        if self.job.is_done:
+            return Status("done", seconds)
+        # A negative code is the number of the signal that ended the process, which left no message.
+        code = self.process.exitcode or 0
+        error = f"The process was ended by {signal.Signals(-code).name}." if code < 0 else self.job.error()
+        return Status("failed", seconds, error)
 
 
 def run_jobs(
@@ -149,79 +174,88 @@ def run_jobs(
     workers: int,
     report: Callable[[Job, Status], None],
     devices: Sequence[str] = (),
-    command: Sequence[str] = COMMAND,
+    command: Callable[[Sequence[str]], int] = main,
 ) -> None:
-    """Makes the runs in their order; one that fails, or whose process is killed, does not end the others.
+    """Make the runs in their order, each in its own process; a run that fails or is killed does not end the others.
 
-    Without ``devices`` each run computes with one thread, unless OMP_NUM_THREADS says otherwise. An exception, such as
-    the KeyboardInterrupt of Ctrl-C, stops all runs and reports them as interrupted.
+    On Linux a server process imports everything once and forks a process for each run, which then starts in about a
+    second. Runs on GPUs, and on other systems, where a fork is missing or unsafe, start in a fresh interpreter.
+
+    Without ``devices`` each run computes with one thread, unless OMP_NUM_THREADS sets another number. An exception,
+    such as the KeyboardInterrupt of Ctrl-C, stops all runs and reports them as interrupted.
 
     Args:
-        jobs: the runs.
-        workers: how many at a time.
-        report: called with each change of a run.
-        devices: values of CUDA_VISIBLE_DEVICES, shared evenly among the workers; none if runs use no GPU.
-        command: what makes a run when a job's arguments follow.
+        jobs: The runs.
+        workers: Number of runs at a time.
+        report: Called at each change of a run.
+        devices: Values of CUDA_VISIBLE_DEVICES, shared evenly among the workers; none if runs use no GPU.
+        command: Makes a run from a job's arguments and returns its exit code; a function that can be pickled.
     """
-    free_devices = deque(devices[place % len(devices)] if devices else None for place in range(workers))
+    # A pool of concurrent.futures or multiprocessing does not survive that one of its processes is killed.
+    context: ForkServerContext | SpawnContext = get_context("spawn")
+    if sys.platform == "linux" and not devices:
+        context = get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    free_devices = deque(devices[index % len(devices)] if devices else None for index in range(workers))
     waiting = deque(jobs)
-    running: list[RunningJob] = []
+    running: dict[int, RunningJob] = {}
     try:
         while waiting or running:
             while waiting and free_devices:
-                job = waiting.popleft()
-                running.append(_start(job, command, free_devices.popleft()))
+                job, device = waiting.popleft(), free_devices.popleft()
+                process = context.Process(target=_make_run, args=(job, command))
+                _start(process, device)
+                running[process.sentinel] = RunningJob(job, process, device, time.monotonic())
                 report(job, Status("running"))
-            # Runs take minutes, so looking costs nothing, and a signal interrupts the sleep at once.
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-            for ended in [one for one in running if one.process.poll() is not None]:
-                running.remove(ended)
+            for sentinel in wait(list(running)):
+                ended = running.pop(cast(int, sentinel))
+                ended.process.join()
                 free_devices.append(ended.device)
-                report(ended.job, _status(ended))
+                report(ended.job, ended.status())
     finally:
-        for stopped in running:
+        for stopped in running.values():
             stopped.process.terminate()
         end = time.monotonic() + SECONDS_TO_STOP
-        for stopped in running:
-            try:
-                stopped.process.wait(max(0.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                stopped.process.kill()
-                stopped.process.wait()
+        for stopped in running.values():
+            stopped.process.join(max(0.0, end - time.monotonic()))
+            stopped.process.kill()
+            stopped.process.join()
             report(stopped.job, Status("interrupted", time.monotonic() - stopped.began))
 
 
-def _start(job: Job, command: Sequence[str], device: str | None) -> RunningJob:
-    environment = dict(os.environ)
+def _start(process: BaseProcess, device: str | None) -> None:
+    """Start a process with one thread or with one GPU; libraries read both when they are imported."""
+    before = dict(os.environ)
     if device is None:
         # Several runs with a thread for each core would wait for each other.
-        environment.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     else:
-        environment["CUDA_VISIBLE_DEVICES"] = device
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
+    try:
+        process.start()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _make_run(job: Job, command: Callable[[Sequence[str]], int]) -> None:
+    """Make a run in this process, and end the process with the run's exit code; all that it prints is in its log."""
+    if sys.platform != "win32":
+        # Ctrl-C is only for the sweep, which then ends each run once, by SIGTERM.
+        os.setsid()
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab", buffering=0) as log:
         log.write(f"{LOG_START}{shlex.join(job.arguments)}\n".encode())
-        process = subprocess.Popen(
-            [*command, *job.arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            # Ctrl-C is for the sweep alone, which then ends each run once, by SIGTERM.
-            start_new_session=True,
-        )
-    return RunningJob(job, process, device, time.monotonic())
-
-
-def _status(ended: RunningJob) -> Status:
-    """How a run whose process has ended came out."""
-    seconds = time.monotonic() - ended.began
-    if ended.job.is_done:
-        return Status("done", seconds)
-    # A negative code is the number of the signal that ended the process, which left no message.
-    code = ended.process.returncode
-    error = f"The process was ended by {signal.Signals(-code).name}." if code < 0 else ended.job.error()
-    return Status("failed", seconds, error)
+        for standard in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), standard.fileno())
+            cast(TextIOWrapper, standard).reconfigure(line_buffering=True)
+    sys.argv = ["fedvlp", *job.arguments]
+    try:
+        code = command(job.arguments)
+    finally:
+        # multiprocessing leaves these out, and Weights & Biases ends its run in one of them.
+        atexit._run_exitfuncs()
+    sys.exit(code)
 
 
 @dataclass(frozen=True)
@@ -229,9 +263,9 @@ class SlurmArray:
     """Missing runs as one job array of Slurm, which writes ``slurm-<array>_<task>.txt`` into the sweep's folder.
 
     Attributes:
-        folder: the sweep's.
-        options: options of ``sbatch``, with underscores in their names.
-        setup: lines of shell that come before each run, such as to load modules.
+        folder: The sweep's folder.
+        options: Options of ``sbatch``, with underscores in their names.
+        setup: Lines of shell before each run, such as to load modules.
     """
 
     folder: Path
@@ -240,19 +274,19 @@ class SlurmArray:
 
     @property
     def name(self) -> str:
-        """The array's name in the queue, which no other folder's has."""
+        """The array's name in the queue, different for each folder."""
         digest = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return f"fedvlp-{self.folder.name}-{digest}"
 
     def num_queued(self) -> int:
-        """How many tasks of the array wait or run."""
+        """Count the tasks of the array that wait or run."""
         tasks = _call_slurm(["squeue", "--me", "--array", "--noheader", "--format=%i", f"--name={self.name}"])
         return len(tasks.split())
 
-    def submit(self, jobs: Sequence[Job], workers: int | None, command: Sequence[str] = COMMAND) -> str:
-        """Puts runs into the queue, so many at a time, or as many as Slurm allows; returns the array's number."""
+    def submit(self, jobs: Sequence[Job], workers: int | None) -> str:
+        """Submit runs, of which at most ``workers`` run at a time, and return the array's number."""
         # One script for all tasks: each branch replaces the shell by its run, so that signals reach it.
-        branches = [f"{index}) exec {shlex.join([*command, *job.arguments])} ;;" for index, job in enumerate(jobs)]
+        branches = [f"{index}) exec {shlex.join([*COMMAND, *job.arguments])} ;;" for index, job in enumerate(jobs)]
         threads = "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
         script = ["#!/bin/bash", *self.setup, threads, "case $SLURM_ARRAY_TASK_ID in", *branches, "esac"]
         arguments = [
@@ -260,7 +294,7 @@ class SlurmArray:
             f"--job-name={self.name}",
             f"--array=0-{len(jobs) - 1}" + (f"%{workers}" if workers else ""),
             f"--output={str(self.folder.resolve()).replace('%', '%%')}/slurm-%A_%a.txt",
-            # A task that makes way for another, or whose node fails, begins again by itself, and so resumes.
+            # A task that is preempted, or whose node fails, begins again by itself and resumes its run.
             "--requeue",
             *(f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()),
         ]
@@ -269,7 +303,7 @@ class SlurmArray:
 
 
 def _call_slurm(command: Sequence[str], text: str = "") -> str:
-    """What a command of Slurm prints."""
+    """Call a command of Slurm and return its output."""
     try:
         result = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentError
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 
 
 def parse_methods(plan: Sweep) -> dict[str, Namespace]:
-    """Each method's configuration by its label; the runs differ from it in held-out domain and seed alone.
+    """Parse each method's configuration, by its label; its runs differ only in held-out domain and seed.
 
     Raises:
         UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
@@ -43,7 +43,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
 
 
 def visible_devices(configs: Iterable[Namespace]) -> list[str]:
-    """The names of the GPUs for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
+    """List the GPUs by their names for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
 
     Raises:
         UserError: if a run asks for several devices.
@@ -59,11 +59,13 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
     return visible.split(",")[: len(every)] if visible else every
 
 
-def domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
-    """The domains that a method's runs hold out in turn; none where every domain has clients. No image is opened.
+def domains_in_turn(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str]]:
+    """By method, the domains that its runs hold out in turn; none if every domain has clients. No image is opened."""
+    domains_by_data: dict[str, list[str]] = {}
+    return {label: _domains_of_method(plan, config, domains_by_data) for label, config in configs.items()}
 
-    Data sets that were looked up are in ``domains_by_data``, by their options.
-    """
+
+def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
     check_data_set(config.data)
     data: dict[str, Any] = config.data.as_dict()
     options = data.get("init_args", {})
@@ -71,7 +73,7 @@ def domains_in_turn(plan: Sweep, config: Namespace, domains_by_data: dict[str, l
     holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
     if not holds_out and plan.held_out not in ("all", "none"):
         raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
-    # Options that change no domain, so that methods which differ in them share one lookup: it reads a whole folder.
+    # Methods that differ only in options that change no domain share one lookup, which reads a whole folder.
     of_clients = ("held_out", "batch_size", "partition")
     data["init_args"] = {name: value for name, value in options.items() if name not in of_clients}
     key = repr(data)

@@ -1,4 +1,4 @@
-"""What a sweep consists of: methods, held-out domains and seeds, and each combination of them as a run."""
+"""The plan of a sweep: a run for each combination of methods, held-out domains and seeds."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SET_BY_SWEEP = (
 
 @dataclass(frozen=True)
 class SweepMethod:
-    """A method as a sweep runs it.
+    """A method of a sweep.
 
     Attributes:
-        label: its name in progress and folders.
-        config: name or path of its config.
-        arguments: further arguments of ``fedvlp fit`` for its runs alone.
+        label: Its name in progress and folders.
+        config: Name or path of its config.
+        arguments: Further arguments of ``fedvlp fit``, only for its runs.
     """
 
     label: str
@@ -44,12 +44,12 @@ class Sweep:
     """The axes of the cross product.
 
     Attributes:
-        configs: names or paths of the configs that all runs share.
-        methods: the methods.
-        held_out: domains held out in turn, ``a+b`` for two together; ``all`` that the protocol holds out; or ``none``,
-            where every domain has clients.
-        seeds: seeds of training.
-        arguments: further arguments of ``fedvlp fit`` for every run.
+        configs: Names or paths of the configs that all runs share.
+        methods: The methods.
+        held_out: Domains held out in turn, ``a+b`` for two together; ``all`` domains of a protocol that holds domains
+            out; or ``none``, so that every domain has clients.
+        seeds: Seeds of training.
+        arguments: Further arguments of ``fedvlp fit`` for every run.
     """
 
     configs: tuple[str, ...]
@@ -59,14 +59,14 @@ class Sweep:
     arguments: tuple[str, ...] = ()
 
     def choices(self, method: SweepMethod) -> tuple[str, ...]:
-        """The arguments that a method's runs share; later ones override earlier ones."""
+        """Arguments that a method's runs share; later ones override earlier ones."""
         configs = [f"{CONFIG_OPTION}{config}" for config in (method.config, *self.configs)]
         return (*configs, *self.arguments, *method.arguments)
 
     def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-        """Lists the runs in the folder ``output``, all of one seed before those of the next.
+        """List the runs in the folder ``output``, all runs of one seed before the next seed.
 
-        ``domains`` are those that are held out in turn, by a method's label; none where all have clients.
+        ``domains`` maps a method's label to the domains that are held out in turn; none if all domains have clients.
         """
         jobs = []
         # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
@@ -83,7 +83,7 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
-    """Reads a sweep's file, which must have no other keys than ``KEYS``."""
+    """Read a sweep's file, which must have no other keys than ``KEYS``."""
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
@@ -94,12 +94,12 @@ def read_sweep(path: Path) -> dict[str, Any]:
 
 
 def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
-    """Makes the sweep that a file's content, or options of the same names, ask for.
+    """Make a sweep from a file's content, or from options of the same names.
 
-    ``more`` are arguments of every run that override those of the content.
+    ``more`` are arguments of every run that override the content's arguments.
 
     Raises:
-        UserError: if something is missing or impossible, or a config does not exist.
+        UserError: If something is missing or impossible, or a config does not exist.
     """
     configs = _strings(content.get("config"))
     for config in configs:
@@ -133,7 +133,7 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
 
 
 def _method(model: Any) -> SweepMethod:
-    """Makes a method from its config's name, or from a mapping of label, config and arguments."""
+    """Make a method from its config's name, or from a mapping of label, config and arguments."""
     content = {"config": model} if isinstance(model, str) else model
     is_mapping = isinstance(content, dict) and isinstance(content.get("config"), str)
     if not is_mapping or content.keys() - {"label", "config", "arguments"}:
@@ -156,10 +156,9 @@ def _strings(value: Any) -> tuple[str, ...]:
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """The arguments of ``fedvlp`` that make a run, or resume it; its folder is ``output / name``.
+    """Arguments of ``fedvlp`` that begin or resume a run, whose folder is ``output / name``.
 
-    ``choices`` are the arguments that choose all else. Without a held-out domain every domain has clients; ``a+b`` are
-    two.
+    ``choices`` are all other arguments. Without a held-out domain every domain has clients; ``a+b`` are two domains.
     """
     names = f"[{','.join(held_out.split(TOGETHER))}]" if held_out and TOGETHER in held_out else held_out
     return (
@@ -175,7 +174,7 @@ def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, outpu
 
 
 def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int) -> str:
-    """A readable folder name, with a digest of the configs' content and of all other arguments.
+    """Make a readable folder name with a digest of the configs' content and of all other arguments.
 
     >>> run_name("trip", ["--trainer.rounds=3"], "photo", 0)
     'trip-138eb97f/photo-0'

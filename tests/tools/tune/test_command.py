@@ -10,22 +10,14 @@ import pytest
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
 from fedvlp.tools.compare.tables import tables
-from fedvlp.tools.sweep.jobs import Status
 from fedvlp.tools.tune.choice import Choice
 from tests.helpers.images import draw
-
-
-def here(jobs, workers, report, devices):
-    """Makes runs as a sweep does, but sequentially and in this process."""
-    for job in jobs:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        code = main(job.arguments)
-        report(job, Status("done", 1.0) if job.is_done else Status("failed", error=f"exit code {code}"))
+from tests.helpers.stand_in import make_here
 
 
 @pytest.fixture
 def command(image_root, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", here)
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     axes = ["--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
     more = [
         f"--data.root={image_root}",
@@ -67,7 +59,7 @@ def test_one_that_was_stopped_resumes_to_the_same_table(command, tmp_path, capsy
     made = []
 
     def stop_after_two(jobs, workers, report, devices):
-        here(jobs[: 2 - len(made)], workers, report, devices)
+        make_here(jobs[: 2 - len(made)], workers, report)
         made.extend(jobs[:2])
         raise KeyboardInterrupt
 

@@ -1,0 +1,50 @@
+"""Stand-ins for the processes of a sweep and for what runs in them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedvlp.commands.cli import main
+from fedvlp.tools.sweep.jobs import Job, Status
+
+
+def end_as_told(arguments: Sequence[str]) -> int:
+    """End a run as the first argument says, in the folder that is the second, and return its exit code."""
+    ending, folder = arguments[0], Path(arguments[1])
+    device, threads = os.environ.get("CUDA_VISIBLE_DEVICES", "cpu"), os.environ.get("OMP_NUM_THREADS", "all")
+    sys.stdout.write(f"{ending} on {device} with {threads} threads\n")
+    with (folder / "attempts").open("a") as attempts:
+        attempts.write("attempt\n")
+    if ending == "server":
+        threads_of_server = os.listdir(f"/proc/{os.getppid()}/task")
+        atexit.register(sys.stdout.write, f"{len(threads_of_server)} thread in the server\n")
+    if ending == "raise":
+        raise ValueError("no such luck")
+    if ending == "refuse":
+        sys.stderr.write("fedvlp: error: a bad root\n")
+        sys.stdout.write("more\n")
+        return 1
+    if ending == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ending == "wait" and (folder / "attempts").read_text() == "attempt\n":
+        time.sleep(600)
+    if ending in ("end", "wait"):
+        (folder / "2020-01-01").mkdir()
+        (folder / "2020-01-01" / "summary.json").write_text("{}")
+    return 0
+
+
+def make_here(
+    jobs: Sequence[Job], workers: int, report: Callable[[Job, Status], None], devices: Sequence[str] = ()
+) -> None:
+    """Make runs as a sweep does, but sequentially and in this process."""
+    for job in jobs:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        code = main(job.arguments)
+        report(job, Status("done", 1.0) if job.is_done else Status("failed", error=f"exit code {code}"))
