@@ -13,8 +13,8 @@ from fedvlp.utils.config_files import configs_folder
 class StopAfterStep(FederationCallback):
     """Ends the process after the first step."""
 
-    def on_client_step(self, **arguments: Any) -> None:  # type: ignore[override]
-        """Ends the process."""
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        """End the process."""
         raise SystemExit(0)
 
 

@@ -40,7 +40,7 @@ def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     weights = [torch.zeros(3, 4)]
 
     class Steps(FederationCallback):
-        def on_phase_end(self, federation, phase, before, server, updates):
+        def on_phase_end(self, federation, phase, before, server, updates, download):
             weights.append(server.shared["weight"])
 
     federation(tmp_path, aggregation=private(), callbacks=[Steps()]).fit(Still(), Points())
@@ -176,8 +176,9 @@ class Uploads(FederationCallback):
     def __init__(self):
         self.sent = {}
 
-    def on_client_end(self, federation, phase, update):
-        self.sent[federation.run_state.server.round, phase.name, update.client.id] = update.state["weight"].clone()
+    def on_phase_end(self, federation, phase, before, server, updates, download):
+        for update in updates:
+            self.sent[before.round, phase.name, update.client.id] = update.state["weight"].clone()
 
 
 def test_clients_that_do_not_trust_the_server_send_noise(tmp_path):

@@ -72,8 +72,9 @@ class Communication(FederationCallback):
                 counts = self.counts.setdefault(update.client.id, Counter())
                 counts.update(exchange(download=download(update.client), upload=update.state))
 
-    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the largest client's counts, which are every client's where all send the same; and the sum."""
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Add the largest client's counts, equal to every client's counts if all send the same, and the sum."""
+        row = trainer.run_state.history[-1]
         for name in COUNTS:
             # Methods with slots send some clients more than others; bandwidth must do for the largest.
             row[name] = max((counts[name] for counts in self.counts.values()), default=0)
@@ -104,9 +105,10 @@ class Privacy(FederationCallback):
             self.account = privacy_account(phases, len(federation.data.clients), len(cohort))
             self._print(federation, federation.rounds)
 
-    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Adds what the rounds so far gave away."""
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Add the privacy loss of all rounds so far."""
         if self.account is not None:
+            row = trainer.run_state.history[-1]
             row["privacy/epsilon"] = self.account.epsilon(row["round"])
             row["privacy/delta"] = self.account.delta
 

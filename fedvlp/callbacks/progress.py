@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from tqdm import tqdm
 
 from fedvlp.callbacks.files import Checkpoints
@@ -46,17 +45,17 @@ class ProgressBar(FederationCallback):
         title = f"round {federation.run_state.server.round + 1}/{federation.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
 
-    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
-        """Moves the bar one step on."""
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Advance the bar by one step."""
         self.bar.update()
         now = time.monotonic()
-        # To read a loss waits for the GPU, so it is not read at every step.
+        # Reading a loss waits for the GPU, so not every loss is read.
         if not self.bar.disable and now - self.last_update > self.seconds:
-            self.bar.set_postfix_str(f"{client.name}, loss {loss.item():.3f}")
+            self.bar.set_postfix_str(f"{outputs['client'].name}, loss {outputs['loss'].item():.3f}")
             self.last_update = now
 
-    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Closes the bar."""
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close the bar."""
         self.bar.close()
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
@@ -103,15 +102,13 @@ class EventLog(FederationCallback):
         number = federation.run_state.server.round + 1
         self._write(federation, "round_started", round=number, cohort=[client.id for client in cohort])
 
-    def on_client_left_out(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
-        """Notes who does not count any more in the round, and why."""
+    def on_client_problem(
+        self, federation: RunView, phase: Phase, client: Client, reason: str, is_left_out: bool
+    ) -> None:
+        """Record which client is left out for the rest of the round, or needed a second try, and why."""
+        event = "client_left_out" if is_left_out else "client_retried"
         about = {"client": client.id, "name": client.name, "reason": reason}
-        self._write(federation, "client_left_out", **_place(federation, phase), **about)
-
-    def on_client_retried(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
-        """Notes who needed a second try, and why."""
-        about = {"client": client.id, "name": client.name, "reason": reason}
-        self._write(federation, "client_retried", **_place(federation, phase), **about)
+        self._write(federation, event, **_place(federation, phase), **about)
 
     def on_phase_end(
         self,

@@ -69,12 +69,13 @@ class Summary(FederationCallback):
         """Keeps the phases, with the rules that the federation put into them."""
         self.phases = phases
 
-    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Keep the scores by class of the last and the best round."""
-        if any(map(is_accuracy, row)):
-            self.balance[LAST_ROW] = federation.balance
-            if best_round([*federation.run_state.history, row]) is row:
-                self.balance[BEST_ROW] = federation.balance
+        history = trainer.run_state.history
+        if any(map(is_accuracy, history[-1])):
+            self.balance[LAST_ROW] = trainer.balance
+            if best_round(history) is history[-1]:
+                self.balance[BEST_ROW] = trainer.balance
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scores by class, which a resumed run cannot measure again."""

@@ -75,16 +75,13 @@ class SitesEngine:
             for client, second in self._train_once(failed, task, here).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)
-        trained = PhaseResults(list(results.values()))
-        if here.secure_sum:
-            # Imported here: it needs what comes with Flower.
-            from fedvlp.sites.secure_sum.summing import summed_at_sites
+        trained = list(results.values())
+        if not here.secure_sum:
+            return PhaseResults(trained)
+        # Imported here: it needs what comes with Flower.
+        from fedvlp.sites.secure_sum.summing import summed_at_sites
 
-            trained = summed_at_sites(self.registry, trained.clients, task, here.min_clients)
-        for result in trained.clients:
-            if not result.failure:
-                here.hooks.call("on_client_end", phase=task.phase, update=result.update)
-        return trained
+        return summed_at_sites(self.registry, trained, task, here.min_clients)
 
     def _train_once(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
         # A client without images is a site that has not connected yet.

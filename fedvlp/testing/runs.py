@@ -14,7 +14,7 @@ from torch import Tensor
 from fedvlp.callbacks import Plots
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.phases import Phase
-from fedvlp.core.state import ClientUpdate, State
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.federation import Federation
 from fedvlp.testing.contract import run_tensors
 from fedvlp.training.callback import FederationCallback, RunView
@@ -89,9 +89,18 @@ class Sent(FederationCallback):
     def __init__(self) -> None:
         self.states: dict[tuple[int, int, str], State] = {}
 
-    def on_client_end(self, federation: RunView, phase: Phase, update: ClientUpdate) -> None:
-        """Keeps an upload."""
-        self.states[federation.run_state.server.round, update.client.id, phase.name] = update.state
+    def on_phase_end(
+        self,
+        federation: RunView,
+        phase: Phase,
+        before: ServerState,
+        server: ServerState,
+        updates: Sequence[ClientUpdate],
+        download: Callable[[Client], State],
+    ) -> None:
+        """Keep the uploads of a phase."""
+        for update in updates:
+            self.states[before.round, update.client.id, phase.name] = update.state
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What callbacks see of a federation, and its hooks in the order in which they are called."""
+"""The view that callbacks have of a run, and the hooks of a federation."""
 
 from __future__ import annotations
 
@@ -137,48 +137,41 @@ class RunView:
 
 
 class FederationCallback(Callback):
-    """Lightning's callback with a federation's hooks; a subclass overrides those that it needs.
+    """Lightning's callback with four hooks of a federation; a subclass overrides those that it needs.
 
     ::
 
-        setup, on_fit_start, on_train_start   Lightning's own; they take (trainer, pl_module)
+        setup, on_fit_start, on_train_start   Lightning's; they take (trainer, pl_module)
         for each round:
-            on_train_epoch_start              Lightning's own
+            on_train_epoch_start              Lightning's
             on_round_start
-            for each phase, for each client of the cohort:
-                on_client_start               it has downloaded
-                on_client_step                after each optimizer step
-                on_client_end                 it has uploaded
-            on_client_left_out                it failed, or its update was refused, or it dropped out
-            on_client_retried                 it failed at first, and trained in a second try
-            on_phase_end                      after each phase: the server has aggregated
-            on_validation_start               Lightning's own, where the round is evaluated
-            on_round_metrics                  the row of metrics may still be added to
-            on_validation_end                 Lightning's own, where the round was evaluated
-            on_train_epoch_end                Lightning's own
+            for each phase:
+                on_train_batch_end            Lightning's, after each optimizer step of a client
+                on_client_problem             a client is left out, or trained in a second try
+                on_phase_end                  the server has aggregated
+            on_validation_start               Lightning's, if the round is evaluated
+            on_validation_end                 Lightning's, if the round was evaluated
+            on_train_epoch_end                Lightning's; may add to the round's row, ``trainer.run_state.history[-1]``
             on_round_end                      the round counts: ``federation.run_state`` holds it
-        on_train_end, on_fit_end, teardown    Lightning's own
-        on_exception                          Lightning's own, where the run ends by an error or is interrupted
+        on_train_end, on_fit_end, teardown    Lightning's
+        on_exception                          Lightning's, if the run ends by an error or is interrupted
     """
 
-    # In the order of the list above. A subclass may name fewer arguments than these.
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Called when the cohort is known."""
+        """Called when the cohort is sampled."""
 
-    def on_client_start(self, federation: RunView, phase: Phase, client: Client, steps: int) -> None:
-        """Called before a client trains ``steps`` steps; only in the process that trains it."""
+    def on_client_problem(
+        self, federation: RunView, phase: Phase, client: Client, reason: str, is_left_out: bool
+    ) -> None:
+        """Called for a client that failed, dropped out, or sent an update that was rejected.
 
-    def on_client_step(self, federation: RunView, client: Client, loss: Tensor) -> None:
-        """Called after each local step, with its loss."""
-
-    def on_client_end(self, federation: RunView, phase: Phase, update: ClientUpdate) -> None:
-        """Called after a client trained, with what it uploads; only in the process that trained it."""
-
-    def on_client_left_out(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
-        """Called for a client that is left out for the rest of the round, with the reason."""
-
-    def on_client_retried(self, federation: RunView, phase: Phase, client: Client, reason: str) -> None:
-        """Called for a client that trained in a second try, with what went wrong in the first."""
+        Args:
+            federation: The run.
+            phase: The phase in training.
+            client: The client.
+            reason: The predicate of a sentence about the client, such as ``uploads NaN or infinity``.
+            is_left_out: Whether it is left out for the rest of the round. Otherwise it trained in a second try.
+        """
 
     def on_phase_end(
         self,
@@ -192,16 +185,13 @@ class FederationCallback(Callback):
         """Called after the server aggregated.
 
         Args:
-            federation: the run.
-            phase: that was trained.
-            before: the server's state before the phase.
-            server: its state after it.
-            updates: all that it received.
-            download: from a client to what it downloaded in the phase.
+            federation: The run.
+            phase: The trained phase.
+            before: The server's state before the phase.
+            server: The server's state after the phase.
+            updates: All updates that the server received.
+            download: Maps a client to its download in the phase.
         """
 
-    def on_round_metrics(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Called with the round's metrics, which may be added to."""
-
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Called when the round is over and counts."""
+        """Called with the round's row of metrics when the round is over and counts."""

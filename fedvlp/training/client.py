@@ -134,7 +134,6 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
     optimizer = prepare_optimizer(client, task, here)
     # Before the generators are seeded: what add-ons draw must not change what the method draws.
     add_ons = begin_add_ons(client, task, here, download, optimizer, steps)
-    here.hooks.call("on_client_start", phase=task.phase, client=client, steps=steps)
     # From here every draw follows from seed, round, phase and client, whoever trained before.
     seed_generators(task.seeds[client.id])
     if optimizer is not None:
@@ -150,7 +149,8 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
             optimizer.step()
             optimizer.zero_grad()
             module.on_train_batch_end(loss.detach(), (inputs, labels), index)
-            here.hooks.call("on_client_step", client=client, loss=loss.detach())
+            outputs = {"loss": loss.detach(), "client": client}
+            here.hooks.call("on_train_batch_end", outputs, (inputs, labels), index)
     elif task.phase.one_pass:
         with torch.no_grad():
             for index, batch in enumerate(batches):
@@ -158,7 +158,6 @@ def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResu
 
     upload, kept = add_ons.finish(checked_upload(module), task.index)
     update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
-    here.hooks.call("on_client_end", phase=task.phase, update=update)
     personal = module.personal_state()
     if optimizer is not None and not here.local.reset_optimizer:
         kept |= add_prefix(optimizer_state(optimizer.optimizer, module.communicable_state()), str(task.index))

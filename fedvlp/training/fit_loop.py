@@ -54,7 +54,7 @@ class FitLoop:
             self._start_or_resume(parent, checkpoint, may_start_anew, claims)
             try:
                 rounds = self._make_run()
-                self.hooks.call("setup", stage="fit")
+                self.hooks.call("setup", "fit")
                 # After `setup`, as Lightning's Trainer does: callbacks may make there what they load into.
                 self.hooks.restore(run.run_state.callbacks)
                 run.should_stop = bool(self.hooks.stopping)
@@ -64,7 +64,7 @@ class FitLoop:
                     self._round(rounds)
                 self._finish()
             except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
-                self.hooks.call("on_exception", exception=error)
+                self.hooks.call("on_exception", error)
                 raise
         return run.run_state.server
 
@@ -143,7 +143,6 @@ class FitLoop:
             if run.clients.attack is not None:
                 metrics |= run.clients.attack.measure(run, rounds.here.data, state.server.deployed, state.personal)
         metrics["seconds"] = time.perf_counter() - began
-        self.hooks.call("on_round_metrics", row=metrics)
         # Lightning's callbacks read the round's metrics from the history.
         run.run_state = replace(state, history=(*state.history, metrics))
         if _is_measured(metrics):
@@ -153,7 +152,7 @@ class FitLoop:
         # Processes that disagree would wait for each other in the next round.
         run.should_stop = run.fabric.strategy.reduce_boolean_decision(run.should_stop, all=False)
         run.run_state = replace(run.run_state, callbacks=self.hooks.states())
-        self.hooks.call("on_round_end", row=metrics)
+        self.hooks.call("on_round_end", metrics)
         # After the callbacks, one of which wrote the checkpoint: older ones may refer to older files.
         if run.is_global_zero:
             rounds.here.store.remove_unused(number, (state.personal, state.optimizer_states))
@@ -188,7 +187,7 @@ class FitLoop:
         self.hooks.call("on_fit_end")
         # What is deployed may be an average over rounds; the rest is as the server last sent it.
         run.module.load_state(server.shared | server.deployed)
-        self.hooks.call("teardown", stage="fit")
+        self.hooks.call("teardown", "fit")
 
 
 def _is_measured(metrics: RoundMetrics) -> bool:

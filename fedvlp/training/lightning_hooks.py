@@ -1,7 +1,4 @@
-"""Calls the hooks of callbacks, and says which of Lightning's callbacks a federation has no use for.
-
-The page ``docs/lightning.md`` has the same for readers: when each hook is called, and what replaces what is refused.
-"""
+"""Runs the hooks of callbacks, and refuses Lightning's callbacks that can't work in a federation."""
 
 from __future__ import annotations
 
@@ -13,46 +10,53 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback, EarlyStopping, Timer
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.roles import REPORTED, ROLES
+from fedvlp.core.roles import REPORTED
 from fedvlp.core.state import CallbackStates
-from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
 
+HOOKS = (
+    *("setup", "load_state_dict", "on_fit_start", "on_train_start", "on_train_epoch_start", "on_train_batch_end"),
+    *("on_validation_start", "on_validation_epoch_start", "on_validation_epoch_end", "on_validation_end"),
+    *("on_train_epoch_end", "state_dict", "on_train_end", "on_fit_end", "teardown", "on_exception"),
+)
+"""Lightning's hooks that a federation calls, in the order of their first calls; docs/lightning.md describes them."""
+
 REFUSED = {
-    "Checkpoint": "a run writes its own checkpoints, from which --ckpt_path last resumes",
-    "LearningRateMonitor": "metrics.csv has the column learning_rate_factor where there is a --trainer.local.schedule",
-    "LearningRateFinder": "--model.optimizer.lr sets the rate, and `fedvlp sweep` tries several",
-    "BatchSizeFinder": "--data.batch_size sets it",
-    "GradientAccumulationScheduler": "--data.batch_size sets how many images a step sees",
-    "DeviceStatsMonitor": "metrics.csv has the seconds of each round",
-    "ThroughputMonitor": "metrics.csv has the seconds of each round",
+    "Checkpoint": "a run writes its own checkpoints, from which `--ckpt_path last` resumes",
+    "LearningRateMonitor": "`metrics.csv` has the column `learning_rate_factor` with a `--trainer.local.schedule`",
+    "LearningRateFinder": "`--model.optimizer.lr` sets the rate, and `fedvlp sweep` tries several",
+    "BatchSizeFinder": "`--data.batch_size` sets it",
+    "GradientAccumulationScheduler": "`--data.batch_size` sets how many images a step sees",
+    "DeviceStatsMonitor": "`metrics.csv` has the seconds of each round",
+    "ThroughputMonitor": "`metrics.csv` has the seconds of each round",
     "ModelSummary": "`fedvlp cost` lists what a method trains and sends",
-    "ProgressBar": "--trainer.enable_progress_bar shows the federation's own",
+    "ProgressBar": "`--trainer.enable_progress_bar` shows the federation's own",
     "BasePredictionWriter": "`fedvlp predict` writes a CSV, without callbacks",
-    "SpikeDetection": "--trainer.server.max_update_norm refuses updates that are too large",
+    "SpikeDetection": "`--trainer.server.max_update_norm` refuses updates that are too large",
     "BaseFinetuning": "a method defines what it trains",
     "ModelPruning": "a method defines what it trains",
     "StochasticWeightAveraging": "the server averages; the method SWAD averages over rounds",
-    "WeightAveraging": "the server averages; --trainer.server.aggregation has other averages",
+    "WeightAveraging": "the server averages; `--trainer.server.aggregation` has other averages",
 }
-"""Lightning's callbacks, subclasses included, that have nothing to do in a federation, with the replacement."""
+"""Lightning's callbacks, including their subclasses, that a federation refuses, each with the replacement."""
+
+ALL_HOOKS = [name for name, value in vars(Callback).items() if inspect.isfunction(value) and not name.startswith("_")]
 
 
 class Hooks:
-    """Calls hooks: Lightning's as Lightning does, the federation's with the arguments that each of them names.
-
-    ``Fabric.call`` of Lightning 2.6 does the same, but inspects each signature again at every call, so at every step.
+    """Calls hooks: Lightning's with ``(trainer, pl_module, ...)``, the federation's with ``(federation, ...)``.
 
     Args:
-        callbacks: whose hooks are called, in this order; more may be added before the first call of a hook.
-        federation: what callbacks see as ``federation``, and Lightning's as ``trainer``.
-        module: the method.
+        callbacks: Callbacks in the order of their calls; more may be added before the first call of a hook.
+        federation: The run, which is also Lightning's ``trainer``.
+        module: The method.
 
     Attributes:
-        has_raised: whether a hook has raised, which is not the fault of the client that trains.
-        stopping: the callbacks that set ``should_stop`` of the federation, in that order.
+        has_raised: Whether a hook has raised, which is not a failure of the client in training.
+        stopping: Callbacks that set ``should_stop`` of the federation, in that order.
     """
 
     def __init__(
@@ -63,50 +67,34 @@ class Hooks:
         self.module = module
         self.has_raised = False
         self.stopping: list[Any] = []
-        # By hook, each callback with its method and the arguments that this names; None if it takes all.
-        self.methods: dict[str, list[tuple[Any, Callable[..., Any], frozenset[str] | None]]] = {}
+        self.methods: dict[str, list[tuple[Any, Callable[..., Any]]]] = {}
 
-    def call(self, name: str, **arguments: Any) -> None:
-        """Calls one hook of every callback that has it."""
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call one hook of every callback that has it."""
         if name not in self.methods:
-            self.methods[name] = self._find(name)
-        available = {"federation": self.federation, **arguments}
-        for callback, method, names in self.methods[name]:
-            was_stopping = self.federation is not None and self.federation.should_stop
+            having = [callback for callback in self.callbacks if hasattr(callback, name)]
+            self.methods[name] = [(callback, getattr(callback, name)) for callback in having]
+        run = self.federation
+        first = (run, self.module) if name in HOOKS else (run,)
+        for callback, method in self.methods[name]:
+            was_stopping = run is not None and run.should_stop
             try:
-                # Lightning's hooks take their arguments by place, as callbacks from elsewhere expect.
-                if hasattr(Callback, name):
-                    method(self.federation, self.module, *arguments.values())
-                else:
-                    method(**{each: available[each] for each in available if names is None or each in names})
+                method(*first, *arguments)
             except Exception:
-                # A client that trains would else be left out for it.
                 self.has_raised = True
                 raise
-            if self.federation is not None and self.federation.should_stop and not was_stopping:
+            if run is not None and run.should_stop and not was_stopping:
                 self.stopping.append(callback)
 
-    def _find(self, name: str) -> list[tuple[Any, Callable[..., Any], frozenset[str] | None]]:
-        found = []
-        for callback in self.callbacks:
-            method = getattr(callback, name, None)
-            # The base classes' own hooks do nothing, at every step of every client.
-            if method is None or getattr(method, "__func__", None) is getattr(FederationCallback, name, method):
-                continue
-            parameters = inspect.signature(method).parameters
-            takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
-            found.append((callback, method, None if takes_all else frozenset(parameters)))
-        return found
-
     def states(self) -> CallbackStates:
-        """Returns what callbacks remember, for a checkpoint, and which of them asked the run to stop."""
+        """Collect the states of callbacks for a checkpoint, and the names of callbacks that stopped the run."""
         states = {callback.state_key: callback.state_dict() for callback in self.callbacks}
         stopped_by = tuple(callback.state_key for callback in self.stopping)
         return CallbackStates({key: state for key, state in states.items() if state}, stopped_by)
 
     def restore(self, saved: CallbackStates) -> None:
-        """Gives callbacks back what a checkpoint kept of them; warns of those that are not there any more."""
-        # By their keys, since the callbacks may stand in another order than before.
+        """Restore callbacks from a checkpoint; warn of states whose callbacks are missing."""
+        # By their keys, since the order of callbacks may have changed.
         by_key = {callback.state_key: callback for callback in self.callbacks}
         for key, state in saved.states.items():
             if key in by_key:
@@ -117,32 +105,49 @@ class Hooks:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Checks that every callback can do its work.
+    """Check that every callback can work in a federation.
 
     Raises:
-        UserError: if one is of Lightning's that a federation refuses, or would end the run never or by what reports
-            results.
+        UserError: If a callback is one that a federation refuses, has hooks that are never called, or would stop the
+            run never or by a test accuracy.
     """
     for callback in callbacks:
-        # By name, since some of these classes exist in newer versions of Lightning alone.
+        title = type(callback).__name__
+        # By name, since some of these classes exist only in newer versions of Lightning.
         for kind in type(callback).__mro__:
             if kind.__name__ in REFUSED and kind.__module__.startswith(("lightning.", "pytorch_lightning.")):
-                raise UserError(
-                    f"A federation has no use for {type(callback).__name__}: {REFUSED[kind.__name__]}. Leave it out."
-                )
+                raise UserError(f"A federation has no use for {title}: {REFUSED[kind.__name__]}. Leave it out.")
+        overridden = [name for name in ALL_HOOKS if _overrides(callback, name)]
+        never = [name for name in overridden if name not in HOOKS]
+        # Hooks of other commands than fit do no harm next to hooks that are called.
+        in_fit = [name for name in never if not name.startswith(("on_test", "on_predict", "on_sanity_check"))]
+        if in_fit or len(never) == len(overridden) > 0:
+            raise UserError(
+                f"{title} overrides {', '.join(in_fit or never)}, which a federation never calls. Override "
+                f"{', '.join(HOOKS[2:6])}, ... or a hook of fedvlp.callbacks.FederationCallback instead."
+            )
         if isinstance(callback, EarlyStopping):
             _check_early_stopping(callback)
-        # Lightning's default looks at the time after each step, where a federation has rounds.
+        # Lightning's default reads the clock after each step, and processes take different numbers of steps.
         if isinstance(callback, Timer) and callback._interval == "step":
-            raise UserError("Timer would never end the run. Pass interval='epoch', which is a round.")
+            raise UserError("Timer with interval='step' can't stop a round. Pass interval='epoch', which is a round.")
+
+
+def _overrides(callback: Callback, name: str) -> bool:
+    return getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)
 
 
 def _check_early_stopping(callback: EarlyStopping) -> None:
     role = callback.monitor.partition("/")[0]
     if role in REPORTED:
         raise UserError(
-            f"EarlyStopping monitors {callback.monitor}, on which results are reported, so they would be chosen by "
-            "what they measure. Monitor validation, the mean accuracy on the source domains."
+            f"EarlyStopping monitors {callback.monitor}, on which results are reported. Selecting on it would bias the "
+            "result. Monitor validation, the mean accuracy on the source domains."
         )
-    if role in ROLES and callback.mode == "min":  # Lightning's default
+    if role == "validation" and callback.mode == "min":  # Lightning's default
         raise UserError(f"EarlyStopping monitors {callback.monitor}, an accuracy, with mode 'min'. Pass mode='max'.")
+    if callback.strict and role not in ("validation", "validation_loss", "client", "clients"):
+        raise UserError(
+            f"EarlyStopping monitors {callback.monitor!r}, which no round has. Monitor validation, validation/DOMAIN, "
+            "client/CLIENT/loss (of up to 100 clients) or clients/loss/mean (of more)."
+        )

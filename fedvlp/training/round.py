@@ -73,7 +73,7 @@ def run_round(run: Run, state: RunState) -> tuple[RunState, RoundMetrics]:
     before = state
     number = state.server.round
     cohort = sample_cohort(run.here.data.clients, run.clients.cohort_size, cohort_seed(run, number))
-    run.here.hooks.call("on_round_start", phases=[setup.phase for setup in run.setups], cohort=cohort)
+    run.here.hooks.call("on_round_start", [setup.phase for setup in run.setups], cohort)
     metrics: RoundMetrics = {"round": number + 1}
     if run.here.local.schedule is not None:
         metrics["learning_rate_factor"] = run.learning_rate_factor(number)
@@ -172,16 +172,16 @@ def report_client(run: Run, task: PhaseTask, result: ClientResult, reason: str, 
     client = result.client
     name = repr(client.name or str(client.id))
     if reason:
-        column, hook = "clients/failed" if result.failure else "clients/rejected", "on_client_left_out"
+        column = "clients/failed" if result.failure else "clients/rejected"
         line = f"client {name} is left out: it {reason}"
     elif result.retried:
-        column, hook = "clients/retried", "on_client_retried"
+        column = "clients/retried"
         line = f"client {name} trained in a second try; in the first it {result.retried}"
     else:
         return
     metrics[column] = metrics.get(column, 0) + 1
     run.here.fabric.print(f"round {task.round + 1}: {line}", flush=True)
-    run.here.hooks.call(hook, phase=task.phase, client=client, reason=reason or result.retried)
+    run.here.hooks.call("on_client_problem", task.phase, client, reason or result.retried, bool(reason))
 
 
 def check_enough(run: Run, task: PhaseTask, asked: int, rejected: Mapping[int, str]) -> None:
@@ -245,7 +245,7 @@ def drop_out(run: Run, cohort: Sequence[Client], number: int, metrics: RoundMetr
     present = set(present_clients(cohort, run.clients.dropout, least, run.here.seed, number))
     absent = [client for client in cohort if client not in present]
     for client in absent:
-        run.here.hooks.call("on_client_left_out", phase=run.setups[0].phase, client=client, reason=DROPPED_OUT)
+        run.here.hooks.call("on_client_problem", run.setups[0].phase, client, DROPPED_OUT, True)
     metrics["clients/dropped_out"] = len(absent)
     return {client.id: DROPPED_OUT for client in absent}
 
@@ -267,9 +267,7 @@ def report_phase(
     updates = [result.update for result in results if not result.failure]
     metrics |= local_metrics(updates, by_client=len(run.here.data.clients) <= MOST_COLUMNS)
     before = task.state.server
-    run.here.hooks.call(
-        "on_phase_end", phase=task.phase, before=before, server=server, updates=updates, download=task.download
-    )
+    run.here.hooks.call("on_phase_end", task.phase, before, server, updates, task.download)
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:

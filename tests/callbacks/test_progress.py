@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_writes_on(tmp_path):
 )
 def test_what_ends_a_run_is_the_last_event(tmp_path, error, name, message):
     class Ends(FederationCallback):
-        def on_client_end(self):
+        def on_train_batch_end(self, *_):
             raise error
 
     with pytest.raises(type(error)):

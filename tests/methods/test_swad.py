@@ -89,8 +89,8 @@ class Steps(FederationCallback):
     def on_round_start(self, federation, phases, cohort):
         self.weights.append([])
 
-    def on_client_step(self, federation, client, loss):
-        weights = {name: value.detach().double() for name, value in federation.module.visual.named_parameters()}
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        weights = {name: value.detach().double() for name, value in pl_module.visual.named_parameters()}
         self.weights[-1].append({name: value.clone() for name, value in weights.items()})
 
 

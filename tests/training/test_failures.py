@@ -213,7 +213,7 @@ def test_too_few_clients_end_the_run_after_its_checkpoint(tmp_path):
 
 def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
     class Broken(FederationCallback):
-        def on_client_step(self, loss):
+        def on_train_batch_end(self, *_):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -342,7 +342,8 @@ class LeftOut(FederationCallback):
     def __init__(self):
         self.found = []
 
-    def on_client_left_out(self, federation, phase, client, reason):
+    def on_client_problem(self, federation, phase, client, reason, is_left_out):
+        assert is_left_out
         self.found.append((phase.name, client.id, reason))
 
 

@@ -25,15 +25,15 @@ class Told(FederationCallback):
     def on_fit_start(self, trainer, pl_module):
         self.hooks.append("on_fit_start")
 
-    def on_round_start(self, phases, cohort):
+    def on_round_start(self, federation, phases, cohort):
         self.hooks.append("on_round_start")
 
-    def on_phase_end(self, phase):
+    def on_phase_end(self, federation, phase, *_):
         self.hooks.append(f"on_phase_end {phase.name}")
 
-    def on_round_metrics(self, federation, row):
-        state = federation.run_state
-        self.hooks.append(("on_round_metrics", row["round"], state.server.round, len(state.history)))
+    def on_train_epoch_end(self, trainer, pl_module):
+        row = trainer.run_state.history[-1]
+        self.hooks.append(("on_train_epoch_end", row["round"]))
         row["added"] = 10.0 * row["round"]
 
     def on_round_end(self, federation, row):
@@ -47,7 +47,7 @@ class Told(FederationCallback):
 
 def round_hooks(number):
     middle = ["on_round_start", "on_phase_end both", "on_phase_end weight"]
-    return [*middle, ("on_round_metrics", number, number - 1, number - 1), ("on_round_end", number, number, number)]
+    return [*middle, ("on_train_epoch_end", number), ("on_round_end", number, number, number)]
 
 
 def test_callbacks_are_told_of_each_step_in_its_order(tmp_path):

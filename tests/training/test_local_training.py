@@ -366,7 +366,7 @@ def test_state_does_not_grow_with_the_rounds(tmp_path, reset):
     held = []
 
     class Scales(L.pytorch.callbacks.Callback):
-        def on_round_end(self, federation):
+        def on_round_end(self, federation, row):
             sizes.append(num_bytes(run_tensors(federation.run_state).values()))
             own = [item for item in federation.callbacks if item is not self]
             assert own

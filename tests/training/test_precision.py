@@ -82,7 +82,7 @@ def scales(tmp_path, spoil):
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
 
     class Listener(FederationCallback):
-        def on_client_step(self, federation, client, loss):
+        def on_train_batch_end(self, *_):
             seen.append(scaler.get_scale())
 
     run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)

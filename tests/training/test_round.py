@@ -38,11 +38,11 @@ class Rounds(FederationCallback):
         self.cohorts = []
         self.phases = []
 
-    def on_round_start(self, cohort, phases):
+    def on_round_start(self, federation, phases, cohort):
         self.cohorts.append(cohort)
         self.phases.append([phase.name for phase in phases])
 
-    def on_phase_end(self, phase, before, server, updates):
+    def on_phase_end(self, federation, phase, before, server, updates, download):
         self.phases.append((phase.name, before.round, server.round, [update.client.id for update in updates]))
 
 

@@ -181,9 +181,9 @@ class Steps(FederationCallback):
         self.steps = []
         self.folder = None
 
-    def on_client_start(self, federation, phase, client, steps):
-        self.steps.append(steps)
-        self.folder = federation.folder
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        self.steps.append((outputs["client"].id, batch_idx))
+        self.folder = trainer.folder
 
 
 def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
@@ -191,7 +191,7 @@ def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
     logger = CSVLogger(tmp_path / "logs")
     run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger)
     run.fit(PersonalBias(), Points(clients=2))
-    assert steps.steps == [1] * 4  # two phases
+    assert steps.steps == [(0, 0), (1, 0)] * 2  # two phases
     assert len(run.run_state.history) == run.rounds == 1
     assert run.folder is None
     assert not steps.folder.exists()

@@ -29,7 +29,7 @@ class Received(FederationCallback):
         self.uploads = {}
         self.before = {}
 
-    def on_phase_end(self, federation, phase, before, server, updates):
+    def on_phase_end(self, federation, phase, before, server, updates, download):
         for update in updates:
             place = (before.round, phase.name, update.client.id)
             self.uploads[place] = update.state["weight"].clone()

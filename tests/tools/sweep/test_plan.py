@@ -27,6 +27,9 @@ def test_a_jobs_arguments_choose_the_whole_run():
         *("--data.held_out=ink", "--seed_everything=5"),
         *("--trainer.default_root_dir=runs", f"--trainer.name={job.name}", "--ckpt_path=last"),
     )
+    (job,) = Sweep((), (SweepMethod("a", "trip"),), ("ink+photo",), (0,)).jobs({"a": ["ink+photo"]}, Path("runs"))
+    assert "--data.held_out=[ink,photo]" in job.arguments
+    assert job.name.endswith("/ink+photo-0")
     (seen,) = Sweep((), (SweepMethod("a", "trip"),), "none", (0,)).jobs({"a": []}, Path("runs"))
     assert "--data.held_out=null" in seen.arguments
     assert seen.name.endswith("/all_seen-0")
@@ -60,17 +63,8 @@ def test_a_sweep_of_names():
         *("--config=trip", "--config=data/folders"),
         *("--b=1", "--b=2", "--config=loggers/wandb", "--a=1"),
     )
-
-
-def test_defaults_of_a_sweep():
     sweep = make_sweep({"models": "trip"})
     assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0, 1, 2), ())
-
-
-def test_a_custom_config(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("model: {class_path: TRIP}\n")
-    assert make_sweep({"models": [str(path)]}).methods == (SweepMethod("mine", str(path)),)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +72,11 @@ def test_a_custom_config(tmp_path):
     [
         ({}, "at least one method"),
         ({"models": ["trip", "trip"]}, "Several models are called 'trip'"),
-        ({"models": ["trib"]}, "Did you mean 'trip'"),
         ({"models": ["folders"]}, "no model.class_path"),
         ({"models": [{"config": "trip", "args": []}]}, "label, config and arguments"),
         ({"models": ["trip"], "config": ["plan"]}, "Put it under models"),
         ({"models": ["trip"], "seeds": ["a"]}, "integers"),
-        ({"models": ["trip"], "seeds": []}, "integers"),
         ({"models": ["trip"], "held_out": []}, "all, none or domains"),
-        ({"models": ["trip"], "arguments": ["--seed_everything=1"]}, "A sweep sets --seed_everything itself"),
         ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "A sweep sets --data.held_out itself"),
     ],
 )
@@ -94,15 +85,7 @@ def test_impossible_sweeps(content, message):
         make_sweep(content)
 
 
-@pytest.mark.parametrize(("text", "message"), [("modls: [a]", "'modls'"), ("[a]", "none"), ("{", "can't be read")])
-def test_unreadable_sweep_files(tmp_path, text, message):
-    path = tmp_path / "sweep.yaml"
-    path.write_text(text)
-    with pytest.raises(UserError, match=message):
-        read_sweep(path)
-
-
-def test_domains_may_be_held_out_together():
-    (job,) = Sweep((), (SweepMethod("a", "trip"),), ("ink+photo",), (0,)).jobs({"a": ["ink+photo"]}, Path("runs"))
-    assert "--data.held_out=[ink,photo]" in job.arguments
-    assert job.name.endswith("/ink+photo-0")
+def test_a_wrong_key_in_a_file_is_named(tmp_path):
+    (tmp_path / "sweep.yaml").write_text("modls: [a]")
+    with pytest.raises(UserError, match="'modls'"):
+        read_sweep(tmp_path / "sweep.yaml")

@@ -91,8 +91,7 @@ def test_the_first_of_the_best_trials_is_chosen_and_its_gain_is_over_the_median(
     trials = [("--model.prompt_length=1",), ("--model.prompt_length=2",), ("--model.prompt_length=4",)]
     choice = Choice("promptfl", "ink", trials, validation=[60.0, 70.0, 70.0], compared=[50.0, 40.0, 55.0])
     assert choice.chosen == 1
-    assert choice.gain(choice.validation) == 0
-    assert choice.gain(choice.compared) == -10
+    assert (choice.gain(choice.validation), choice.gain(choice.compared)) == (0, -10)
     summary = choice.summary("abc", ["model.prompt_length=1,2,4"])
     assert summary["validation"] == {"chosen": 70.0, "lowest": 60.0, "median": 70.0}
 

@@ -32,7 +32,7 @@ each_add_on = pytest.mark.parametrize("add_on", ADD_ONS, ids=lambda add_on: type
 class Stop(FederationCallback):
     """Ends a run in its second round, when all clients have trained in the first phase."""
 
-    def on_phase_end(self, federation, phase, before, server, updates):
+    def on_phase_end(self, federation, *_):
         if federation.run_state.server.round == 1:
             raise Interrupted
 
