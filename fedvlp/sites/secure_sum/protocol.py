@@ -1,4 +1,4 @@
-"""The sum of all sites' numbers, of which the server learns nothing else; sites may drop out at any step.
+"""The sum of all sites' numbers; the server learns nothing else, and sites may drop out at any step.
 
 Paper: Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017: Figure 4, with
 signed keys and the consistency check, for a server that may lie. Pure: no files and no network, bytes in and bytes out.
@@ -83,7 +83,7 @@ class SumSite:
         self.advert = keys + key.sign(_said("keys", keys, name))
 
     def answer(self, step: str, received: Parts) -> dict[str, bytes]:
-        """The answer to a step; a SiteProblem, after which the sum is over here, if it would be wrong or unsafe."""
+        """Answer a step, or raise a SiteProblem if an answer would be wrong or unsafe; the sum is then over here."""
         # None are left until there is an answer: nothing is tried twice, and nothing follows a refusal.
         steps, self.steps = self.steps, []
         if not steps or steps[0].__name__ != step:
@@ -93,7 +93,7 @@ class SumSite:
         return answer
 
     def share(self, adverts: Parts) -> dict[str, bytes]:
-        """The shares of the own secrets for each other site, encrypted, once all keys are known to be theirs."""
+        """Encrypt shares of the own secrets for each other site, once every key is known to be its site's."""
         self._check_enough(adverts, "sent keys")
         for name, advert in adverts.items():
             keys = advert[:-SIGNATURE_BYTES]
@@ -117,7 +117,7 @@ class SumSite:
         return boxes
 
     def mask(self, boxes: Parts) -> dict[str, bytes]:
-        """The numbers with the own mask and one for each site that sent shares, which it keeps."""
+        """Keep the shares, and mask the numbers with the own mask and one for each site that sent shares."""
         self._check_enough({self.name, *boxes}, "sent shares")
         for name, box in boxes.items():
             about = _said("shares", self.tag, name, self.name)
@@ -131,7 +131,7 @@ class SumSite:
         return {self.name: masked.astype("<u8").tobytes()}
 
     def confirm(self, survivors: Parts) -> dict[str, bytes]:
-        """The signature of the survivors' names, by which the others see that all were told the same."""
+        """Sign the survivors' names, so that the other sites see that all received the same names."""
         self._check_enough(survivors, "sent numbers")
         if self.name not in survivors or not survivors.keys() <= self.held.keys():
             raise SiteProblem("got a list of survivors that can't be")
@@ -139,7 +139,7 @@ class SumSite:
         return {self.name: self.key.sign(_said("survivors", self.tag, *self.survivors))}
 
     def reveal(self, signatures: Parts) -> dict[str, bytes]:
-        """One share of each site, once enough have confirmed the same survivors."""
+        """Reveal one share of each site, once enough sites have confirmed the same survivors."""
         said = _said("survivors", self.tag, *self.survivors)
         signed = [name for name, signature in signatures.items() if self._has_signed(name, said, signature)]
         self._check_enough(set(signed) & set(self.survivors), "were told of the same survivors")
@@ -167,7 +167,7 @@ class SumSite:
 def sum_of_sites(
     names: Sequence[str], length: int, adverts: Mapping[str, Parts], ask: Ask, min_survivors: int = 0
 ) -> tuple[set[str], Numbers]:
-    """The server's part: the survivors, and the sum of their numbers modulo 2^64, a wrong one if any share is wrong.
+    """Compute the server's part: the survivors, and the sum of their numbers modulo 2^64; wrong if any share is wrong.
 
     Args:
         names: of all sites, also those that are not there.
@@ -208,7 +208,7 @@ def sum_of_sites(
 
 
 def _single(answers: Mapping[str, Parts], size: int, threshold: int, what: str) -> dict[str, bytes]:
-    """What sites answer of themselves alone."""
+    """Keep the answers in which a site sends one part, its own."""
     usable = _usable(answers, lambda name: {name: size}, threshold, what)
     return {name: answer[name] for name, answer in usable.items()}
 
@@ -216,7 +216,7 @@ def _single(answers: Mapping[str, Parts], size: int, threshold: int, what: str) 
 def _usable(
     answers: Mapping[str, Parts], sizes: Callable[[str], Mapping[str, int]], threshold: int, what: str
 ) -> dict[str, Parts]:
-    """The answers with parts of the right sizes; whoever sent another has dropped out."""
+    """Keep the answers with parts of the right sizes; a site that sent other sizes has dropped out."""
     usable: dict[str, Parts] = {}
     for name, answer in answers.items():
         if {part: len(content) for part, content in answer.items()} == sizes(name):

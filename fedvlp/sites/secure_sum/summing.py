@@ -66,7 +66,7 @@ class SiteSums:
         return _as_tensors({self.name: self.under_way.advert})
 
     def answer(self, request: Message) -> Message:
-        """Answers a request of the kind ``sum``."""
+        """Answer a request of the kind ``sum``."""
         if self.under_way is None:
             raise SiteProblem("has no secure sum under way: it was restarted, or has revealed its part")
         answer = self.under_way.answer(request.values["step"], _as_parts(request.tensors))
@@ -83,7 +83,7 @@ def _place(request: Message) -> list[int]:
 
 
 def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
-    """The site's own key and, by name, the public keys of all sites, as ``ssh-keygen -t ed25519`` writes them."""
+    """Read the site's own key and the public keys of all sites by name, as ``ssh-keygen -t ed25519`` writes them."""
     roster: dict[str, Ed25519PublicKey] = {}
     try:
         key = load_ssh_private_key((folder / "key").read_bytes(), password=None)
