@@ -117,7 +117,9 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         for kind in type(callback).__mro__:
             if kind.__name__ in REFUSED and kind.__module__.startswith(("lightning.", "pytorch_lightning.")):
                 raise UserError(f"A federation has no use for {title}: {REFUSED[kind.__name__]}. Leave it out.")
-        overridden = [name for name in ALL_HOOKS if _overrides(callback, name)]
+        bound = {name: getattr(callback, name) for name in ALL_HOOKS}
+        # A LambdaCallback holds plain functions, which override Lightning's methods as well.
+        overridden = [name for name in bound if getattr(bound[name], "__func__", None) is not getattr(Callback, name)]
         never = [name for name in overridden if name not in HOOKS]
         # Hooks of other commands than fit do no harm next to hooks that are called.
         in_fit = [name for name in never if not name.startswith(("on_test", "on_predict", "on_sanity_check"))]
@@ -131,10 +133,6 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
         # Lightning's default reads the clock after each step, and processes take different numbers of steps.
         if isinstance(callback, Timer) and callback._interval == "step":
             raise UserError("Timer with interval='step' can't stop a round. Pass interval='epoch', which is a round.")
-
-
-def _overrides(callback: Callback, name: str) -> bool:
-    return getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name)
 
 
 def _check_early_stopping(callback: EarlyStopping) -> None:
