@@ -368,6 +368,9 @@ def check_phases(module: FederatedModule) -> Sequence[Phase]:
     # Buffers are sent too, and parameters that are not saved may be trained.
     existing = [*module.state_dict(), *parameters]
     kept = (*module.personal, *module.train_only_personal)
+    names = [phase.name for phase in phases]
+    if len(set(names)) < len(names):  # the server's memory is kept by the phase's name
+        raise UserError(f"The phases of {method} are called {', '.join(names)}. Give each its own name.")
     for phase in phases:
         for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
             if not any(matches_prefix((prefix,), name) for name in existing):

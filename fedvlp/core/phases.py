@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
@@ -49,10 +50,16 @@ class Phase:
         """The server's state after the cohort's updates; no updates change nothing."""
         if not updates:
             return server
-        server = self.strategy.aggregate(server, updates)
+        server = server.scoped(self.name, partial(self.strategy.aggregate, updates=updates))
         if self.deploy is None:
             return server
         return replace(server, deployed=select(server.deployed, self.deploy))
+
+    def after_validation(self, server: ServerState, loss: float) -> ServerState:
+        """Update the server's state once the source validation loss is known, if the strategy uses it."""
+        if not self.strategy.uses_validation_loss:
+            return server
+        return server.scoped(self.name, partial(self.strategy.after_validation, loss=loss))
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,10 @@ def with_aggregation(
     cohort_size: int | None = None,
     seed: int = 0,
 ) -> tuple[Phase, ...]:
-    """The phases with one aggregator wherever several clients' uploads become one state, each with its own memory.
+    """Put one aggregator wherever several clients' uploads become one state.
 
-    A strategy that keeps each client's upload by itself is unchanged, as where each domain is one client. Memories are
-    named ``<phase>/<reducer in the phase>``, both counted from 0. No ``aggregation`` keeps those of the strategies.
+    A strategy that keeps each client's upload by itself is unchanged, e.g. if each domain is one client. Without
+    ``aggregation`` the strategies keep their own aggregators.
 
     Raises:
         UserError: if too few clients take part for an aggregator, no phase reduces uploads, or an aggregator gives
@@ -101,10 +108,10 @@ def with_aggregation(
 def _bound(
     index: int, phase: Phase, aggregation: Aggregator | None, clients: Sequence[Client], size: int, seed: int
 ) -> Phase:
-    """A phase whose aggregators know how many clients there are, what their memory is called, and what they draw."""
+    """Tell a phase's aggregators the number of clients, and give each its own seed."""
     numbers = count()
 
-    def bind(reducer: Reducer) -> Strategy:
+    def bind(reducer: Reducer) -> Aggregator:
         groups = reducer.groups(clients, size)
         aggregator = aggregation if aggregation is not None and groups else reducer.aggregator
         for name, num_clients in groups.items():
@@ -112,9 +119,9 @@ def _bound(
         number = next(numbers)
         # Two places of a round never draw the same, whether they have one aggregator or two.
         drawn = derive_seed(AGGREGATORS, seed, index, number)
-        return reducer.with_aggregator(aggregator.bound(sum(groups.values()) or size, drawn), f"{index}/{number}")
+        return aggregator.bound(sum(groups.values()) or size, drawn)
 
-    return replace(phase, strategy=phase.strategy.with_reducers(bind))
+    return replace(phase, strategy=phase.strategy.with_aggregators(bind))
 
 
 def too_few_uploads(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.aggregation.base import Aggregator, WeightedMean
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, add_prefix, strip_prefix
 from fedvlp.core.strategies import Reducer
 from fedvlp.utils.errors import UserError
 
@@ -28,7 +28,6 @@ class Slots(Reducer):
         by: whose slot an upload fills: the ``client``'s own or its ``domain``'s.
         slots: how many there are, so that too many clients are refused before training; not checked if not given.
         aggregator: what combines the uploads of one domain's clients.
-        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1)})
@@ -40,7 +39,6 @@ class Slots(Reducer):
     by: Literal["client", "domain"]
     slots: int | None = None
     aggregator: Aggregator = field(default_factory=WeightedMean)
-    memory_name: str = "Slots"
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Fills the slots of those who took part."""
@@ -57,8 +55,10 @@ class Slots(Reducer):
             states = [member.state for member in members]
             weights = [member.num_examples for member in members]
             before = {name: server.shared[name][slot] for name in stacks}
-            made, remembered = self.reduced(states, weights, before, server, f"/{slot}")
-            memory |= remembered
+            made, remembered = self.aggregator.aggregate(
+                states, weights, before, strip_prefix(server.memory, str(slot))
+            )
+            memory |= add_prefix(remembered, str(slot))
             for name, value in made.items():
                 stacks[name][slot] = value
         return server.updated(stacks, **memory)
@@ -96,7 +96,6 @@ class IndicatorMean(Reducer):
 
     Args:
         aggregator: what combines the clients' tensors of one domain.
-        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> from fedvlp.core.state import Client
     >>> server = ServerState.start({"prompts": torch.tensor([[1.0], [1.0]])})
@@ -107,7 +106,6 @@ class IndicatorMean(Reducer):
     """
 
     aggregator: Aggregator = field(default_factory=WeightedMean)
-    memory_name: str = "IndicatorMean"
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
         """Returns the clients of each domain, or all where a client may move any; none if a domain is a client."""
@@ -141,9 +139,10 @@ class IndicatorMean(Reducer):
                     continue
                 states = [{name: update.state[name][domain]} for update in movers]
                 weights = [update.num_examples for update in movers]
-                made, kept = self.reduced(states, weights, {name: old}, server, f"/{domain}")
+                own = strip_prefix(server.memory, str(domain))
+                made, remembered = self.aggregator.aggregate(states, weights, {name: old}, own)
                 stack[domain] = made[name]
-                memory |= kept
+                memory |= add_prefix(remembered, str(domain))
         return server.updated(stacks, **memory)
 
     @staticmethod

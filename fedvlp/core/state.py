@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -84,6 +84,12 @@ class ServerState:
         """A new server state in which ``shared`` replaces the tensors of the same names."""
         # What is shared is deployed too; a strategy that deploys an average replaces it afterwards.
         return replace(self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory)
+
+    def scoped(self, group: str, change: Callable[[ServerState], ServerState]) -> ServerState:
+        """Apply a change that reads and replaces only the memory under ``group/``, without that prefix."""
+        others = {name: value for name, value in self.memory.items() if not name.startswith(f"{group}/")}
+        after = change(replace(self, memory=strip_prefix(self.memory, group)))
+        return replace(after, memory=others | add_prefix(after.memory, group))
 
 
 @dataclass(frozen=True)

@@ -11,82 +11,85 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from fedvlp.core.aggregation.base import Aggregator, WeightedMean
-from fedvlp.core.state import (
-    Client,
-    ClientUpdate,
-    ServerState,
-    State,
-    add_prefix,
-    detached,
-    matches_prefix,
-    select,
-    strip_prefix,
-)
+from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, matches_prefix, select
 from fedvlp.utils.errors import UserError
+
+Names = str | tuple[str, ...]
+"""A name (or prefix) of tensors, or several."""
 
 
 class Strategy:
     """Server side of a phase: a pure pair of functions; a subclass is a frozen dataclass that overrides ``aggregate``.
 
-    Neither function changes what it is given, and both are deterministic. Updates come sorted by client id, so that
-    sums are taken in that order.
+    Neither function changes its arguments, and both are deterministic. Updates come sorted by client id, so that sums
+    are taken in that order. ``server.memory`` holds only what the phase's strategy wrote there; a strategy inside
+    :class:`ByName` sees only its own part.
 
     Attributes:
-        uses_validation_loss: whether ``after_validation`` is to be called wherever the federation is evaluated.
+        uses_validation_loss: whether ``after_validation`` is called whenever the federation is evaluated.
     """
 
     uses_validation_loss: ClassVar[bool] = False
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """What this client downloads before it trains; by default every shared tensor."""
+        """Choose what this client downloads before it trains; by default every shared tensor."""
         return server.shared
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """The server's state after the cohort's updates."""
+        """Compute the server's state after the cohort's updates."""
         raise NotImplementedError(f"{type(self).__name__} has no aggregate().")
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError, before training, if what these clients will send can't be combined."""
+        """Raise UserError, before training, if the uploads of these clients cannot be combined."""
+        for strategy in self.nested().values():
+            strategy.check(clients)
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
-        """The server's state after a round, once the source validation loss of what it shares is known.
+        """Update the server's state after a round, given the source validation loss of its shared tensors.
 
         The loss is the mean cross-entropy of a domain's images, averaged over domains.
         """
         return server
 
+    def nested(self) -> Mapping[Names, Strategy]:
+        """The strategies inside this one, each by the tensors that it combines; ``()`` stands for all tensors."""
+        return {}
+
+    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+        """Replace the nested strategies."""
+        return self
+
     @property
     def reduces_cohort(self) -> bool:
         """Whether uploads change the server only through aggregators, each of which reduces the whole cohort's."""
-        return False
+        nested = self.nested().values()
+        return bool(nested) and all(strategy.reduces_cohort for strategy in nested)
 
     @property
     def reducers(self) -> tuple[Reducer, ...]:
-        """The strategies in this one, itself included, that let an aggregator reduce uploads."""
-        return ()
+        """The reducers inside this strategy."""
+        reducers: list[Reducer] = []
+        for strategy in self.nested().values():
+            reducers += strategy.reducers
+        return tuple(reducers)
 
-    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
-        """The same strategy in which each of the ``reducers`` is replaced by what ``change`` makes of it."""
-        return self
-
-    def averaged(self, names: Sequence[str]) -> list[str]:
-        """Those of some uploaded tensors that are averaged over the whole cohort, in their order."""
-        return list(names) if self.reduces_cohort and self.reducers else []
+    def with_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
+        """Replace the aggregator of each reducer inside this strategy."""
+        nested = self.nested()
+        return self.with_nested({names: strategy.with_aggregators(choose) for names, strategy in nested.items()})
 
 
 class Reducer(Strategy):
-    """A strategy that lets an aggregator make one state of several uploads; a frozen dataclass with both fields.
+    """A strategy in which an aggregator makes one state of several uploads; a frozen dataclass with that field.
 
     Attributes:
-        aggregator: what makes one state of several.
-        memory_name: names the aggregator's memory in the server's; the federation gives each of a round its own.
+        aggregator: combines several uploads into one state.
     """
 
     aggregator: Aggregator
-    memory_name: str
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """How many uploads are reduced together in a round, by whose they are; empty if each is kept by itself."""
+        """Count the uploads that are reduced together in a round, by group; empty if each is kept by itself."""
         return {"": cohort_size}
 
     @property
@@ -94,27 +97,11 @@ class Reducer(Strategy):
         """The strategy itself."""
         return (self,)
 
-    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
-        """What ``change`` makes of the strategy."""
-        return change(self)
-
-    def with_aggregator(self, aggregator: Aggregator, memory_name: str | None = None) -> Reducer:
-        """The same strategy with another aggregator."""
+    def with_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
+        """Replace the strategy's own aggregator."""
         this: Any = self  # a dataclass, as every subclass is
-        changed: Reducer = replace(this, aggregator=aggregator, memory_name=memory_name or self.memory_name)
+        changed: Strategy = replace(this, aggregator=choose(self))
         return changed
-
-    def reduced(
-        self, states: Sequence[State], weights: Sequence[float], before: State, server: ServerState, slot: str = ""
-    ) -> tuple[State, State]:
-        """What the aggregator makes of uploads, and its memory by the names that it has in the server's.
-
-        The arguments are those of ``Aggregator.aggregate``; where several states are made, ``slot`` says which one.
-        """
-        # One aggregator may serve many slots, each with moments of its own.
-        name = self.memory_name + slot
-        state, memory = self.aggregator.aggregate(states, weights, before, strip_prefix(server.memory, name))
-        return state, add_prefix(memory, name)
 
 
 @dataclass(frozen=True)
@@ -127,31 +114,17 @@ class Wrapper(Strategy):
 
     inner: Strategy
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """Whether the inner strategy does; what is done around it looks at no upload."""
-        return self.inner.reduces_cohort
+    def nested(self) -> Mapping[Names, Strategy]:
+        """The inner strategy, which combines all tensors."""
+        return {(): self.inner}
 
-    @property
-    def reducers(self) -> tuple[Reducer, ...]:
-        """Those of the inner strategy."""
-        return self.inner.reducers
-
-    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
-        """The same around the changed inner strategy."""
-        return replace(self, inner=self.inner.with_reducers(change))
-
-    def averaged(self, names: Sequence[str]) -> list[str]:
-        """What the inner strategy averages."""
-        return self.inner.averaged(names)
+    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+        """Replace the inner strategy."""
+        return replace(self, inner=strategies[()])
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """What the inner strategy sends."""
+        """Send what the inner strategy sends."""
         return self.inner.broadcast(server, client)
-
-    def check(self, clients: Sequence[Client]) -> None:
-        """Raises what the inner strategy raises."""
-        self.inner.check(clients)
 
 
 @dataclass(frozen=True)
@@ -176,7 +149,6 @@ class FedAvg(Reducer):
     Args:
         weighting: ``examples`` weighs a client by its training images, ``uniform`` counts each client once.
         aggregator: what combines the uploads; some count each client once, whatever the weighting.
-        memory_name: names the aggregator's memory; the federation gives each of a round its own.
 
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> few = ClientUpdate(Client(0, 0, 10), {"prompt": torch.tensor([1.0])}, num_examples=10)
@@ -189,7 +161,6 @@ class FedAvg(Reducer):
 
     weighting: Literal["examples", "uniform"] = "examples"
     aggregator: Aggregator = field(default_factory=WeightedMean)
-    memory_name: str = "FedAvg"
 
     reduces_cohort = True  # all uploads go through the aggregator
 
@@ -200,7 +171,7 @@ class FedAvg(Reducer):
             return server
         weights = [self.weight(update) for update in updates]
         states = [update.state for update in updates]
-        shared, memory = self.reduced(states, weights, server.shared, server)
+        shared, memory = self.aggregator.aggregate(states, weights, server.shared, server.memory)
         return server.updated(shared, **memory)
 
     def weight(self, update: ClientUpdate) -> float:
@@ -225,49 +196,40 @@ class ByName(Strategy):
     [[0.0], [9.0]]
     """
 
-    parts: Mapping[str | tuple[str, ...], Strategy]
+    parts: Mapping[Names, Strategy]
 
-    @property
-    def reduces_cohort(self) -> bool:
-        """Whether every part does."""
-        return all(strategy.reduces_cohort for strategy in self.parts.values())
+    def nested(self) -> Mapping[Names, Strategy]:
+        """The parts."""
+        return self.parts
 
-    @property
-    def reducers(self) -> tuple[Reducer, ...]:
-        """Those of all parts."""
-        every: list[Reducer] = []
-        for strategy in self.parts.values():
-            every += strategy.reducers
-        return tuple(every)
-
-    def with_reducers(self, change: Callable[[Reducer], Strategy]) -> Strategy:
-        """The same with changed parts."""
-        return ByName({names: strategy.with_reducers(change) for names, strategy in self.parts.items()})
+    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+        """Replace the parts."""
+        return ByName(strategies)
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Gives each part its own share of every upload."""
+        """Give each part its own tensors of every upload, and its own memory."""
         for names, strategy in self.parts.items():
             prefixes = _prefixes(names)
-            server = strategy.aggregate(
-                server, [replace(update, state=select(update.state, prefixes)) for update in updates]
-            )
+            own = [replace(update, state=select(update.state, prefixes)) for update in updates]
+            server = server.scoped("+".join(prefixes), partial(strategy.aggregate, updates=own))
         return server
 
-    def averaged(self, names: Sequence[str]) -> list[str]:
-        """Those of some tensors that the parts average over the whole cohort."""
-        averaged: set[str] = set()
-        for key, strategy in self.parts.items():
-            averaged.update(strategy.averaged([name for name in names if matches_prefix(_prefixes(key), name)]))
-        return [name for name in names if name in averaged]
 
-    def check(self, clients: Sequence[Client]) -> None:
-        """Raises what any part would."""
-        for strategy in self.parts.values():
-            strategy.check(clients)
-
-
-def _prefixes(names: str | tuple[str, ...]) -> tuple[str, ...]:
+def _prefixes(names: Names) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
+
+
+def averaged_tensors(strategy: Strategy, names: Sequence[str]) -> list[str]:
+    """Choose, in their order, the uploaded tensors that a strategy averages over the whole cohort."""
+    if isinstance(strategy, Reducer):
+        return list(names) if strategy.reduces_cohort else []
+    chosen: set[str] = set()
+    for key, inner in strategy.nested().items():
+        prefixes = _prefixes(key)
+        chosen.update(
+            averaged_tensors(inner, [name for name in names if not prefixes or matches_prefix(prefixes, name)])
+        )
+    return [name for name in names if name in chosen]
 
 
 @dataclass(frozen=True)

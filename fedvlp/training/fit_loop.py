@@ -160,14 +160,13 @@ class FitLoop:
     def _after_validation(self, server: ServerState, metrics: RoundMetrics) -> ServerState:
         """The server's state after strategies have looked at the source validation loss, if any does."""
         # Before the evaluation, which measures what they decide to deploy.
-        strategies = [setup.phase.strategy for setup in self.setups if setup.phase.strategy.uses_validation_loss]
-        if not strategies:
+        if not any(setup.phase.strategy.uses_validation_loss for setup in self.setups):
             return server
         run = self.run
         loss = validation_loss(run.module, run.data, run.fabric, server.shared) if run.is_global_zero else 0.0
         metrics["validation_loss"] = run.fabric.broadcast(loss)
-        for strategy in strategies:
-            server = strategy.after_validation(server, metrics["validation_loss"])
+        for setup in self.setups:
+            server = setup.phase.after_validation(server, metrics["validation_loss"])
         return server
 
     def _is_stopped(self) -> bool:

@@ -70,7 +70,7 @@ def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: in
         "clients.on_failure retry, since a sum is over once a client fails": run.clients.on_failure == "retry",
     }
     for add_on in run.local.every_add_on:
-        server_parts = ("sent_like", "before_aggregation", "aggregator")
+        server_parts = ("sent_like", "before_aggregation", "after_aggregation")
         reason = f"the add-on {type(add_on).__name__}, whose server part looks at single updates"
         ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
     for phase in phases:

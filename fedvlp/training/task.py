@@ -20,7 +20,7 @@ from fedvlp.core.state import (
     matches_prefix,
     strip_prefix,
 )
-from fedvlp.core.strategies import FedAvg, Reducer, Strategy
+from fedvlp.core.strategies import FedAvg, averaged_tensors
 from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
 
@@ -122,7 +122,7 @@ class PhaseTask:
         # Add-ons see what they sent; the strategy and add-ons after them see the method's tensors alone.
         sent = [update.state for update in updates]
         updates = [replace(update, state=of_method(update.state)) for update in updates]
-        phase = self.phase
+        rounds: list[ServerRound] = []
         memory: State = {}
         for place, add_on in enumerate(self.setup.add_ons):
             server_round = ServerRound(
@@ -139,9 +139,15 @@ class PhaseTask:
             # Each sees the updates as the one before it left them.
             updates, remembered = add_on.before_aggregation(server_round)
             memory |= add_prefix(remembered, f"{ADD_ON}/{self.index}/{place}")
-            # Around the aggregator and not in its place: FedDyn's step goes with a median as with a mean.
-            phase = replace(phase, strategy=_with_aggregator(phase.strategy, add_on, sum(weights.values())))
-        after = phase.aggregate(server, updates)
+            rounds.append(server_round)
+        after = self.phase.aggregate(server, updates)
+        for place, (add_on, server_round) in enumerate(zip(self.setup.add_ons, rounds, strict=True)):
+            combined = {name: after.shared[name] for name in self.setup.names}
+            changed, remembered = add_on.after_aggregation(server_round, combined)
+            memory |= add_prefix(remembered, f"{ADD_ON}/{self.index}/{place}")
+            # A deployed average over rounds stays as the strategy made it.
+            deployed = {name: value for name, value in changed.items() if after.deployed.get(name) is combined[name]}
+            after = replace(after, shared=after.shared | changed, deployed=after.deployed | deployed)
         return replace(after, memory=after.memory | memory)
 
     def _memory(self, place: int) -> State:
@@ -225,7 +231,7 @@ def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
         is_sent = matches_prefix(phase.train, name) and matches_prefix(phase.upload, name)
         if is_sent and not matches_prefix((*module.personal, *module.train_only_personal), name):
             names.append(name)
-    return tuple(phase.strategy.averaged(names))
+    return tuple(averaged_tensors(phase.strategy, names))
 
 
 def of_method(state: State) -> State:
@@ -236,14 +242,3 @@ def of_method(state: State) -> State:
     ['prompt']
     """
     return {name: value for name, value in state.items() if not name.startswith(f"{ADD_ON}/")}
-
-
-def _with_aggregator(strategy: Strategy, add_on: AddOn, total_weight: float) -> Strategy:
-    """The strategy in which an add-on is around each aggregator that averages the cohort's uploads."""
-
-    def change(reducer: Reducer) -> Strategy:
-        if not reducer.reduces_cohort:
-            return reducer
-        return reducer.with_aggregator(add_on.aggregator(reducer.aggregator, total_weight))
-
-    return strategy.with_reducers(change)

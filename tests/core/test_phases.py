@@ -115,12 +115,12 @@ def test_memories_of_phases_and_parts_do_not_meet():
     phases = with_aggregation([phase(parts), phase(FedAvg(), "again")], rule, CLIENTS)
     server = ServerState.start({"p": torch.zeros(1), "q": torch.zeros(1)})
     both = [ClientUpdate(CLIENTS[0], {"p": torch.tensor([4.0]), "q": torch.tensor([6.0])}, 1)]
-    server = phases[0].strategy.aggregate(server, both)
-    server = phases[1].strategy.aggregate(server, updates([[5.0]]))
+    server = phases[0].aggregate(server, both)
+    server = phases[1].aggregate(server, updates([[5.0]]))
     assert {name: value.item() for name, value in server.memory.items()} == {
-        "0/0/velocity/p": 4.0,
-        "0/1/velocity/q": 6.0,
-        "1/0/velocity/p": 1.0,
+        "train/p/velocity/p": 4.0,
+        "train/q/velocity/q": 6.0,
+        "again/velocity/p": 1.0,
     }
 
 
@@ -131,8 +131,8 @@ def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
     server = strategy.aggregate(server, updates(values))
     assert server.shared["p"].flatten().tolist() == [2.0, 10.0, 0.0]
     assert {name: value.item() for name, value in server.memory.items()} == {
-        "0/0/0/velocity/p": 2.0,
-        "0/0/1/velocity/p": 10.0,
+        "0/velocity/p": 2.0,
+        "1/velocity/p": 10.0,
     }
     later = strategy.aggregate(server, updates(values))
     assert later.shared["p"].flatten().tolist() == [3.0, 15.0, 0.0]
@@ -155,7 +155,7 @@ def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
     after = IndicatorMean(aggregator=MEDIAN).aggregate(server, updates(values))
     assert after.shared["p"].flatten().tolist() == [7.0, 2.0]
     memory = IndicatorMean(aggregator=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
-    assert set(memory) == {"IndicatorMean/0/first/p", "IndicatorMean/0/second/p"}
+    assert set(memory) == {"0/first/p", "0/second/p"}
 
 
 def test_a_rule_says_where_it_has_too_few_uploads():

@@ -31,9 +31,9 @@ def test_phases_are_described_down_to_the_innermost_strategy():
     strategy = ByName({"a": average, ("b", "c"): Slots("domain", 3)})
     described = describe_phases([Phase("both", train=("a", "b"), upload=("a", "b", "c"), strategy=strategy)])
     mean = {"class": "WeightedMean"}
-    fed_avg = {"class": "FedAvg", "weighting": "uniform", "aggregator": mean, "memory_name": "FedAvg"}
+    fed_avg = {"class": "FedAvg", "weighting": "uniform", "aggregator": mean}
     moving = {"class": "MovingAverage", "inner": fed_avg, "names": ["a"], "sends_average": False}
-    slots = {"class": "Slots", "by": "domain", "slots": 3, "aggregator": mean, "memory_name": "Slots"}
+    slots = {"class": "Slots", "by": "domain", "slots": 3, "aggregator": mean}
     assert described == {
         "both": {
             "train": ["a", "b"],

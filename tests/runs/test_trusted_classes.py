@@ -26,7 +26,6 @@ NOT_CHOSEN = (
     "_Divided",
     "OuterAggregator",
     "ServerOptimizer",
-    "FedDynServer",
     "ModelAttack",
     "Backdoor",
     "ClipGradients",

@@ -11,7 +11,7 @@ from lightning import Fabric
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fedvlp.core.aggregation.base import Aggregator, ClientNoise
+from fedvlp.core.aggregation.base import ClientNoise
 from fedvlp.core.aggregation.privacy import noised_upload
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
@@ -159,12 +159,14 @@ class AddOn:
         """The updates as they are to be combined, and what the add-on remembers."""
         return server.updates, {}
 
-    def aggregator(self, inner: Aggregator, total_weight: float) -> Aggregator:
-        """What combines the uploads where they are averaged, around the phase's aggregator.
+    def after_aggregation(self, server: ServerRound, combined: State) -> tuple[State, State]:
+        """Change the averaged tensors, and return what the add-on remembers in addition.
 
-        ``total_weight`` is the sum of the weights of all clients.
+        Args:
+            server: what ``before_aggregation`` was given.
+            combined: the tensors ``server.names`` as the phase's strategy combined them.
         """
-        return inner
+        return combined, {}
 
 
 def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:

@@ -41,7 +41,7 @@ def test_clients_train_as_the_paper_says_each_with_its_weight(tmp_path, data, we
     state = federation(tmp_path, rounds=4, steps=3, add_ons=FedDyn(ALPHA)).fit(Linear(RATE), data)
     theta, h = written_out(data, 4, 3, weights)
     torch.testing.assert_close(state.shared["weight"], theta, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(-ALPHA * state.memory["0/0/drift/weight"], h, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(-ALPHA * state.memory["add_on/0/0/weight"], h, rtol=1e-5, atol=1e-5)
     plain = federation(tmp_path, rounds=4, steps=3).fit(Linear(RATE), data)
     assert not torch.allclose(plain.shared["weight"], theta, atol=1e-3)
 
@@ -68,7 +68,7 @@ def test_a_client_alone_keeps_the_gradient_of_its_objective(tmp_path):
     own = run.run_state.optimizer_states[asked]["add_on/0/0/weight"]
     move = -own / ALPHA
     drift = shares(Whole())[asked] * move
-    torch.testing.assert_close(state.memory["0/0/drift/weight"], drift)
+    torch.testing.assert_close(state.memory["add_on/0/0/weight"], drift)
     torch.testing.assert_close(state.shared["weight"], move + drift)
 
 
@@ -76,4 +76,4 @@ def test_the_servers_step_stands_behind_another_aggregation(tmp_path):
     add_on = FedAdam(learning_rate=0.25)
     run = federation(tmp_path, rounds=2, steps=2, aggregation=add_on, add_ons=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
-    assert {"0/0/drift/weight", "0/0/inner/first/weight"} <= state.memory.keys()
+    assert {"add_on/0/0/weight", "train/first/weight"} <= state.memory.keys()
