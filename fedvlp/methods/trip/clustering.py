@@ -6,17 +6,15 @@ batch and the processor. Centroids are means of tokens, so all distances follow 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fedvlp.utils.errors import UserError
-
-Values = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -103,41 +101,63 @@ def capacity_kmeans(
     indices = torch.arange(tokens.shape[1], device=tokens.device)
     limits = torch.tensor(capacities, device=tokens.device).expand(start.shape)
 
-    # Condition and step take the same values, as `torch.while_loop` asks for.
-    def is_running(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Tensor:
-        return (iteration < max_iterations) & running.any()
-
-    def step(iteration: Tensor, members: Tensor, multipliers: Tensor, kept: Tensor, running: Tensor) -> Values:
-        distances = distances_to_means(products, members)
-        assigned = assign_with_capacity(distances + multipliers[:, :, None], limits)
-        sizes = assigned.sum(dim=2)
-        empty = sizes == 0
-        # An empty cluster starts again at the token that is worst served.
-        farthest = distances.amin(dim=1).argmax(dim=1)
-        moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
-        # A full cluster becomes dearer for all tokens, an empty one is as cheap as at first.
-        raised = (multipliers + 1e-4 * (sizes - limits)).masked_fill(empty, 0.0)
-        # The squared shift is c^T K c, with the scalar products K: no centroid is computed in the loop.
-        change = mean_weights(moved) - mean_weights(members)
-        shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
-        # An image that has converged keeps its centroids while others of its batch are still moving.
-        moves = running & (shift >= 1e-4)
-        return (
-            iteration + 1,
-            _choose(moves, moved, members),
-            torch.where(moves[:, None], raised, multipliers),
-            _choose(running, assigned, kept),
-            moves,
-        )
-
     members = start[:, :, None] == indices  # [B, M, P]
     multipliers = torch.zeros(start.shape, dtype=torch.float64, device=tokens.device)
     running = torch.ones(start.shape[:1], dtype=torch.bool, device=tokens.device)
-    first = torch.zeros((), dtype=torch.int64, device=tokens.device)
-    values = (first, members, multipliers, torch.zeros_like(members), running)
-    _, members, _, kept, _ = repeat_while(is_running, step, values)
+    first = Iteration(members, multipliers, torch.zeros_like(members), running)
+    last = iterate(products, limits, first, max_iterations)
     # Centroids of the tokens themselves: those in the loop were centred.
-    return Clusters(mean_weights(members) @ exact, kept)
+    return Clusters(mean_weights(last.members) @ exact, last.kept)
+
+
+class Iteration(NamedTuple):
+    """The state of the clustering of a batch of images.
+
+    Attributes:
+        members: The tokens whose mean is each centroid, [B, M, P].
+        multipliers: theta_m, [B, M].
+        kept: The tokens that each cluster keeps, [B, M, P].
+        running: Whether each image's centroids still move, [B].
+    """
+
+    members: Tensor
+    multipliers: Tensor
+    kept: Tensor
+    running: Tensor
+
+
+def iterate(products: Tensor, limits: Tensor, state: Iteration, max_iterations: int) -> Iteration:
+    """Repeat the clustering's step until no image's centroids move."""
+    for _ in range(max_iterations):
+        if not state.running.any():
+            break
+        state = next_iteration(products, limits, state)
+    return state
+
+
+def next_iteration(products: Float[Tensor, "B P P"], limits: Int[Tensor, "B M"], state: Iteration) -> Iteration:
+    """Assign tokens to clusters, and move multipliers and centroids; an image that has converged stays as it is."""
+    distances = distances_to_means(products, state.members)
+    assigned = assign_with_capacity(distances + state.multipliers[:, :, None], limits)
+    sizes = assigned.sum(dim=2)
+    empty = sizes == 0
+    # An empty cluster starts again at the token that is worst served.
+    farthest = distances.amin(dim=1).argmax(dim=1)
+    indices = torch.arange(products.shape[1], device=products.device)
+    moved = assigned | (empty[:, :, None] & (farthest[:, None, None] == indices))
+    # A full cluster becomes dearer for all tokens, an empty one is as cheap as at first.
+    raised = (state.multipliers + 1e-4 * (sizes - limits)).masked_fill(empty, 0.0)
+    # The squared shift is c^T K c, with the scalar products K: no centroid is computed in the loop.
+    change = mean_weights(moved) - mean_weights(state.members)
+    shift = ((change @ products) * change).sum(dim=2).clamp(min=0).sqrt().mean(dim=1)
+    # An image that has converged keeps its centroids while others of its batch are still moving.
+    moves = state.running & (shift >= 1e-4)
+    return Iteration(
+        members=torch.where(moves[:, None, None], moved, state.members),
+        multipliers=torch.where(moves[:, None], raised, state.multipliers),
+        kept=torch.where(state.running[:, None, None], assigned, state.kept),
+        running=moves,
+    )
 
 
 def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M"]) -> Bool[Tensor, "B M P"]:
@@ -176,32 +196,3 @@ def distances_to_means(products: Float[Tensor, "B P P"], members: Bool[Tensor, "
     # What is below the rounding of these sums is a token at its mean.
     distances = squared.masked_fill(squared < 1e-12 * squares, 0.0).sqrt()
     return (distances * 1e9).round() / 1e9
-
-
-def repeat_while(condition: Callable[..., Tensor], step: Callable[..., Values], values: Values) -> Values:
-    """Returns what values have become when a condition on them no longer holds.
-
-    `torch.export` keeps it as one operator, where it would have to know how often Python's own loop runs.
-
-    Args:
-        condition: Takes the values; a truth value without axes.
-        step: Takes the values and returns the next, of the same shapes and types, none of which is a given one.
-        values: Those to begin with.
-
-    >>> (power,) = repeat_while(lambda n: n < 100, lambda n: (2 * n,), (torch.tensor(1),))
-    >>> power.item()
-    128
-    """
-    if torch.compiler.is_exporting():
-        while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export
-        exported: Values = while_loop(condition, step, values)
-        return exported
-    while bool(condition(*values)):
-        values = step(*values)
-    return values
-
-
-def _choose(condition: Bool[Tensor, "B"], members: Tensor, others: Tensor) -> Bool[Tensor, "B M P"]:
-    """`torch.where`, which ONNX Runtime does not have of truth values."""
-    holds = condition[:, None, None]
-    return (holds & members) | (~holds & others)

@@ -33,30 +33,12 @@ def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
     places = torch.arange(1, pixels.shape[1] + 1, device=pixels.device)
     # An odd factor for each place: multiplying by it loses no bit of the pixel.
     factors = mix(places * _GOLDEN) | 1
-    if torch.compiler.is_exporting():  # a sum of whole numbers is taken in double precision by ONNX Runtime
-        return mix(float_bits(pixels) @ factors)
-    return mix((pixels.view(torch.int32).to(torch.int64) * factors).sum(dim=1))
+    return mix(weighted_bits(pixels, factors))
 
 
-def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Returns what ``values.view(torch.int32)`` does of finite float32 values, by arithmetic, which can be exported.
-
-    >>> values = torch.tensor([1.0, -2.5, -0.0])
-    >>> float_bits(values).tolist()
-    [1065353216, -1071644672, -2147483648]
-    >>> values.view(torch.int32).tolist()
-    [1065353216, -1071644672, -2147483648]
-    """
-    exact = values.double()
-    magnitudes = exact.abs()
-    exponents = magnitudes.clamp(min=2.0**-126).log2().floor()  # may be one off, next to a power of two
-    exponents = exponents + (magnitudes * torch.exp2(-exponents) >= 2).double()
-    exponents = exponents - (magnitudes * torch.exp2(-exponents) < 1).double()
-    exponents = exponents.clamp(min=-126)  # numbers below the least power of two have its exponent
-    mantissas = magnitudes * torch.exp2(23 - exponents)  # whole numbers, from 2^23 where there is a leading one
-    is_negative = (exact < 0) | (1 / exact < 0)  # also zero has a sign
-    positive = (mantissas + (exponents + 126) * 2.0**23).long()
-    return positive - is_negative.long() * 2**31
+def weighted_bits(pixels: Float[Tensor, "B pixels"], factors: Int[Tensor, "pixels"]) -> Int[Tensor, "B"]:
+    """Sum each image's pixels, taken as whole numbers of 32 bits, by their factors."""
+    return (pixels.view(torch.int32).to(torch.int64) * factors).sum(dim=1)
 
 
 def random_bits(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Int[Tensor, "B count"]:

@@ -20,9 +20,6 @@ KeyInit = Literal["orthogonal", "uniform", "normal", "binary"]
 LARGEST_ENUMERATED = 6
 """More experts than this are matched faster one image after another than by trying all their orders."""
 
-LARGEST_EXPORTED = 8
-"""A file holds nothing but tensors, so it tries all orders; 40,320 of 8 experts are the most that are reasonable."""
-
 
 def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
     """Returns the keys v_m, drawn from a generator of their own (TRIP, Table VI).
@@ -66,8 +63,8 @@ def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int
 def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
     """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7)."""
     costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
-    if len(keys) > (LARGEST_EXPORTED if torch.compiler.is_exporting() else LARGEST_ENUMERATED):
-        return _cheapest_assignment(costs)
+    if len(keys) > LARGEST_ENUMERATED:
+        return cheapest_assignment(costs)
     # Few experts have few orders: all of them, for all images at once. Totals that differ by rounding alone are equal.
     orders = torch.tensor(list(permutations(range(len(keys)))), device=costs.device)  # [orders, M]
     totals = costs[:, torch.arange(len(keys), device=costs.device), orders].sum(dim=2).round(decimals=12)
@@ -86,12 +83,7 @@ def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
     return sizes / sizes.sum(dim=1, keepdim=True)
 
 
-def _cheapest_assignment(costs: Float[Tensor, "B M E"]) -> Int[Tensor, "B M"]:
-    """Returns the expert of each cluster, all different, such that the costs' total is least."""
-    if torch.compiler.is_exporting():
-        raise UserError(
-            f"TRIP with more than {LARGEST_EXPORTED} experts is matched outside of tensors, which no file can hold. "
-            "Use fewer experts."
-        )
+def cheapest_assignment(costs: Float[Tensor, "B M E"]) -> Int[Tensor, "B M"]:
+    """Find the expert of each cluster, all different, such that the costs' total is least, image by image."""
     matched = np.stack([linear_sum_assignment(cost)[1] for cost in costs.cpu().numpy()])
     return torch.from_numpy(matched).to(costs.device)

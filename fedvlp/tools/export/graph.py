@@ -6,17 +6,22 @@ import json
 import logging
 import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
+
+from fedvlp.methods.trip import clustering, hashing, routing
+from fedvlp.utils.errors import UserError
 
 DESCRIPTION_NAME = "fedvlp.json"
 """The description's name among the extra files of torch.export."""
@@ -37,8 +42,75 @@ def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) 
     # Computes what is computed on first use, such as a teacher's text features, which a trace would repeat.
     classifier(examples)
     # Exported twice: the first graph shows what is constant, the second has only what is left.
-    traced = _export(classifier, examples).run_decompositions({})
+    with exportable_routing():
+        traced = _export(classifier, examples).run_decompositions({})
     return _export(fold_constants(traced.module()), examples)
+
+
+@contextmanager
+def exportable_routing() -> Iterator[None]:
+    """Replace the parts of TRIP's routing that no graph can hold, within the block."""
+    replacements: dict[tuple[ModuleType, str], Any] = {
+        (hashing, "weighted_bits"): _weighted_bits,
+        (clustering, "iterate"): _iterate,
+        # All orders of at most 8 experts, 40,320, are tried in the graph.
+        (routing, "LARGEST_ENUMERATED"): 8,
+        (routing, "cheapest_assignment"): _refuse_assignment,
+    }
+    originals = {place: getattr(*place) for place in replacements}
+    try:
+        for place, replacement in replacements.items():
+            setattr(*place, replacement)
+        yield
+    finally:
+        for place, original in originals.items():
+            setattr(*place, original)
+
+
+def _weighted_bits(pixels: Tensor, factors: Tensor) -> Tensor:
+    # As a product of matrices: ONNX Runtime takes a sum of whole numbers in double precision.
+    return float_bits(pixels) @ factors
+
+
+def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """Compute ``values.view(torch.int32)`` of finite float32 values by arithmetic, which can be exported.
+
+    >>> values = torch.tensor([1.0, -2.5, -0.0])
+    >>> float_bits(values).tolist()
+    [1065353216, -1071644672, -2147483648]
+    >>> values.view(torch.int32).tolist()
+    [1065353216, -1071644672, -2147483648]
+    """
+    exact = values.double()
+    magnitudes = exact.abs()
+    exponents = magnitudes.clamp(min=2.0**-126).log2().floor()  # may be one off, next to a power of two
+    exponents = exponents + (magnitudes * torch.exp2(-exponents) >= 2).double()
+    exponents = exponents - (magnitudes * torch.exp2(-exponents) < 1).double()
+    exponents = exponents.clamp(min=-126)  # numbers below the least power of two have its exponent
+    mantissas = magnitudes * torch.exp2(23 - exponents)  # whole numbers, from 2^23 where there is a leading one
+    is_negative = (exact < 0) | (1 / exact < 0)  # also zero has a sign
+    positive = (mantissas + (exponents + 126) * 2.0**23).long()
+    return positive - is_negative.long() * 2**31
+
+
+def _iterate(products: Tensor, limits: Tensor, state: clustering.Iteration, max_iterations: int) -> Any:
+    # One operator, where a trace would have to know how often Python's own loop runs.
+    def is_running(iteration: Tensor, *values: Tensor) -> Tensor:
+        return (iteration < max_iterations) & values[-1].any()
+
+    def step(iteration: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        return (iteration + 1, *clustering.next_iteration(products, limits, clustering.Iteration(*values)))
+
+    while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export
+    _, *last = while_loop(is_running, step, (torch.zeros((), dtype=torch.int64), *state))
+    return clustering.Iteration(*last)
+
+
+def _refuse_assignment(costs: Tensor) -> Tensor:
+    raise UserError(
+        f"TRIP's routing among {costs.shape[2]} experts cannot be exported: an exported graph tries all orders of the "
+        "experts. Use at most 8 experts."
+    )
 
 
 def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
@@ -110,7 +182,11 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
         output_names=["logits"],
         opset_version=OPSET,
         dynamo=True,
-        custom_translation_table={operators.sort.stable: _stable_sort, **products},
+        custom_translation_table={
+            operators.sort.stable: _stable_sort,
+            operators.where.self: _where,
+            **products,
+        },
         verbose=False,
     )
     for name, value in description.items():
@@ -136,6 +212,17 @@ def _product(self: Any, other: Any = None) -> Any:
     # They also take no two "..." of different length.
     left, right = ("" if rank == 2 else "..." for rank in ranks)
     return operators.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
+
+
+def _where(condition: Any, self: Any, other: Any) -> Any:
+    """Translate a choice; ONNX Runtime has none between truth values."""
+    import onnxscript
+
+    operators: Any = onnxscript.opset20
+    if self.dtype != onnxscript.BOOL.dtype:
+        return operators.Where(condition, self, other)
+    chosen = operators.And(condition, self)
+    return operators.Or(chosen, operators.And(operators.Not(condition), other))
 
 
 def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:

@@ -57,16 +57,6 @@ def test_matching_is_optimal(num_experts):
         assert sorted(experts[image].tolist()) == rows.tolist()
 
 
-def test_what_is_matched_outside_of_tensors_is_not_exported(monkeypatch):
-    keys = orthogonal_keys(9, 12, seed=1)
-    centroids = torch.randn(4, 8, 12, generator=torch.Generator().manual_seed(0))
-    expected = match_clusters(centroids, keys[:8])
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert torch.equal(match_clusters(centroids, keys[:8]), expected)
-    with pytest.raises(UserError, match="more than 8 experts"):
-        match_clusters(torch.randn(2, 9, 12), keys)
-
-
 def test_keys_are_orthonormal():
     keys = orthogonal_keys(4, 768, seed=5)
     torch.testing.assert_close(keys @ keys.T, torch.eye(4), atol=1e-6, rtol=0)

@@ -10,9 +10,10 @@ import torch
 
 from docs.export import rows_in, trained, with_rows
 from docs.privacy import method
+from fedvlp.methods.trip.routing import make_keys, match_clusters
 from fedvlp.tools.export import export
 from fedvlp.tools.export.export import ExportedClassifier, example_images, export_method
-from fedvlp.tools.export.graph import FORMATS, exported_program, load_onnx, write_onnx
+from fedvlp.tools.export.graph import FORMATS, exportable_routing, exported_program, float_bits, load_onnx, write_onnx
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from tests.helpers.configs import METHODS
@@ -39,7 +40,27 @@ def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
     assert ours.std() > 1e-3
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
     monkeypatch.setattr(torch, "while_loop", plain_loop)
-    torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
+    with exportable_routing():
+        torch.testing.assert_close(classifier(images), ours, rtol=0, atol=2e-5)
+
+
+def test_bits_of_all_kinds_of_numbers():
+    values = torch.randint(-(2**31), 2**31, (20_000,), generator=torch.Generator().manual_seed(0)).to(torch.int32)
+    values = values.view(torch.float32)
+    powers = torch.exp2(torch.arange(-149, 128).double()).float()
+    below = torch.nextafter(powers, torch.tensor(0.0))
+    every = torch.cat([values[values.isfinite()], powers, -powers, below, -below, torch.tensor([0.0, -0.0])])
+    assert torch.equal(float_bits(every), every.view(torch.int32).long())
+
+
+def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
+    centroids = torch.randn(4, 8, 12, generator=torch.Generator().manual_seed(0))
+    keys = make_keys("orthogonal", 9, 12, seed=1)
+    expected = match_clusters(centroids, keys[:8])
+    with exportable_routing():
+        assert torch.equal(match_clusters(centroids, keys[:8]), expected)
+        with pytest.raises(UserError, match="among 9 experts cannot be exported"):
+            match_clusters(torch.randn(2, 9, 12), keys)
 
 
 def test_onnx_runtime_gives_the_same_logits(tmp_path):
