@@ -6,7 +6,7 @@ ICLR 2025.
 Symbols: p_G, p_L, L x D -> ``global_prompt``, ``local_prompt``; k -> ``rank``; C_th -> ``clip_norm``; u, L x k, and v,
 k x D, made anew in each step -> ``left``, ``right``; g gradient of a batch's loss by p -> ``gradient``; sigma_L ->
 ``local_noise_multiplier`` times C_th; clip shortens to the norm C_th.
-    p = p_G + p_L, p_L = u v + r                                        Sec. 3.2; :meth:`DPFPL.prompt`
+    p = p_G + p_L, p_L = u v + r                                        Sec. 3.2; :meth:`DPFPL.client_prompt`
     u = orth(p_L v_0), v = orth(p_L^T u)^T, v_0 ~ N(0, 1)               Sec. 3.4; :func:`factorized`
     g_u = clip(g v^T) + N(0, sigma_L^2), g_v = clip(u^T g) + N(0, sigma_L^2)
                                                                         Alg. 1, lines 9, 10; :func:`factor_gradients`
@@ -36,25 +36,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Batch
 from fedvlp.core.strategies import FedAvg
-from fedvlp.methods.prompts import PromptLearner
+from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class DPFPL(PromptLearner):
+class DPFPL(PersonalPromptLearner):
     """Learns a prompt that is shared and, by noised low-rank gradients, one for each client that is added to it.
 
     Args:
@@ -63,11 +63,8 @@ class DPFPL(PromptLearner):
         local_noise_multiplier: Standard deviation of the noise on the gradients of u and v as a multiple of clip_norm,
             at least 0.
         prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        options: Evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
     """
-
-    personal = ("local_prompt",)
 
     def __init__(
         self,
@@ -78,32 +75,24 @@ class DPFPL(PromptLearner):
         clip_norm: PositiveFloat = 10.0,
         local_noise_multiplier: NonNegativeFloat = 2.65,
         prompt_length: PositiveInt = 16,
-        held_out_evaluation: Literal["shared", "mean"] = "shared",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=1e-4),
+        **options: Any,
     ) -> None:
         if rank > prompt_length:
             raise UserError(f"Expected a rank of at most {prompt_length}, the prompt_length; got {rank}.")
-        super().__init__(class_names, clip, optimizer)
+        super().__init__(class_names, clip, prompt_length=prompt_length, optimizer=optimizer, **options)
         self.rank = rank
         self.clip_norm = clip_norm
         self.local_noise_multiplier = local_noise_multiplier
-        self.held_out_evaluation = held_out_evaluation
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-        self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase, after which the shared prompts are averaged, each client counting once."""
         (phase,) = super().configure_phases()
         return (replace(phase, strategy=FedAvg("uniform")),)
 
-    def prompt(self) -> Float[Tensor, "L D"]:
-        """Returns p, or p_G where the shared part is on its own."""
-        return self.global_prompt + self.local_prompt if self.uses_personal else self.global_prompt
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under p (Eq. 1)."""
-        return cosine_logits(self.precomputed(inputs)["features"], self.text(self.prompt()), self.clip.logit_scale)
+    def client_prompt(self) -> Float[Tensor, "L D"]:
+        """Compute p (Eq. 1)."""
+        return self.global_prompt + self.local_prompt
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch (Eq. 2), whose gradients are clip(g) for p_G and g_L for p_L."""

@@ -24,34 +24,29 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
+from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.prompts import PromptLearner
+from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.methods.transport import patch_features, transport_logits
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, PositiveInt
 
 
-class FedOTP(PromptLearner):
+class FedOTP(PersonalPromptLearner):
     """Learns a prompt that is shared and one for each client, between which an image's patches are divided.
 
     Args:
         mass: Share gamma of the patches' mass that is transported to prompts, in (0, 1].
         epsilon: Weight lambda of the plan's entropy.
         iterations: Steps in which the plan is found.
-        prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
     """
 
-    personal = ("local_prompt",)
     needs_images = True  # patches, and not only f(x)
 
     def __init__(
@@ -62,19 +57,13 @@ class FedOTP(PromptLearner):
         mass: FractionAboveZero = 0.8,
         epsilon: PositiveFloat = 0.1,
         iterations: PositiveInt = 100,
-        prompt_length: PositiveInt = 16,
-        held_out_evaluation: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.held_out_evaluation = held_out_evaluation
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        super().__init__(class_names, clip, **options)
         self.mass = mass
         self.epsilon = epsilon
         self.iterations = iterations
         self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
-        self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""

@@ -5,7 +5,7 @@ Paper: Cui et al., "Harmonizing Generalization and Personalization in Federated 
 Symbols: p_G, L x D -> ``global_prompt``; U_i, L x b, and V_i, b x D -> ``local_left``, ``local_right``; b -> ``rank``;
 z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i features under p_G and p_i -> ``texts``
 [2, C, d]; mu -> ``contrast_weight``; tau of the contrast -> ``temperature``.
-    p_i = p_G + U_i V_i                                                           :meth:`FedPGP.prompts`
+    p_i = p_G + U_i V_i                                                           :meth:`FedPGP.client_prompt`
     L_con = -log(e^(cos(z_G, z_C) / tau) / (e^(cos(z_G, z_C) / tau) + e^(cos(z_G, z_i) / tau)))
                                                                                   :meth:`FedPGP.contrast`
     L = L_ce under p_i + mu L_con                                                 :meth:`FedPGP.training_step`
@@ -24,31 +24,27 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
-class FedPGP(PromptLearner):
+class FedPGP(PersonalPromptLearner):
     """Learns a prompt that is shared and, for each client, a low-rank part that is added to it.
 
     Args:
         rank: Largest rank b of the client's part.
         contrast_weight: Weight mu of the contrast, at least 0.
         temperature: tau of the contrast, by which cosines are divided.
-        prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
     """
 
     personal = ("local_left", "local_right")
@@ -61,14 +57,9 @@ class FedPGP(PromptLearner):
         rank: PositiveInt = 8,
         contrast_weight: NonNegativeFloat = 0.5,
         temperature: PositiveFloat = 0.5,
-        prompt_length: PositiveInt = 16,
-        held_out_evaluation: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.held_out_evaluation = held_out_evaluation
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        super().__init__(class_names, clip, **options)
         self.contrast_weight = contrast_weight
         self.temperature = temperature
         self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
@@ -76,15 +67,9 @@ class FedPGP(PromptLearner):
         self.local_left = nn.Parameter(0.02 * torch.randn(len(self.global_prompt), rank))
         self.local_right = nn.Parameter(0.02 * torch.randn(rank, self.clip.text_width))
 
-    def prompts(self) -> Float[Tensor, "2 L D"]:
-        """Returns p_G and p_i."""
-        return torch.stack([self.global_prompt, self.global_prompt + self.local_left @ self.local_right])
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under p_i, or under p_G where the shared part is on its own."""
-        # p_G alone is what a domain gets that no client has.
-        prompt = self.prompts()[1] if self.uses_personal else self.global_prompt
-        return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
+    def client_prompt(self) -> Float[Tensor, "L D"]:
+        """Compute p_i."""
+        return self.global_prompt + self.local_left @ self.local_right
 
     def contrast(self, texts: Float[Tensor, "2 C d"]) -> Float[Tensor, ""]:
         """Returns the mean of L_con over classes, from their features under p_G and p_i."""
@@ -97,7 +82,7 @@ class FedPGP(PromptLearner):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropy of a batch under p_i plus mu times the contrast."""
         inputs, labels = batch
-        texts = self.text(self.prompts())  # [2, C, d]
+        texts = self.text(torch.stack([self.global_prompt, self.client_prompt()]))  # [2, C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts[1], self.clip.logit_scale)
         cross_entropy = F.cross_entropy(logits, labels)
         contrast = self.contrast(texts)

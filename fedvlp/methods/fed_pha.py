@@ -31,24 +31,22 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
-from torch.optim import SGD
+from torch import Tensor
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner
-from fedvlp.utils.ranges import ClosedFraction, Names, NonNegativeFloat, PositiveInt
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.prompts import PersonalPromptLearner
+from fedvlp.utils.ranges import ClosedFraction, Names, NonNegativeFloat
 
 Projection = Literal["complement", "minor"]
 
 
-class FedPHA(PromptLearner):
+class FedPHA(PersonalPromptLearner):
     """Learns a prompt that is shared and one for each client, which alone classifies that client's images.
 
     Args:
@@ -57,12 +55,8 @@ class FedPHA(PromptLearner):
         projection: Whether p_k' keeps all but the main directions, their ``complement``, or the ``minor`` directions of
             the global prompt alone, as in the released code.
         margin: Distance alpha from which on a class's two text features are not pushed apart; they are at most 2 apart.
-        prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
     """
-
-    personal = ("local_prompt",)
 
     def __init__(
         self,
@@ -72,23 +66,12 @@ class FedPHA(PromptLearner):
         null_share: ClosedFraction = 0.8,
         projection: Projection = "complement",
         margin: NonNegativeFloat = 1.0,
-        prompt_length: PositiveInt = 16,
-        held_out_evaluation: Literal["shared", "mean"] = "shared",
-        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.held_out_evaluation = held_out_evaluation
+        super().__init__(class_names, clip, **options)
         self.null_share = null_share
         self.projection: Projection = projection
         self.margin = margin
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-        self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under p_k, or under p_G where the shared part is on its own."""
-        prompt = self.local_prompt if self.uses_personal else self.global_prompt
-        return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Returns the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""

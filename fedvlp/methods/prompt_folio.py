@@ -24,31 +24,28 @@ Departures:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any
 
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
+from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.prompts import PromptLearner
+from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
-class PromptFolio(PromptLearner):
+class PromptFolio(PersonalPromptLearner):
     """Learns a prompt that is shared and one for each client, whose text features are mixed.
 
     Args:
         local_share: Share theta of the client's own prompt, in [0, 1]: with 0 it is PromptFL, with 1 each client is on
             its own.
         prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        options: Evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
     """
-
-    personal = ("local_prompt",)
 
     def __init__(
         self,
@@ -57,15 +54,11 @@ class PromptFolio(PromptLearner):
         *,
         local_share: ClosedFraction = 0.4,
         prompt_length: PositiveInt = 8,
-        held_out_evaluation: Literal["shared", "mean"] = "shared",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.held_out_evaluation = held_out_evaluation
+        super().__init__(class_names, clip, prompt_length=prompt_length, optimizer=optimizer, **options)
         self.local_share = local_share
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-        self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits <w_c, f(x)> / tau, or those under p_G where the shared part is on its own."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from fedvlp.clip import (
     CLIP,
@@ -24,7 +26,7 @@ from fedvlp.core.protocols import DOMAIN, Inputs
 from fedvlp.core.state import Client
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import Names
+from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class PromptLearner(FederatedModule):
@@ -51,6 +53,50 @@ class PromptLearner(FederatedModule):
     def baseline(self) -> ZeroShotCLIP:
         """Returns zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
+
+
+class PersonalPromptLearner(PromptLearner):
+    """Learns a text prompt of all clients and something of each client's own; both start at random.
+
+    A held-out domain has no client, so the shared prompt classifies its images, or all clients do together.
+
+    Args:
+        prompt_length: Number of learned vectors L of a prompt.
+        held_out_evaluation: What classifies images of a domain that no client has: only the ``shared`` prompt, or the
+            ``mean`` of the probabilities under all clients' prompts.
+        optimizer: Makes the optimizer of a client's local training.
+
+    Attributes:
+        global_prompt: the prompt of all clients.
+        local_prompt: the client's own prompt, unless a method makes it of other tensors.
+    """
+
+    personal = ("local_prompt",)
+
+    def __init__(
+        self,
+        class_names: Names,
+        clip: CLIPSpec | CLIP | str = "ViT-B-16",
+        *,
+        prompt_length: PositiveInt = 16,
+        held_out_evaluation: Literal["shared", "mean"] = "shared",
+        optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
+    ) -> None:
+        super().__init__(class_names, clip, optimizer)
+        self.held_out_evaluation = held_out_evaluation
+        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
+        self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+        if "local_prompt" in self.personal:
+            self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
+
+    def client_prompt(self) -> Float[Tensor, "L D"]:
+        """Compute the prompt that classifies a client's images."""
+        return self.local_prompt
+
+    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
+        """Compute the logits under the client's prompt; only under the shared one if there is no client."""
+        prompt = self.client_prompt() if self.uses_personal else self.global_prompt
+        return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 
 
 def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
