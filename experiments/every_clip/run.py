@@ -17,11 +17,11 @@ import torch
 
 from experiments.every_clip.licences import licences
 from experiments.every_clip.shrink import count_parameters, shrunk
+from fedvlp import TRIP, FedLoRA, FedMaPLe, FedOTP, FineTuning, PromptFL
 from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import TRIP, FedLoRA, FedMaPLe, FedOTP, FineTuning, PromptFL
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
 

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.tables import markdown
+from fedvlp import TRIP
 from fedvlp.clip import load_clip
 from fedvlp.data import StyledShapes
-from fedvlp.methods import TRIP
 
 BATCH = 64
 SAME = 1e-6

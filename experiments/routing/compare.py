@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from experiments.routing.measures import MODES, route_measurements
-from fedvlp import load_clip
+from fedvlp import TRIP, load_clip
 from fedvlp.data import DomainFolders, FederatedDataModule, StyledShapes
-from fedvlp.methods import TRIP
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "random start": {},

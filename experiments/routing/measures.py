@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from fedvlp.methods import TRIP
+from fedvlp import TRIP
 
 MODES = ("train", "eval")
 Observed = dict[str, Tensor]

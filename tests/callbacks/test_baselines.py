@@ -9,9 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedvlp import Federation, PromptFL
+from fedvlp import Federation, FedNCM, PromptFL, ZeroShotCLIP
 from fedvlp.commands.cli import main
-from fedvlp.methods import FedNCM, ZeroShotCLIP
 from fedvlp.results import load_record
 from fedvlp.testing.runs import CLASSES, DOMAINS, draw
 from fedvlp.tools.compare.printing import table_text

@@ -8,8 +8,8 @@ import torch
 
 from experiments.routing.compare import COLUMNS, images_of, line
 from experiments.routing.measures import route_measurements
+from fedvlp import TRIP
 from fedvlp.data import DomainFolders
-from fedvlp.methods import TRIP
 
 CLASSES = ["red circle", "star", "big square"]
 

@@ -9,6 +9,12 @@ from fedvlp.utils.digests import constructor_arguments
 METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
 
 
+def method_classes() -> list[str]:
+    """List the classes of the configs of methods."""
+    files = (configs_folder() / "methods").glob("*.yaml")
+    return sorted({read_yaml(file)["model"]["class_path"] for file in files})
+
+
 def few_templates(name: str) -> list[str]:
     """Return the option of two templates for a config with more, whose features take longer than its training."""
     model = read_yaml(configs_folder() / "methods" / f"{name}.yaml")["model"]

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy.special import log_softmax
 
+from fedvlp import ADAPT, FedDPT
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, FedDPT
 from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]

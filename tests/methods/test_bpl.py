@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.distributions import Normal, kl_divergence
 
+from fedvlp import BPL, PromptFL
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import BPL, PromptFL
 from tests.helpers.slow import assert_same, cosine, unit
 
 CLASSES = ["red circle", "star", "big square"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedvlp import CCST, FineTuning
 from fedvlp.core.state import numel
-from fedvlp.methods import CCST, FineTuning
 from tests.helpers.runs import make_run
 from tests.helpers.slow import assert_same, begin
 

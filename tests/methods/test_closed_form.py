@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import Fed3R, FedCOF, FedGDA, FedNCM
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import Fed3R, FedCOF, FedGDA, FedNCM
 
 NAMES = ["dog", "red car", "owl", "house"]
 WIDTH = 128

@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 import torch
 
-from fedvlp import Federation
+from fedvlp import Fed3R, FedCOF, Federation, FedGDA, FedNCM, LinearProbe, PromptFL
 from fedvlp.commands.cli import main
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import Fed3R, FedCOF, FedGDA, FedNCM, LinearProbe, PromptFL
 from fedvlp.utils.errors import UserError
 from tests.helpers.protocol_data import SixClasses
 from tests.helpers.runs import make_run

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import CoCoOp, PromptFL
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import CoCoOp, PromptFL
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big square"]

@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.module import check_phases
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client, ServerState, numel, select
-from fedvlp.methods import (
+from fedvlp import (
     ADAPT,
     BPL,
     DPFPL,
@@ -40,6 +37,9 @@ from fedvlp.methods import (
     SingleDomain,
     ZeroShotCLIP,
 )
+from fedvlp.core.module import check_phases
+from fedvlp.core.phases import RoundContext
+from fedvlp.core.state import Client, ServerState, numel, select
 
 CLASSES = ["dog", "elephant", "giraffe", "guitar", "horse", "house", "person"]
 DOMAINS = ["art painting", "cartoon", "photo"]

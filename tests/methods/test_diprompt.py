@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import DiPrompT, PromptFL
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import DiPrompT, PromptFL
 from fedvlp.methods.diprompt import domain_terms, pair_logits, query_terms
 from fedvlp.utils.errors import UserError
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.methods import DoPrompt
+from fedvlp import DoPrompt
 from tests.helpers.slow import gradients
 
 CLASSES = ["red circle", "star", "big square"]

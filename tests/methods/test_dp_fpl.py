@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from fedvlp.methods import DPFPL, PromptFL
+from fedvlp import DPFPL, PromptFL
 from fedvlp.methods.dp_fpl import clipped, factor_gradients, local_gradient
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.config_files import configs_folder

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.methods import ELCFS
+from fedvlp import ELCFS
 from tests.helpers.slow import begin
 
 CLASSES = ["red circle", "star", "big square"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import FaSTPT
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.protocols import DOMAIN
-from fedvlp.methods import FaSTPT
 from tests.helpers.slow import assert_same, begin, cosine, unit
 
 CLASSES = ["red circle", "star", "big square"]

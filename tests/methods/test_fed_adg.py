@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import FedADG
 from fedvlp.core.state import numel
-from fedvlp.methods import FedADG
 from tests.helpers.runs import make_run
 
 CLASSES = ["red circle", "star", "big square"]

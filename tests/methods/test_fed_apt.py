@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
+from fedvlp import FedAPT, PromptFL
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import FedAPT, PromptFL
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import assert_same, begin, cosine
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import FedCLIP
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.methods import FedCLIP
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big_square"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import FedDEAP
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.protocols import DOMAIN
-from fedvlp.methods import FedDEAP
 from fedvlp.methods.fed_deap import equiangular_frame
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import cosine, unit

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedvlp import FedDPT, PromptFL
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import FedDPT, PromptFL
 from fedvlp.methods.fed_dpt import PerDomainPrompts
 
 CLASSES = ["red circle", "star", "big square"]

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import FedLoRA, ZeroShotCLIP
 from fedvlp.clip import load_clip
-from fedvlp.methods import FedLoRA, ZeroShotCLIP
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import made_up_clip
 from tests.helpers.made_up_image_towers import image_clip, vision

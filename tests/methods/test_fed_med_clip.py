@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from fedvlp import FedMedCLIP
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.methods import FedMedCLIP
 from fedvlp.methods.fed_med_clip import BatchNorm, MaskedLinear, similarity_loss
 from tests.helpers.slow import assert_same, cosine, unit
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import FedMVP
 from fedvlp.clip.image_towers import VisionTransformerTower
 from fedvlp.clip.zero_shot import TEMPLATES
-from fedvlp.methods import FedMVP
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]

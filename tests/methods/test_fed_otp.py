@@ -7,7 +7,7 @@ import ot
 import pytest
 import torch
 
-from fedvlp.methods import FedOTP
+from fedvlp import FedOTP
 from fedvlp.methods.transport import transport_plan
 from tests.helpers.slow import assert_same
 from tests.helpers.slow_transport import slow_transport_logits

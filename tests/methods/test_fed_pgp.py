@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import FedPGP, PromptFL
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import FedPGP, PromptFL
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big square"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from fedvlp import FedPHA, PromptFL
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import FedPHA, PromptFL
 from fedvlp.methods.fed_pha import projected
 from tests.helpers.slow import assert_same, unit
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import FedPR
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.methods import FedPR
 from tests.helpers.slow import assert_same, begin
 
 CLASSES = ["red circle", "star", "big square"]

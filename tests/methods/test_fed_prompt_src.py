@@ -8,10 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import FedPromptSRC, ZeroShotCLIP
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import FedPromptSRC, ZeroShotCLIP
 from tests.helpers.slow import assert_same
 
 CLASSES = ["red circle", "star", "big square"]

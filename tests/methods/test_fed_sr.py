@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.methods import FedSR, FineTuning
+from fedvlp import FedSR, FineTuning
 from tests.helpers.slow import assert_same
 
 CLASSES = ["red circle", "star", "big square"]

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
+from fedvlp import FedTPG
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import FedTPG
 from tests.helpers.slow import assert_same, unit
 
 CLASSES = ["red circle", "star", "big square"]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from fedvlp import FineTuning, ZeroShotCLIP
 from fedvlp.clip import CLIP, build_model
-from fedvlp.methods import FineTuning, ZeroShotCLIP
 from fedvlp.methods.image_tower import layer_groups
 from tests.helpers.made_up_clips import made_up_clip
 from tests.helpers.toy_federation import Points, federation

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.methods import HCVP
+from fedvlp import HCVP
 from fedvlp.methods.hcvp import contrastive_loss
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import gradients

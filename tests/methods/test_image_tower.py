@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from fedvlp.methods import (
+from fedvlp import (
     CCST,
     HCVP,
     PLOT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import IVLP, FedPR, PromptFL
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder
-from fedvlp.methods import IVLP, FedPR, PromptFL
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big square"]

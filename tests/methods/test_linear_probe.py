@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import LinearProbe
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import LinearProbe
 
 NAMES = ["dog", "red car", "owl"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import PFedMMA, ZeroShotCLIP
 from fedvlp.clip import cosine_logits
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import PFedMMA, ZeroShotCLIP
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big square"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import PFedMoAP
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import PFedMoAP
 from fedvlp.methods.pfed_moap import ExpertPool
 from tests.helpers.slow import assert_same, begin
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import PFedPG, ZeroShotCLIP
 from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import PFedPG, ZeroShotCLIP
 from tests.helpers.slow import assert_same, begin
 
 CLASSES = ["red circle", "star", "big square"]

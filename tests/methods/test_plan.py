@@ -8,10 +8,10 @@ import torch
 from scipy.special import softmax
 from torch import nn
 
+from fedvlp import PLAN
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import PLAN
 from fedvlp.methods.plan import AttentionOverClients, PromptAttention
 from tests.helpers.slow import begin, cosine
 

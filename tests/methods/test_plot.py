@@ -7,7 +7,7 @@ import ot
 import pytest
 import torch
 
-from fedvlp.methods import PLOT
+from fedvlp import PLOT
 from fedvlp.methods.transport import patch_features, transport_plan
 from tests.helpers.slow import assert_same
 from tests.helpers.slow_transport import slow_transport_logits

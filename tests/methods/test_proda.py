@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import ProDA
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import ProDA
 from fedvlp.methods.proda import logit_variance
 from tests.helpers.slow import assert_same, unit
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.methods import ProGrad, PromptFL, ZeroShotCLIP
+from fedvlp import ProGrad, PromptFL, ZeroShotCLIP
 from fedvlp.methods.prograd import aligned_gradient
 
 CLASSES = ["red circle", "star", "big square"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedvlp import PromptFL, PromptFolio
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import PromptFL, PromptFolio
 from tests.helpers.slow import assert_same, unit
 
 CLASSES = ["red circle", "star", "big square"]

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp import CLIP, PromptedTextEncoder, PromptLearner
-from fedvlp.methods import TRIP, DiPrompT, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp import CLIP, TRIP, DiPrompT, PromptedTextEncoder, PromptFL, PromptLearner, SingleDomain, ZeroShotCLIP
 from tests.helpers.runs import make_run
 
 CLASSES = ["cat", "dog"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from fedvlp import PromptFL, SingleDomain
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.methods import PromptFL, SingleDomain
 from fedvlp.utils.errors import UserError
 
 CLASSES = ["red circle", "star", "big square"]

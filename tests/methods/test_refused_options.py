@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-import fedvlp.methods
-from fedvlp.clip import CLIPSpec
-from fedvlp.methods import (
+from fedvlp import (
     ADAPT,
     CCST,
     DPFPL,
@@ -29,8 +25,10 @@ from fedvlp.methods import (
     PFedMMA,
     PFedMoAP,
     ProDA,
+    PromptFL,
     StableFDG,
 )
+from fedvlp.clip import CLIPSpec
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -83,14 +81,6 @@ def test_options_are_refused(clip, kind, options, message):
         kind(**{"class_names": ["cat", "dog"], "clip": clip, **GIVEN.get(kind.__name__, {}), **options})
 
 
-@pytest.mark.parametrize("name", sorted({*fedvlp.methods.__all__} - {"PromptLearner"}))
-def test_options_after_the_clip_are_given_by_name(name):
-    parameters = inspect.signature(getattr(fedvlp.methods, name)).parameters
-    options = [*parameters.values()][1 + list(parameters).index("clip") :]
-    assert options
-    assert {option.kind for option in options} <= {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
-
-
 def test_a_number_after_the_clip_is_no_option(clip):
     with pytest.raises(TypeError, match="positional arguments"), unchecked():
-        fedvlp.methods.PromptFL(["cat", "dog"], clip, 16)
+        PromptFL(["cat", "dog"], clip, 16)

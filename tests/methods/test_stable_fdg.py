@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.methods import FineTuning, StableFDG
+from fedvlp import FineTuning, StableFDG
 from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, mixed, oversampled, partners_of
 from tests.helpers.slow import assert_same, begin
 

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from fedvlp import FedCLIP
 from fedvlp.commands.cli import main
-from fedvlp.methods import FedCLIP
 from fedvlp.tools import doctor
 
 OF_RUNS = ("compare_resumed", "compare_half", "measure_step")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from lightning.fabric.plugins import MixedPrecision
 
+from fedvlp import ADAPT, PLAN, TRIP, PromptFL
 from fedvlp.core.phases import RoundContext
-from fedvlp.methods import ADAPT, PLAN, TRIP, PromptFL
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.routing import expert_shares, make_keys
 from fedvlp.training.callback import FederationCallback

@@ -9,10 +9,9 @@ import statistics
 import pytest
 import torch
 
-from fedvlp import Federation
+from fedvlp import TRIP, FedAPT, Federation, FedPGP, PromptFL, ZeroShotCLIP
 from fedvlp.callbacks import Checkpoints
 from fedvlp.data import Dirichlet, FewClasses
-from fedvlp.methods import TRIP, FedAPT, FedPGP, PromptFL, ZeroShotCLIP
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Runtime
 from fedvlp.utils.errors import UserError

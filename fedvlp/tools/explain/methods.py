@@ -17,7 +17,13 @@ from fedvlp.clip import PromptedTextEncoder, cosine_logits
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import matches_prefix
-from fedvlp.methods import IVLP, PLAN, TRIP, DiPrompT, FedDPT, FedMaPLe, FedPromptSRC, FedTPG
+from fedvlp.methods.diprompt import DiPrompT
+from fedvlp.methods.fed_dpt import FedDPT
+from fedvlp.methods.fed_maple import FedMaPLe
+from fedvlp.methods.fed_prompt_src import FedPromptSRC
+from fedvlp.methods.fed_tpg import FedTPG
+from fedvlp.methods.ivlp import IVLP
+from fedvlp.methods.plan import PLAN
 
 
 @singledispatch

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
-from fedvlp.methods import TRIP, PromptFL
+from fedvlp import TRIP, PromptFL
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.hashing import image_seeds, random_start
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from fedvlp import TRIP, PromptFL
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from fedvlp.methods import TRIP, PromptFL
 from tests.helpers.slow import cosine
 
 CLASSES = ["red circle", "star", "big square"]

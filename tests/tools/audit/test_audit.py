@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.methods import PLAN, DiPrompT, FedNCM, PromptFL, SingleDomain, ZeroShotCLIP
+from fedvlp import PLAN, DiPrompT, FedNCM, PromptFL, SingleDomain, ZeroShotCLIP
 from fedvlp.tools.audit import InversionOptions, MembershipOptions, audit, audit_table, write_audit
 from fedvlp.tools.audit.membership import measure_membership
 from fedvlp.tools.trained_run import read_pixels, training_images

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedvlp import ADAPT, PLAN, DiPrompT, PromptFL, SingleDomain
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods import ADAPT, PLAN, DiPrompT, PromptFL, SingleDomain
 from fedvlp.tools.audit.gradients import (
     PATCH_LAYER,
     POSITIONS,

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+from fedvlp import ADAPT, PLAN, TRIP, FineTuning, PromptFL, ZeroShotCLIP
 from fedvlp.clip import CLIP, PromptedImageEncoder, build_model
 from fedvlp.data import DomainFolders
-from fedvlp.methods import ADAPT, PLAN, TRIP, FineTuning, PromptFL, ZeroShotCLIP
 from fedvlp.tools.explain.images import (
     ZERO_SHOT,
     classes_in_question,

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods import (
+from fedvlp import (
     ADAPT,
     IVLP,
     PLAN,
@@ -18,6 +17,7 @@ from fedvlp.methods import (
     PromptLearner,
     ZeroShotCLIP,
 )
+from fedvlp.clip import PromptedTextEncoder
 from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.explain.pictures import expert_shares
 

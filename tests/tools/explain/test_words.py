@@ -5,7 +5,7 @@ import pytest
 import torch
 from pandas import DataFrame
 
-from fedvlp.methods import SingleDomain
+from fedvlp import SingleDomain
 from fedvlp.tools.explain.words import (
     COLUMNS,
     format_words,

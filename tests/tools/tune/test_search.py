@@ -83,7 +83,6 @@ def test_auto_has_a_space_for_every_method_that_learns():
         options = [space.option for space in spaces_of(config, ["auto"])]
         learns = "optimizer" in config.model.init_args
         assert (LEARNING_RATE in options) == learns, name
-        assert bool(set(options) - {LEARNING_RATE}) == (not name.startswith("zero_shot")), name
 
 
 def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
