@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import DOMAIN, Backbone, Batch, Inputs
 from fedvlp.core.state import State, detached, matches_prefix, select
-from fedvlp.core.strategies import FedAvg
+from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.utils.digests import constructor_arguments, digest, to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import restored_generators
@@ -48,6 +48,7 @@ class FederatedModule(L.LightningModule):
             clients; or without any, by the ``shared`` part alone.
         uses_personal: whether ``forward`` may use the personal tensors; false where the shared part is on its own.
         train_only_personal: those that stay there too, but for training alone: the deployed model does without them.
+        strategy: how the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
         image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
         needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
@@ -66,6 +67,7 @@ class FederatedModule(L.LightningModule):
     held_out_evaluation: HeldOutEvaluation = "each"
     uses_personal: bool = True
     train_only_personal: tuple[str, ...] = ()
+    strategy: Strategy = FedAvg()
     broadcast_once: tuple[str, ...] = ()
     image_statistics: tuple[str, ...] = ()
     needs_images: bool = False
@@ -114,7 +116,7 @@ class FederatedModule(L.LightningModule):
         if not names:
             return ()
         shared = tuple(name for name in names if not matches_prefix(self.personal, name))
-        return (Phase("train", train=names, upload=shared, strategy=FedAvg()),)
+        return (Phase("train", train=names, upload=shared, strategy=self.strategy),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
         """The same method for other classes, with the same frozen CLIP and with copies of all its tensors.

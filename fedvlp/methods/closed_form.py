@@ -71,7 +71,7 @@ class ClosedForm(PromptLearner):
     def classifier(self, moments: State) -> State:
         """Compute the ``deployed`` tensors from the pooled moments in float64; a class without images has share 0."""
 
-    def strategy(self) -> Strategy:
+    def moments_strategy(self) -> Strategy:
         """Average the moments and compute the classifier."""
         return ServerComputed(FedAvg(), self.computed)
 
@@ -79,7 +79,8 @@ class ClosedForm(PromptLearner):
         """Return one phase, in which clients pass through their images once."""
         names = ("moments",)
         # The moments are downloaded too: a client that adds noise adds it to the change of what it downloaded.
-        return (Phase("moments", (), names, self.strategy(), download=names, deploy=self.deployed, one_pass=True),)
+        strategy = self.moments_strategy()
+        return (Phase("moments", (), names, strategy, download=names, deploy=self.deployed, one_pass=True),)
 
     def shared_state(self) -> State:
         """Return the moments and the classifier, which only the server makes."""

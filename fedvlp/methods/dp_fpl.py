@@ -34,8 +34,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,7 +44,6 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PersonalPromptLearner
@@ -66,6 +63,8 @@ class DPFPL(PersonalPromptLearner):
         options: Evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
     """
 
+    strategy = FedAvg("uniform")  # each client counts once
+
     def __init__(
         self,
         class_names: Names,
@@ -84,11 +83,6 @@ class DPFPL(PersonalPromptLearner):
         self.rank = rank
         self.clip_norm = clip_norm
         self.local_noise_multiplier = local_noise_multiplier
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase, after which the shared prompts are averaged, each client counting once."""
-        (phase,) = super().configure_phases()
-        return (replace(phase, strategy=FedAvg("uniform")),)
 
     def client_prompt(self) -> Float[Tensor, "L D"]:
         """Compute p (Eq. 1)."""

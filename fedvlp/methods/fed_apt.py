@@ -27,9 +27,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -38,7 +35,6 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PromptLearner, known_domain
@@ -57,6 +53,7 @@ class FedAPT(PromptLearner):
 
     keys: Tensor  # [M, L, D]
     broadcast_once = ("keys",)
+    strategy = FedAvg("uniform")  # each client counts once
 
     def __init__(
         self,
@@ -77,11 +74,6 @@ class FedAPT(PromptLearner):
         # A generator of its own: server and clients make the same keys whatever else was drawn.
         generator = torch.Generator().manual_seed(key_seed)
         self.register_buffer("keys", torch.rand(len(domains), *self.prompt.shape[1:], generator=generator))
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase, after which prompts and classifier are averaged, each client counting once."""
-        (phase,) = super().configure_phases()
-        return (replace(phase, strategy=FedAvg("uniform")),)
 
     def prompts(self, weights: Float[Tensor, "*batch M"]) -> Float[Tensor, "*batch C L D"]:
         """Returns all classes' prompts p * (1 + sum_k a_k key_k) under weights a of the domains."""

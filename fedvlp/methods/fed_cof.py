@@ -56,7 +56,7 @@ class FedCOF(ClosedForm):
         super().__init__(class_names, clip, text_weight, gram=False)
         self.shrinkage = shrinkage
 
-    def strategy(self) -> Strategy:
+    def moments_strategy(self) -> Strategy:
         """Estimate the second moments from single uploads."""
         return MeansOfClients(self)
 

@@ -34,8 +34,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -47,7 +45,6 @@ from torch.func import functional_call
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PromptLearner, domains_of, initial_prompt
@@ -71,6 +68,7 @@ class FedDEAP(PromptLearner):
     needs_domains = True
     class_frame: Tensor  # [C, d]
     domain_frame: Tensor  # [M, d]
+    strategy = FedAvg("uniform")  # each client counts once
 
     def __init__(
         self,
@@ -99,11 +97,6 @@ class FedDEAP(PromptLearner):
         # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("class_frame", equiangular_frame(len(class_names), width, seed=0), persistent=False)
         self.register_buffer("domain_frame", equiangular_frame(len(domains), width, seed=1), persistent=False)
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase, after which all but the clients' prompts is averaged, each client counting once."""
-        (phase,) = super().configure_phases()
-        return (replace(phase, strategy=FedAvg("uniform")),)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Returns the logits under both prompts, or under the shared ones where these are on their own."""

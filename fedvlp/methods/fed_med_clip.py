@@ -35,8 +35,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -47,7 +45,6 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.fed_clip import contrastive_loss
@@ -71,6 +68,7 @@ class FedMedCLIP(PromptLearner):
 
     personal = ("classifier",)
     text_features: Tensor  # [C, d]
+    strategy = FedAvg("uniform")  # each client counts once
 
     def __init__(
         self,
@@ -101,11 +99,6 @@ class FedMedCLIP(PromptLearner):
         texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
         # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("text_features", texts, persistent=False)
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase, after which the adapter is averaged, each client counting once."""
-        (phase,) = super().configure_phases()
-        return (replace(phase, strategy=FedAvg("uniform")),)
 
     def configure_optimizers(self) -> Optimizer | None:
         """Returns one optimizer, in which the classifier has its own learning rate."""

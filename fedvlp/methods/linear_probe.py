@@ -17,7 +17,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, zero_shot_text_features
-from fedvlp.core.phases import Phase, RoundContext
+from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.state import ClientUpdate, ServerState, State
 from fedvlp.core.strategies import Wrapper
@@ -60,6 +60,8 @@ class LinearProbe(PromptLearner):
         self.text_features = zero_shot_text_features(self.clip, class_names).cpu()
         first = torch.zeros_like(self.text_features) if start == "zeros" else self.text_features.clone()
         self.weight = nn.Parameter(first)  # [C, d]
+        if start == "class_means":
+            self.strategy = MeansFirst(self.strategy, self.text_features)
         self.register_buffer("class_sums", torch.zeros_like(first), persistent=False)
         self.images_seen = 0
 
@@ -67,13 +69,6 @@ class LinearProbe(PromptLearner):
     def computes_means(self) -> bool:
         """Whether the running round computes class means instead of training."""
         return self.start == "class_means" and self.context is not None and self.context.round == 0
-
-    def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase, whose first aggregation makes the class means if training starts from them."""
-        (phase,) = super().configure_phases()
-        if self.start != "class_means":
-            return (phase,)
-        return (replace(phase, strategy=MeansFirst(phase.strategy, self.text_features)),)
 
     def start_client(self, context: RoundContext) -> None:
         """Prepare for one client's training or pass."""
