@@ -52,12 +52,6 @@ def test_scores_are_those_of_loops_over_images():
         assert 0 <= scores["predicted"] <= 100 >= max(right)
 
 
-def test_states_of_several_clients_do_not_make_more_images():
-    one = draw(50)
-    twice = Predictions(one.labels, np.repeat(one.predicted, 2, axis=0), np.repeat(one.confidence, 2, axis=0))
-    assert count_classes(one, NAMES) == count_classes(twice, NAMES)
-
-
 def test_the_interval_contains_the_truth_as_often_as_it_states():
     """Of 2 classes of 20 and 9 images with recalls of 0.9 and 0.3, and of chance with recalls of 0.95 and 0.05."""
     generator = random.Random(3)
@@ -94,9 +88,3 @@ def test_guesses_that_do_not_depend_on_the_image_are_no_better_than_chance():
     (line,) = describe_balance(balance_of([0] * 67 + [1] * 3 + [0] * 26 + [1] * 4), "x")
     assert "predictions" not in line
     assert "indistinguishable from chance" in line
-
-
-def test_source_validation_is_described_last():
-    same = balance_of([0] * 100)["held_out"]
-    (line,) = describe_balance({"validation": same, "test": same}, "x")
-    assert line.startswith("x, test images")

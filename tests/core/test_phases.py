@@ -79,10 +79,6 @@ def test_domains_of_one_client_each_stand_alone(strategy):
     assert (both.parts["p"].aggregator, both.parts["q"].aggregator) == (WeightedMean(), MEDIAN)
 
 
-def test_method_without_phases_needs_no_rule():
-    assert with_aggregation([], MEDIAN, CLIENTS) == ()
-
-
 def test_too_few_clients_are_named():
     with pytest.raises(UserError, match="at least 7 clients, but phase 'train' has 6 in a round"):
         with_rule(FedAvg(), Krum(2))
@@ -93,13 +89,6 @@ def test_too_few_clients_are_named():
     with pytest.raises(UserError, match="at least 5 clients"):
         with_aggregation([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
     with_rule(FedAvg(), Krum(1), cohort_size=99)
-
-
-def test_clients_of_several_domains_are_one_group():
-    mixed = [Client(id, -1, 5, str(id)) for id in range(4)]
-    assert with_rule(IndicatorMean(), clients=mixed).aggregator == MEDIAN
-    with pytest.raises(UserError, match="has 4 in a round"):
-        with_rule(IndicatorMean(), Krum(1), clients=mixed)
 
 
 def updates(values, clients=CLIENTS, name="p"):
@@ -237,11 +226,6 @@ def test_noise_in_one_phase_needs_noise_in_all():
         with_aggregation(own, None, CLIENTS)
     (only,) = with_aggregation(own[:1], None, CLIENTS)
     assert guarantees([only]) == (PRIVATE.guarantee,)
-
-
-def test_without_noise_nothing_is_asked_for():
-    assert guarantees(placed(FedAvg(), Slots("client"), IndicatorMean(), rule=None)) == ()
-    assert guarantees([]) == ()
 
 
 def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():

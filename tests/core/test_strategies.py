@@ -10,7 +10,7 @@ import torch
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, weighted_mean
-from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, beta_share, ema_share
+from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, ServerComputed, beta_share, ema_share
 from fedvlp.utils.errors import UserError
 
 
@@ -26,21 +26,9 @@ def server(**state):
     return ServerState.start({name: torch.tensor(value) for name, value in state.items()})
 
 
-def test_fedavg_weighs_by_training_images():
-    updates = [update(client(0, examples=1), prompt=[1.0, 0.0]), update(client(1, examples=3), prompt=[5.0, 4.0])]
-    after = FedAvg().aggregate(server(prompt=[9.0, 9.0]), updates)
-    assert after.shared["prompt"].tolist() == [4.0, 3.0]
-    assert after.deployed["prompt"].tolist() == [4.0, 3.0]
-
-
 def test_fedavg_of_nobody_changes_nothing():
     before = server(prompt=[9.0])
     assert FedAvg().aggregate(before, []) is before
-
-
-def test_fedavg_leaves_tensors_alone_that_nobody_sent():
-    after = FedAvg().aggregate(server(prompt=[9.0], router=[2.0]), [update(client(0), prompt=[1.0])])
-    assert after.shared["router"].item() == 2.0
 
 
 def test_average_is_taken_in_float32():
@@ -59,11 +47,6 @@ def test_slots_by_domain_average_the_clients_of_a_domain_and_keep_absent_ones():
     assert after.shared["prompts"].flatten().tolist() == [5.0, 7.0]
 
 
-def test_slots_by_client_keep_those_of_absent_clients():
-    after = Slots(by="client").aggregate(server(prompts=[[1.0], [2.0], [3.0]]), [update(client(1), prompts=[8.0])])
-    assert after.shared["prompts"].flatten().tolist() == [1.0, 8.0, 3.0]
-
-
 def test_indicator_mean_equals_its_equation():
     """DiPrompT, Eq. 4, domain by domain."""
     generator = torch.Generator().manual_seed(0)
@@ -80,28 +63,6 @@ def test_indicator_mean_equals_its_equation():
         change = sum(weight * moves[i, m] for i, weight in enumerate(weights)) / sum(weights)
         assert torch.allclose(after[m], start[m] + change, atol=1e-6)
     assert torch.equal(after[3], start[3])
-
-
-def test_by_name_gives_each_part_its_strategy():
-    strategy = ByName({("visual", "scale"): FedAvg("uniform"), "text": Slots(by="domain")})
-    updates = [
-        update(client(0, domain=1, examples=1), visual=[1.0], scale=2.0, text=[9.0]),
-        update(client(1, domain=1, examples=3), visual=[3.0], scale=4.0, text=[5.0]),
-    ]
-    after = strategy.aggregate(server(visual=[0.0], scale=0.0, text=[[0.0], [0.0]]), updates)
-    assert after.shared["visual"].item() == 2.0
-    assert after.shared["scale"].item() == 3.0
-    assert after.shared["text"].flatten().tolist() == [0.0, 6.0]
-
-
-def test_ema_deploys_the_average_and_sends_the_newest():
-    strategy = MovingAverage(FedAvg(), ema_share(0.5), ("prompt",))
-    state = server(prompt=[0.0], other=[0.0])
-    state = strategy.aggregate(state, [update(client(0), prompt=[4.0], other=[4.0])])
-    state = strategy.aggregate(state, [update(client(0), prompt=[8.0], other=[8.0])])
-    assert state.deployed["prompt"].item() == 5.0  # 0 -> 2 -> 5
-    assert state.deployed["other"].item() == 8.0
-    assert strategy.broadcast(state, client(0))["prompt"].item() == 8.0
 
 
 @pytest.mark.parametrize("repeats_first", [False, True])
@@ -147,12 +108,6 @@ def test_beta_average_ends_with_its_rounds():
         share(2)
     with pytest.raises(UserError, match="beta > 0"):
         beta_share(0.0, 2)
-
-
-def test_local_sends_nothing():
-    state = server(prompt=[1.0])
-    assert Local().broadcast(state, client(0)) == {}
-    assert Local().aggregate(state, [update(client(0))]) is state
 
 
 @pytest.mark.parametrize(

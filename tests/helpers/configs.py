@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
 import fedvlp
 from fedvlp.utils.config_files import configs_folder, read_yaml
 from fedvlp.utils.digests import constructor_arguments
 
 METHODS = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
+
+KINDS = {"ccst", "diprompt", "fed_dpt", "fed_ncm", "fed_otp", "hcvp", "pfed_moap", "plan", "promptfl", "swad", "trip"}
+KINDS |= {"zero_shot"}
+"""Twelve configs that differ in phases, strategies, personal tensors or inputs. Slow tests run these by default."""
+
+
+def each_config(names: Collection[str] = METHODS) -> list[Any]:
+    """List configs as parameters; those that are not in ``KINDS`` run only with ``pytest -m every_config``."""
+    return [pytest.param(name, marks=[] if name in KINDS else pytest.mark.every_config) for name in sorted(names)]
 
 
 def method_classes() -> list[str]:

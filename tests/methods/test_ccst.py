@@ -81,16 +81,6 @@ def test_a_clients_style_is_that_of_all_its_images(clip, images):
     assert not module.statistics.own.any()
 
 
-def test_styles_of_an_image_are_different_ones_of_known_clients(clip):
-    module = make(clip, styles=2)
-    drawn = module.draw(300)
-    assert set(drawn.flatten().tolist()) == {0, 1, 3}
-    assert all(len(set(row)) == 2 for row in drawn.tolist())
-    module.styles = 9
-    assert module.draw(2).sort(dim=1).values.tolist() == [[0, 1, 3], [0, 1, 3]]
-    assert module.statistics.others == [0, 3]
-
-
 def test_who_knows_no_other_style_fine_tunes(clip, images):
     alone, plain = CCST(CLASSES, 4, clip), FineTuning(CLASSES, clip)
     begin(alone, 2)

@@ -14,8 +14,7 @@ from fedvlp import DiPrompT, PromptFL
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
-from fedvlp.methods.diprompt import domain_terms, pair_logits, query_terms
-from fedvlp.utils.errors import UserError
+from fedvlp.methods.diprompt import domain_terms, query_terms
 
 CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["cartoon", "photo", "sketch"]
@@ -93,39 +92,6 @@ def test_domains_without_images_do_not_move_at_all(make, images):
     assert moved["global_prompt"].any()
 
 
-def test_query_prompt_moves_and_is_held_by_where_the_round_began(make, images):
-    module = begin(make())
-    optimizer_step(module, images)
-    pairs = module.domain_text.under_one(module.query_prompt)
-    features = module.precompute(images)["features"]
-    scale = module.clip.logit_scale
-    terms = query_terms(features, LABELS, pairs, module._before, scale)
-    assert terms["mse"] > 0
-    assert terms["kl"] > 0
-    module.start_client(module.context)
-    module.training_step((images, LABELS), 0)
-    assert torch.allclose(module._before, pairs)
-
-
-def test_known_domains_take_the_place_of_the_query(make, images):
-    module = begin(make(domain_labels=True), domain=2)
-    assert module.query_prompt is None
-    moved = optimizer_step(module, images)["domain_prompts"]
-    assert [bool(moved[m].any()) for m in range(3)] == [False, False, True]
-
-
-def test_clients_of_several_domains_have_no_domain_label(make, images, build):
-    with pytest.raises(UserError, match="one domain each"):
-        begin(make(domain_labels=True), domain=-1).training_step((images, LABELS), 0)
-    begin(make(), domain=-1).training_step((images, LABELS), 0)
-    mixed = ("--data.partition=Dirichlet", "--data.partition.num_clients=2", "--data.partition.alpha=5")
-    run = build("diprompt_labels", *mixed)
-    with pytest.raises(UserError, match="domain_labels: false"):
-        run.trainer.fit(run.model, run.datamodule)
-    run = build("diprompt", *mixed, "--trainer.rounds=1")
-    run.trainer.fit(run.model, run.datamodule)
-
-
 @pytest.mark.parametrize(
     ("without", "absent"),
     [
@@ -161,17 +127,3 @@ def test_without_domain_prompts_it_is_promptfl(make, images):
     promptfl.load_state({"prompt": module.global_prompt.detach()})
     assert torch.equal(module(images), promptfl(images))
     assert torch.equal(module.training_step((images, LABELS), 0), promptfl.training_step((images, LABELS), 0))
-
-
-def test_without_ensemble_one_domain_classifies(make, images):
-    """The domain of the likeliest of all pairs of class and domain under Q (Sec. 3.3)."""
-    module = make(without=("ensemble",))
-    features = module.precompute(images)["features"]
-    scale = module.clip.logit_scale
-    joint = pair_logits(features, module.domain_text.under_one(module.query_prompt), scale)
-    found = module(images)
-    for b in range(6):
-        _, m = divmod(int(joint[b].argmax()), 3)
-        encode = PromptedTextEncoder(module.clip, [f"{DOMAINS[m]} {name}" for name in CLASSES], prompt_length=16)
-        texts = F.normalize(encode(module.domain_prompts[m]), dim=-1)
-        assert torch.allclose(found[b], scale * texts @ F.normalize(features[b], dim=0), atol=1e-3)

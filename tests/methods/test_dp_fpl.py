@@ -8,7 +8,7 @@ import torch
 import yaml
 
 from fedvlp import DPFPL, PromptFL
-from fedvlp.methods.dp_fpl import clipped, factor_gradients, local_gradient
+from fedvlp.methods.dp_fpl import clipped, factor_gradients
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
@@ -88,27 +88,6 @@ def test_with_all_ranks_both_prompts_get_promptfls_gradient(clip, images):
         torch.testing.assert_close(prompt.grad, plain.prompt.grad, atol=bound, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rank", [1, 3])
-def test_without_noise_the_local_gradient_is_a_projection(rank):
-    """What is taken off is orthogonal to what is left; with a plus in Eq. 4 it is not."""
-    gradient, local = drawn(2, LENGTH, 16)
-    kept = local_gradient(gradient, local, rank, 1e6, 0.0)
-    assert (kept * (gradient - kept)).sum().abs() < 1e-9
-    assert 0.1 < kept.norm() / gradient.norm() < 0.95
-
-
-def test_a_prompt_of_low_rank_leaves_nothing_to_chance():
-    """All draws of the power iteration find its directions."""
-    gradient = drawn(LENGTH, 16)
-    local = drawn(LENGTH, 2) @ drawn(2, 16)
-    once, again = (local_gradient(gradient, local, 2, 1e6, 0.0) for _ in range(2))
-    torch.testing.assert_close(once, again)
-    other = drawn(2, LENGTH, 16)[1]
-    assert not torch.allclose(
-        local_gradient(gradient, other, 2, 1e6, 0.0), local_gradient(gradient, other, 2, 1e6, 0.0)
-    )
-
-
 def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():
     left = torch.linalg.qr(drawn(60, 20)).Q
     right = torch.linalg.qr(drawn(80, 20)).Q.mT
@@ -122,14 +101,6 @@ def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():
     short = drawn(2, 3)
     assert torch.equal(clipped(short, 1e3), short)
     assert not clipped(torch.zeros(2, 3), 1e3).any()
-
-
-def test_noise_moves_the_local_prompt_alone(clip, images):
-    quiet, noisy = make(clip), make(clip, local_noise_multiplier=0.5)
-    for each in (quiet, noisy):
-        each.training_step((images, LABELS), 0).backward()
-    assert torch.equal(quiet.global_prompt.grad, noisy.global_prompt.grad)
-    assert (quiet.local_prompt.grad - noisy.local_prompt.grad).norm() > 10
 
 
 def test_the_server_shortens_by_what_one_step_can_move():

@@ -124,26 +124,6 @@ def test_an_image_is_classified_under_its_own_mixture(method, images):
     torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
 
 
-def test_of_equal_prompts_every_mixture_is_the_same(method, images):
-    with torch.no_grad():
-        method.domain_prompts.copy_(method.domain_prompts[0].expand_as(method.domain_prompts))
-        before = method(images)
-        method.domain_classifier.weight.mul_(-3)
-        torch.testing.assert_close(method(images), before, atol=1e-4, rtol=1e-4)
-
-
-def test_a_feature_that_moves_as_the_words_do_loses_nothing(method, inputs):
-    """However far it moves."""
-    begin(method, 0, domain=OWN)
-    features = torch.nn.functional.normalize(inputs["features"], dim=-1)
-    ways = method.domain_texts[:, LABELS] - method.domain_texts[OWN, LABELS]
-    method.style_weight = 1.0
-    for length in (0.5, 7.0):
-        method._moved = lambda found, length=length: found + length * ways
-        loss = method.style_loss(features, LABELS, inputs[DOMAIN])
-        torch.testing.assert_close(loss, torch.tensor(0.0), atol=1e-5, rtol=0)
-
-
 def test_rates_are_those_of_what_is_trained(method):
     begin(method, 0, 0, domain=OWN)
     style = method.configure_optimizers()

@@ -97,14 +97,6 @@ def test_loss_of_a_client_has_its_own_prompt_and_its_copies_of_the_others(fed_dp
     assert loss.item() == pytest.approx(-cosines[np.arange(4), labels.numpy()].mean(), abs=1e-5)
 
 
-def test_only_the_own_text_prompt_gets_a_gradient_and_all_image_tokens_do(fed_dpt, images):
-    begin(fed_dpt, 2).training_step((images, torch.tensor([0, 1, 2, 1])), 0).backward()
-    gradients = {name: parameter.grad for name, parameter in fed_dpt.named_parameters() if parameter.grad is not None}
-    assert sorted(gradients) == ["dual.text.shared", "dual.visual.shared"]
-    assert [bool(slot.any()) for slot in gradients["dual.text.shared"]] == [False, False, True]
-    assert all(slot.any() for slot in gradients["dual.visual.shared"])
-
-
 def test_one_domain_has_weight_one_and_is_promptfl_behind_an_image_token(clip, images):
     module = FedDPT(CLASSES, ["photo"], clip)
     promptfl = PromptFL(CLASSES, clip)
@@ -159,18 +151,6 @@ def test_which_prompts_are_averaged(clip, options, text, visual):
     moved = {name: (after[name] - value).flatten(1).mean(1).tolist() for name, value in server.shared.items()}
     assert moved["dual.text.shared"] == pytest.approx(text, abs=1e-5)
     assert moved["dual.visual.shared"] == pytest.approx(visual, abs=1e-5)
-
-
-def test_split_image_tokens_are_trained_by_their_domain_alone(clip, images):
-    module = far_from_zero(FedDPT(CLASSES, DOMAINS, clip, visual_momentum=0.75))
-    begin(module, 1).training_step((images, torch.tensor([0, 1, 2, 1])), 0).backward()
-    assert [bool(slot.any()) for slot in module.dual.visual.shared.grad] == [False, True, False]
-    before = module.dual.visual.copies.clone()
-    module.on_train_batch_end(None, None, 0)
-    followed = 0.75 * before + 0.25 * module.dual.visual.received
-    assert not torch.allclose(before, followed)
-    assert torch.allclose(module.dual.visual.copies[[0, 2]], followed[[0, 2]])
-    assert module.train_only_personal == ("dual.text.copies", "dual.visual.copies")
 
 
 def test_image_tokens_alone_are_compared_with_the_template(clip, images):

@@ -125,13 +125,6 @@ def test_it_starts_as_zero_shot_clip(clip, images):
     torch.testing.assert_close(FedLoRA(CLASSES, clip, rank=7)(images), expected, atol=1e-4, rtol=1e-5)
 
 
-def test_without_any_rank_nothing_is_learned(clip, images):
-    module = FedLoRA(CLASSES, clip, rank=0)
-    assert module.configure_phases() == ()
-    assert module.configure_optimizers() is None
-    torch.testing.assert_close(module(images), ZeroShotCLIP(CLASSES, clip)(images), atol=1e-4, rtol=1e-5)
-
-
 def test_clip_stays_as_it_is_even_where_a_call_fails(clip, images):
     module = make(clip)
     before = dict(clip.named_parameters())

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
 from fedvlp import FedMedCLIP
 from fedvlp.clip import zero_shot_text_features
-from fedvlp.methods.fed_med_clip import BatchNorm, MaskedLinear, similarity_loss
+from fedvlp.methods.fed_med_clip import BatchNorm, MaskedLinear
 from tests.helpers.slow import assert_same, cosine, unit
 
 CLASSES = ["red circle", "star", "big_square"]
@@ -129,53 +127,6 @@ def test_a_threshold_learns_as_if_the_step_were_a_ramp():
     torch.testing.assert_close(outputs, weighted * torch.tensor([1.0, 0.0, 1.0]) + layer.bias)
     expected = -(weighted * upstream).sum(0) * torch.tensor([1.0, 1.0, 0.0])  # the last is further than 1 from its step
     torch.testing.assert_close(layer.threshold.grad, expected)
-
-
-def test_a_mask_keeps_the_bias_and_opens_one_hundredth_above_its_threshold():
-    layer = MaskedLinear(2, 2)
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([[0.5, -0.5], [0.5, -0.5]]))
-        layer.bias.copy_(torch.tensor([3.0, 7.0]))
-        layer.threshold.copy_(torch.tensor([0.495, 0.485]))
-    torch.testing.assert_close(layer(torch.tensor([[4.0, 2.0]])), torch.tensor([[3.0, 8.0]]))
-
-
-def test_the_surer_model_teaches_more():
-    """A share of 1 is the divergence from the classifier to the adapter; 0 is the one from the adapter."""
-    p, q = torch.tensor([[0.5], [0.5]]), torch.tensor([[0.2], [0.8]])
-    from_classifier = 0.5 * math.log(0.5 / 0.2) + 0.5 * math.log(0.5 / 0.8)
-    found = similarity_loss(p.log(), q.log(), torch.tensor(1.0))
-    assert found.item() == pytest.approx(from_classifier, abs=1e-6)
-    assert similarity_loss(q.log(), p.log(), torch.tensor(0.0)).item() == pytest.approx(from_classifier, abs=1e-6)
-
-
-def test_who_is_less_sure_of_an_image_counts_less(method, images):
-    method.eval()
-    with torch.no_grad():
-        method.classifier[-1].weight.mul_(4)
-    texts = method.text_features
-    shares = []
-    for image, found in zip(images, method(images), strict=True):
-        adapted = method.adapted(image[None])[0]
-        logits = torch.stack([method.clip.logit_scale * cosine(adapted, text) for text in texts])
-        own = method.classifier(unit(adapted)[None])[0]
-        shares.append(slow_share(slow_entropy(logits), slow_entropy(own)))
-        mixture = shares[-1] * own.softmax(0) + (1 - shares[-1]) * logits.softmax(0)
-        torch.testing.assert_close(found, mixture.log(), atol=1e-4, rtol=1e-4)
-        with method.shared_part_alone():
-            torch.testing.assert_close(method(image[None])[0], logits, atol=1e-3, rtol=1e-4)
-    assert 0.1 < min(shares) < max(shares) - 0.01 < 0.9
-
-
-def test_similarity_is_of_images_and_not_of_classes():
-    """Numbers that are added to all images of a class change nothing, and equal shares have no divergence."""
-    p, q = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
-    shift = torch.tensor([3.0, -1.0, 0.5])
-    share = torch.tensor(0.3)
-    before = similarity_loss(p, q, share)
-    assert before > 0.1
-    torch.testing.assert_close(similarity_loss(p + shift, q - shift, share), before)
-    torch.testing.assert_close(similarity_loss(p + shift, p, share), torch.tensor(0.0), atol=1e-6, rtol=0)
 
 
 def test_one_image_is_normalised_as_in_evaluation():

@@ -95,14 +95,6 @@ def test_loss_and_gradients(clip, images):
         torch.testing.assert_close(one, other, atol=max(1e-4 * largest, 1e-8), rtol=1e-4)
 
 
-def test_an_image_has_prompts_of_its_own(clip, images):
-    module = make(clip)
-    torch.testing.assert_close(module(images)[1:2], module(images[1:2]), atol=1e-4, rtol=1e-5)
-    patches = clip.image.embed(images)[:, 1:]
-    prompts = module.former(patches, module.attributes.flatten(0, 1))
-    assert not torch.allclose(prompts[0], prompts[1], atol=1e-3)
-
-
 def test_without_attributes_there_are_templates(clip):
     module = make(clip, attributes=None, templates=3)
     assert module.attributes.shape[:2] == (3, 3)

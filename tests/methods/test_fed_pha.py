@@ -80,29 +80,6 @@ def test_a_projection_depends_on_the_directions_of_the_shared_prompt_alone(proje
     torch.testing.assert_close(projected(once, shared, 0.6, projection), once, atol=1e-5, rtol=1e-4)
 
 
-def test_both_projections_agree_on_what_lies_in_the_shared_directions():
-    local, shared = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0))
-    complement = projected(local, shared, 0.6, "complement")
-    minor = projected(local, shared, 0.6, "minor")
-    assert torch.linalg.matrix_rank(minor) == 4
-    torch.testing.assert_close((complement - minor) @ shared.T, torch.zeros(LENGTH, LENGTH), atol=1e-4, rtol=0)
-    torch.testing.assert_close(projected(local, shared, 1.0, "complement"), local)
-    torch.testing.assert_close(projected(local, shared, 0.0, "minor"), torch.zeros(LENGTH, 16))
-
-
-@pytest.mark.parametrize(("length", "main"), [(4, 0), (8, 1), (16, 3), (32, 6)])
-def test_by_default_a_fifth_of_the_directions_are_main_ones(clip, length, main):
-    """Truncated, as int(L (1 - 0.8)) in the released code."""
-    method = FedPHA(CLASSES, clip, prompt_length=length)
-    local, shared = torch.randn(2, length, 48, generator=torch.Generator().manual_seed(0))
-    kept = projected(local, shared, method.null_share, method.projection)
-    assert torch.linalg.matrix_rank(local - kept, atol=1e-3) == main
-
-
-def test_by_default_prompts_have_sixteen_vectors(clip):
-    assert len(FedPHA(CLASSES, clip).global_prompt) == 16
-
-
 def test_each_prompt_classifies_alone(clip, images):
     method = make(clip)
     plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)

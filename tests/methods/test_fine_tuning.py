@@ -54,17 +54,6 @@ def pixels(clip, count=4, seed=2):
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
 
 
-def rate(name, decay):
-    """The factor on a tensor's learning rate, from the number of layers above it, by hand for the ViT above."""
-    if "resblocks" in name:
-        layer = 1 + int(name.split("resblocks.")[1].split(".")[0])
-    elif any(part in name for part in ("class_embedding", "positional", "conv1", "ln_pre", "token_embedding")):
-        layer = 0
-    else:
-        return 1.0
-    return decay ** ((4 if name.startswith("visual") else 3) - layer)
-
-
 def reference_loss(model, head, tokenizer, images, labels):
     """The cross-entropy by open_clip's own forward pass, image by image and class by class."""
     losses = []
@@ -156,35 +145,6 @@ class Images(Points):
 
     def evaluation_splits(self):
         return []
-
-
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-def test_one_client_is_plain_training(clips, options, tmp_path):
-    """A loop of SGD over open_clip's own model, each weight with the rate of its layer, in every round anew."""
-    sgd = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=0.1)}
-    module = FineTuning(CLASSES, clips["vit"], **options, layer_decay=0.5, **sgd)
-    model = as_model(module)
-    head = copy.deepcopy(module.head)
-    data = Images(module, clients=1)
-    federation(tmp_path, rounds=2, default_callbacks=False).fit(module, data)
-    visual = {f"visual.{name}": value for name, value in model.visual.named_parameters()}
-    own = dict(head.named_parameters(prefix="head")) if head is not None else {}
-    if module.text is not None:
-        own = {name: value for name, value in model.named_parameters() if not name.startswith("visual")}
-    groups = []
-    for name, value in (visual | own).items():
-        decay = 0.1 if value.ndim > 1 else 0.0
-        groups.append({"params": [value], "lr": 0.01 * rate(name, 0.5), "weight_decay": decay})
-    assert len(data.batches) == 4
-    for half in (data.batches[:2], data.batches[2:]):
-        optimizer = torch.optim.SGD(groups, momentum=0.9)
-        for inputs, labels in half:
-            optimizer.zero_grad()
-            reference_loss(model, head, module.clip.tokenizer, inputs["images"], labels).backward()
-            optimizer.step()
-    for name, value in module.trainable_by_name().items():
-        expected = (visual | own)[name.removeprefix("text.language.")]
-        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_rates_fall_over_the_stages_of_a_resnet(clips):

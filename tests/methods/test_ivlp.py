@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp import IVLP, FedPR, PromptFL
+from fedvlp import IVLP, PromptFL
 from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder
 from tests.helpers.slow import assert_same, cosine
 
@@ -63,12 +63,3 @@ def test_without_visual_tokens_it_is_promptfl(clip, images):
     with torch.no_grad():
         plain.prompt.copy_(module.prompts["text"][0])
     torch.testing.assert_close(module(images), plain(images), atol=1e-4, rtol=1e-5)
-
-
-def test_with_words_in_the_text_it_is_fed_pr_without_a_null_space(clip, images):
-    module = IVLP(CLASSES, clip, prompt_length=4, init_words="a photo of a")
-    visual = FedPR(CLASSES, clip, prompt_length=4, depth=1, null_share=1.0)
-    with torch.no_grad():
-        visual.prompts.copy_(module.prompts["visual"])
-    assert not visual.used.numel()  # no direction is taken away from steps
-    torch.testing.assert_close(module(images), visual(images), atol=1e-3, rtol=1e-4)

@@ -62,8 +62,3 @@ def test_other_starts_train_in_the_first_round(clip, start):
     assert torch.equal(method.weight, expected)
     _, moved = after_a_round(method, features, labels, ServerState.start(method.shared_state()))
     assert all(moved)
-
-
-def test_class_means_are_declared_as_statistics_of_images(clip):
-    declared = {start: LinearProbe(NAMES, clip, start=start).image_statistics for start in ("text", "class_means")}
-    assert declared == {"text": (), "class_means": ("weight",)}

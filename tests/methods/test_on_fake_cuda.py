@@ -19,7 +19,7 @@ from fedvlp.core.protocols import Batch
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import each_config
 from tests.helpers.fake_cuda import NEEDS_FAKE_CUDA, VALUES_NEEDED, fake_cuda, move_module
 
 CLIENTS = [Client(0, 0, 7, "ink"), Client(1, 1, 5, "paint")]
@@ -99,7 +99,7 @@ def evaluate(method: FederatedModule, batch: Batch) -> Tensor:
 
 
 @NEEDS_FAKE_CUDA
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", each_config())
 def test_every_tensor_of_a_method_is_on_its_device(name):
     method = made(name)
     images = torch.rand(4, 3, method.clip.image_size, method.clip.image_size)

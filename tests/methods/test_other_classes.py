@@ -12,7 +12,7 @@ from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import METHODS, each_config
 
 OWN = ["red car", "dog", "owl"]
 OTHERS = ["house", "blue bird", "cow"]  # as many, so that no shape tells them from its own
@@ -45,7 +45,7 @@ def moved(module):
     return module
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - LIKE_ANOTHER))
+@pytest.mark.parametrize("name", each_config({*METHODS} - LIKE_ANOTHER))
 def test_other_classes_are_told_as_by_a_method_that_was_made_for_them(name, clip, images):
     method = moved(make(name, OWN, clip))
     if name in OF_THEIR_CLASSES:

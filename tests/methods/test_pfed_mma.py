@@ -7,7 +7,6 @@ import torch
 
 from fedvlp import PFedMMA, ZeroShotCLIP
 from fedvlp.clip import cosine_logits
-from fedvlp.core.state import Client, ClientUpdate, ServerState
 from tests.helpers.slow import assert_same, cosine
 
 CLASSES = ["red circle", "star", "big square"]
@@ -75,17 +74,6 @@ def slow_loss(method, images):
     return loss
 
 
-def test_maps_start_as_in_the_released_code(clip):
-    """Normal with the variance 2 / outputs: ``kaiming_normal_`` with ``mode="fan_out"``."""
-    torch.manual_seed(0)
-    method = PFedMMA(CLASSES, clip)
-    for maps in [*method.down.values(), method.shared, *method.up.values()]:
-        _, outputs, _ = maps.weight.shape
-        assert maps.weight.std().item() == pytest.approx((2 / outputs) ** 0.5, rel=0.06)
-        assert maps.weight.mean().item() == pytest.approx(0, abs=0.01)
-        assert not maps.bias.any()
-
-
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
     loss = method.training_step((images, LABELS), 0)
     parameters = list(method.trainable_by_name().values())
@@ -114,29 +102,3 @@ def test_the_shared_part_alone_is_zero_shot_clip(method, images):
     with method.shared_part_alone():
         assert torch.equal(method(images), zero_shot(method, images))
     assert torch.equal(method(images), own)
-
-
-@torch.no_grad()
-def test_hidden_units_have_no_order_but_the_same_one_in_both_towers(method, images):
-    expected = method(images)
-    order = torch.tensor([3, 0, 4, 1, 2])
-    method.shared.weight.copy_(method.shared.weight[:, :, order])
-    for tower in ("text", "image"):
-        assert not torch.allclose(method(images), expected, atol=0.1)
-        maps = method.down[tower]
-        maps.weight.copy_(maps.weight[:, order])
-        maps.bias.copy_(maps.bias[:, order])
-    torch.testing.assert_close(method(images), expected, atol=1e-3, rtol=1e-4)
-
-
-@torch.no_grad()
-def test_what_the_server_sends_leaves_personal_maps_alone(clip):
-    method = make(clip)
-    client = Client(0, 0, 3)
-    before = {name: value.clone() for name, value in method.communicable_state().items()}
-    (phase,) = method.configure_phases()
-    upload = {name: -value for name, value in method.shared_state().items()}
-    server = phase.aggregate(ServerState.start(method.shared_state()), [ClientUpdate(client, upload, 3)])
-    method.load_state(phase.broadcast(server, client))
-    for name, value in method.communicable_state().items():
-        assert torch.equal(value, -before[name] if name.startswith("shared.") else before[name])

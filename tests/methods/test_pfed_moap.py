@@ -68,14 +68,6 @@ def test_loss_and_gradients(clip, images, options):
     assert_same(loss, expected, trained)
 
 
-def test_without_experts_the_own_prompt_classifies_alone(clip, images):
-    module = make(clip)
-    module.experts.zero_()
-    features = F.normalize(clip.encode_image(images), dim=-1)
-    expected = clip.logit_scale * features @ F.normalize(module.text(module.local_prompt), dim=-1).T
-    torch.testing.assert_close(module(images), expected)
-
-
 def test_on_domains_of_nobody_the_mean_prompt_classifies_alone(clip, images):
     module = make(clip)
     features = F.normalize(clip.encode_image(images), dim=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 
@@ -48,16 +47,6 @@ def test_a_classifier_takes_its_clip_along(clip, images):
     again = pickle.loads(pickle.dumps(classifier))
     assert again.method.clip is not clip
     assert torch.equal(again(images), classifier(images))
-
-
-def test_a_copy_has_tensors_of_its_own_and_the_same_optimizer(clip):
-    method = PromptFL(["red", "blue"], clip)
-    again = copy.deepcopy(method)
-    with torch.no_grad():
-        again.prompt.zero_()
-    assert method.prompt.abs().sum() > 0
-    assert again.configure_optimizers().param_groups[0]["params"][0] is again.prompt
-    assert again.configure_optimizers().defaults == method.configure_optimizers().defaults
 
 
 def test_an_optimizer_of_the_users_own_is_kept(clip):

@@ -81,25 +81,6 @@ def test_later_rounds_are_held_to_the_global_prompts(clip, images):
     assert module.training_step((images, LABELS), 0).item() == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("options", "finished"), [({"first_round_reference": False}, 0), ({"kl_weight": 0.0}, 0), ({"kl_weight": 0.0}, 2)]
-)
-def test_without_a_reference_the_loss_is_the_cross_entropy(clip, images, options, finished):
-    module = make(clip, **options)
-    begin(module, 1, round=finished)
-    local = probabilities(module, images, module.pool.own)
-    assert module.training_step((images, LABELS), 0).item() == pytest.approx(stage_one_loss(local, local, 0), rel=1e-3)
-
-
-def test_each_stage_trains_its_own_tensors(plan, images):
-    for stage, prefix in enumerate(("pool.own", "pool.aggregators")):
-        begin(plan, 1, stage, round=1)
-        plan.zero_grad()
-        plan.training_step((images, LABELS), 0).backward()
-        moved = {name for name, parameter in plan.named_parameters() if parameter.grad is not None}
-        assert moved == {name for name in plan.state_dict() if name.startswith(prefix)}
-
-
 def test_second_stage_is_the_cross_entropy_of_the_mixture(plan, images):
     begin(plan, 1, 1)
     mixed = {kind: plan.pool.aggregators[kind](plan.pool.clients[kind]) for kind in ("text", "visual")}
@@ -148,18 +129,6 @@ def test_without_aggregators_there_is_one_stage(clip):
     server = phase.aggregate(ServerState.start(module.shared_state()), [update])
     expected = torch.stack([module.pool.clients["text"][0], module.pool.own["text"], module.pool.clients["text"][2]])
     torch.testing.assert_close(server.deployed["pool.globals.text"], expected.mean(0))
-
-
-def test_without_a_federation_the_own_prompts_are_deployed(plan, images):
-    assert not torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
-    loss = plan.training_step((images, LABELS), 0)
-    plan.on_train_batch_end(loss, (images, LABELS), 0)
-    assert torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
-    begin(plan, 1)
-    with torch.no_grad():
-        plan.pool.own["text"].add_(1)
-    plan.on_train_batch_end(loss, (images, LABELS), 0)
-    assert not torch.equal(plan.pool.globals["text"], plan.pool.own["text"])
 
 
 K = 3
@@ -229,9 +198,3 @@ def test_over_clients_is_pytorchs_attention_with_clients_as_the_sequence(over_cl
         inner = (hidden @ wide.weight[block] + wide.bias[block]).relu() @ narrow.weight[block] + narrow.bias[block]
         mixed.append(over_clients.perceptron_norm(hidden + inner).mean(0))
     torch.testing.assert_close(over_clients(prompts), torch.stack(mixed), atol=1e-5, rtol=1e-4)
-
-
-def test_without_query_and_residual_it_is_the_mean(prompts):
-    module = PromptAttention(J, WIDTH, reduction=4)
-    nn.init.zeros_(module.query)
-    torch.testing.assert_close(module(prompts), prompts.mean(0))

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 
 from fedvlp import ProDA
 from fedvlp.clip import PromptedTextEncoder
-from fedvlp.methods.proda import logit_variance
 from tests.helpers.slow import assert_same, unit
 
 CLASSES = ["red circle", "star", "big square"]
@@ -79,36 +78,6 @@ def test_loss_and_gradient(clip, images, weight, drawn):
     expected = slow_loss(clip, images, prompts, torch.randperm(8)[:drawn].tolist(), weight)
     (gradient,) = assert_same(loss, expected, [method.prompts], [prompts])
     assert gradient.flatten(1).any(dim=1).all()
-
-
-def made_up(spread):
-    generator = torch.Generator().manual_seed(2)
-    images = F.normalize(torch.randn(4, 6, dtype=torch.float64, generator=generator), dim=-1)
-    mean = torch.randn(3, 6, dtype=torch.float64, generator=generator)
-    texts = mean + spread * torch.randn(5, 3, 6, dtype=torch.float64, generator=generator)
-    return images, texts, LABELS
-
-
-def test_a_label_has_no_variance_beside_itself():
-    variance = logit_variance(*made_up(0.5))
-    own = F.one_hot(LABELS).bool()
-    torch.testing.assert_close(variance[own], torch.zeros(4, dtype=torch.float64))
-    assert (variance[~own] > 0.01).all()
-    assert logit_variance(*made_up(0.0)).abs().max() < 1e-12
-
-
-def test_the_bound_is_above_the_mean_over_draws():
-    """Of classifiers from the Gaussian, whose deviations are mixed anew in each dimension."""
-    images, texts, labels = made_up(0.5)
-    mean = texts.mean(0)
-    bound = F.cross_entropy(4 * images @ mean.T + 8 * logit_variance(images, texts, labels), labels)
-    noise = torch.randn(20_000, 5, 1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    draws = mean + (noise * (texts - mean)).sum(1) / 6**0.5  # [20000, C, d]
-    products = torch.einsum("bd,ncd->nbc", images, draws)
-    expected = F.cross_entropy((4 * products).flatten(0, 1), labels.repeat(20_000))
-    assert F.cross_entropy(4 * images @ mean.T, labels) < expected < bound
-    variance = (products - products[:, torch.arange(4), labels][..., None]).var(0)
-    torch.testing.assert_close(variance, logit_variance(images, texts, labels), rtol=0.05, atol=1e-3)
 
 
 def test_a_step_trains_the_prompts_that_it_draws(clip, images):

@@ -62,15 +62,6 @@ def test_at_the_ends_one_prompt_classifies_and_the_other_rests(clip, images, sha
     assert not getattr(method, f"{idle}_prompt").grad.any()
 
 
-def test_prompts_change_places_with_their_shares(clip, images):
-    method = make(clip, 0.3)
-    other = make(clip, 0.7)
-    with torch.no_grad():
-        other.global_prompt.copy_(method.local_prompt)
-        other.local_prompt.copy_(method.global_prompt)
-    torch.testing.assert_close(method(images), other(images))
-
-
 def test_the_shared_prompt_alone_is_promptfl(clip, images):
     method = make(clip, 0.4)
     plain = of_one_prompt(clip, method.global_prompt)

@@ -140,22 +140,6 @@ def test_a_client_sends_the_mean_and_deviation_of_its_images_styles(clip, images
     torch.testing.assert_close(module.upload_state()["statistics.clients"], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_half_of_a_batch_keeps_its_styles(clip):
-    module = make(clip)
-    style = torch.rand(5, *module.statistics.clients.shape[2:]) + 5
-    module.statistics.clients[:, 1] = 0  # no deviation: what is drawn is the mean of a client
-    for _ in range(5):
-        shifted = module.shifted(style)
-        kept = [i for i in range(5) if torch.equal(shifted[i], style[i])]
-        assert len(kept) == 3
-        assert all(
-            any(torch.equal(shifted[i], module.statistics.clients[n, 0]) for n in (0, 3)) for i in {*range(5)} - {*kept}
-        )
-    module.statistics.clients.zero_()
-    begin(module, 1)
-    assert module.shifted(style) is style
-
-
 def test_draws():
     far = torch.tensor([[0.0, 0.0], [0.0, 0.01], [9.0, 9.0], [9.0, 9.01]])
     for _ in range(10):

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedvlp.testing.runs import fit
-from tests.helpers.configs import METHODS, few_templates
+from tests.helpers.configs import METHODS, each_config, few_templates
 
 ASKING = {"_local_scalar_dense", "equal", "masked_select", "nonzero", "repeat_interleave", "_unique2", "unique_dim"}
 ASKING |= {"bincount", "_linalg_svd", "_linalg_check_errors"}
@@ -96,7 +96,7 @@ class Copies(TorchFunctionMode):
         return result
 
 
-@pytest.mark.parametrize("name", sorted({*METHODS} - {"zero_shot", "zero_shot_ensemble"}))
+@pytest.mark.parametrize("name", each_config({*METHODS} - {"zero_shot", "zero_shot_ensemble"}))
 def test_waits_of_a_step(name, build):
     options = [f"--trainer.local.{each}" for each in ("steps=2", "epochs=1", "gradient_clip_val=1")]
     # Steps alone are counted, so one evaluation is enough.

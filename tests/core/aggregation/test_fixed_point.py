@@ -17,11 +17,6 @@ def test_numbers_are_whole_multiples_of_two_to_minus_32_times_the_weight():
     assert encode(state, 3).view(np.int64).tolist() == expected
 
 
-def test_half_of_a_multiple_is_rounded_to_the_even_one():
-    values = torch.tensor([0.5, 1.5, 2.5, -1.5], dtype=torch.float64) * 2.0**-32
-    assert encode({"p": values}, 1).view(np.int64).tolist() == [0, 2, 2, -2, 1]
-
-
 def test_the_largest_sum_does_not_wrap_around():
     state = {"p": torch.tensor([LARGEST, -LARGEST])}
     mean = mean_of([state] * MOST_CLIENTS, [MOST_WEIGHT] * MOST_CLIENTS)

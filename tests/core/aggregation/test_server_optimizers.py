@@ -56,22 +56,6 @@ def test_yogi_against_the_algorithm():
     assert found != pytest.approx(adam, abs=1e-3)
 
 
-def test_yogi_leaves_a_second_moment_that_is_the_squared_step():
-    rule = FedYogi(learning_rate=0.5, beta1=0.75, beta2=0.25, tau=0.5)
-    after, memory = rule.aggregate([{"p": torch.tensor([2.5])}], [1], {"p": torch.tensor([2.0])}, {})
-    assert memory["second/p"].item() == 0.25
-    assert after["p"].item() == 2.0 + 0.5 * 0.25 * 0.5 / (0.5 + 0.5)
-
-
-def test_an_optimizer_within_an_optimizer_remembers():
-    """Inner: v = 4, then 2 + 0.5 * 4 = 4. Outer, of these steps: 4, then 4 + 0.25 * 4 = 5."""
-    rule = ServerMomentum(momentum=0.25, inner=ServerMomentum(momentum=0.5))
-    first, memory = rule.aggregate([{"p": torch.tensor([5.0])}], [1], {"p": torch.tensor([1.0])}, {})
-    assert first["p"].item() == 5.0
-    second, _ = rule.aggregate([{"p": torch.tensor([7.0])}], [1], first, memory)
-    assert second["p"].item() == 10.0
-
-
 def test_momentum_against_a_loop():
     expected = []
     for place, value in enumerate((0.25, 1.0)):

@@ -20,8 +20,7 @@ def replaced_assignment(costs, limits):
     return members
 
 
-@pytest.mark.parametrize("capacity", [0.5, 1.0, 2.0, None])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "capacity"), [(0, 0.5), (1, 1.0), (2, 2.0), (3, None)])
 def test_equals_the_sequential_algorithm(capacity, seed):
     tokens, start = scene(seed=seed, scale=[0.3, 1.0, 3.0, 10.0][seed])
     capacities = cluster_capacities(50, 4, capacity)
@@ -31,16 +30,6 @@ def test_equals_the_sequential_algorithm(capacity, seed):
         assert clusters.assignment[image].tolist() == assignment.tolist()
         assert clusters.sizes[image].tolist() == sizes.tolist()
         np.testing.assert_allclose(clusters.centroids[image].numpy(), centroids, atol=1e-5)
-
-
-@pytest.mark.parametrize("iterations", [1, 2, 7])
-def test_stops_after_the_largest_number_of_iterations_with_the_moved_centroids(iterations):
-    tokens, start = scene(seed=5)
-    capacities = cluster_capacities(50, 4, 1.0)
-    clusters = capacity_kmeans(tokens, start, capacities, max_iterations=iterations)
-    expected = sequential_kmeans(tokens[0].numpy(), start[0].numpy(), capacities, max_iterations=iterations)
-    np.testing.assert_allclose(clusters.centroids[0].numpy(), expected[0], atol=1e-5)
-    assert clusters.assignment[0].tolist() == expected[2].tolist()
 
 
 def test_an_image_is_clustered_alike_alone_and_in_any_batch():

@@ -16,7 +16,7 @@ from fedvlp.tools.export.export import ExportedClassifier, example_images, expor
 from fedvlp.tools.export.graph import FORMATS, exportable_routing, exported_program, float_bits, load_onnx, write_onnx
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import each_config
 from tests.helpers.shapes import unchecked
 
 
@@ -31,7 +31,7 @@ def plain_loop(goes_on, step, values):
     return values
 
 
-@pytest.mark.parametrize("config", METHODS)
+@pytest.mark.parametrize("config", each_config())
 @torch.no_grad()
 def test_the_exportable_forward_gives_the_same_logits(config, monkeypatch):
     classifier = ExportedClassifier(made(config))

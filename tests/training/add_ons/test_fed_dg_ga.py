@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
 from fedvlp.core.phases import Phase
-from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons import FedDGGA
-from fedvlp.training.task import PhaseSetup, PhaseTask
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, points_split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss
@@ -63,14 +59,6 @@ def test_weights_follow_the_gaps_as_the_paper_says(tmp_path, centered):
     assert sum(state.memory["add_on/0/0/weights"].tolist()) == pytest.approx(1)
 
 
-def test_equal_gaps_and_no_gaps_leave_weights_alone():
-    weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    for gaps in ({}, {1: 0.4}, {0: 0.1, 1: 0.1, 2: 0.1}, {0: 0.0, 2: 0.0}):
-        assert torch.equal(FedDGGA(STEP).adjusted(weights, gaps, 1.0), weights)
-    released = FedDGGA(STEP, centered=False).adjusted(weights, {0: 0.1, 1: 0.1, 2: 0.1}, 1.0)
-    assert released.tolist() == pytest.approx([0.7 / 1.6, 0.5 / 1.6, 0.4 / 1.6])
-
-
 class Measured(Whole):
     """Of each client's 20 validation images so many are of the class that a matrix of zeros tells."""
 
@@ -87,27 +75,6 @@ def test_clients_whose_accuracy_does_not_change_keep_equal_weights(tmp_path):
     """0.8, 0.75 and 0.9 in float32 differ from themselves, which is no gap."""
     state = federation(tmp_path, rounds=5, steps=1, add_ons=FedDGGA(STEP)).fit(Linear(0.0), Measured())
     assert state.memory["add_on/0/0/weights"].tolist() == [1 / 3] * 3
-
-
-def test_a_gap_that_all_clients_have_changes_nothing_however_it_is_rounded():
-    weights = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    # Three ways to 0.1, of which no two are equal in float64.
-    tied = {0: 0.9 - 0.8, 1: 0.4 - 0.3, 2: 0.8 - 0.7}
-    assert len(set(tied.values())) == 3
-    assert torch.equal(FedDGGA(STEP).adjusted(weights, tied, 1.0), weights)
-    gaps = {0: 0.125, 1: -0.25, 2: 0.5}
-    moved = FedDGGA(STEP).adjusted(weights, gaps, 0.5)
-    # The step looks at where gaps lie to each other alone: not at their unit, their zero or the clients' order.
-    for other in ({id: gap + 2 for id, gap in gaps.items()}, {id: gap / 1024 for id, gap in gaps.items()}):
-        torch.testing.assert_close(FedDGGA(STEP).adjusted(weights, other, 0.5), moved, rtol=1e-12, atol=0)
-    turned = FedDGGA(STEP).adjusted(weights.flip(0), {2 - id: gap for id, gap in gaps.items()}, 0.5)
-    torch.testing.assert_close(turned.flip(0), moved, rtol=1e-12, atol=0)
-
-
-def test_who_has_no_gap_keeps_its_share_but_for_the_sum():
-    weights = torch.tensor([0.4, 0.35, 0.25], dtype=torch.float64)
-    found = FedDGGA(0.3).adjusted(weights, {0: 0.5, 2: 0.1}, 0.5)
-    assert found.tolist() == pytest.approx([0.45, 0.35, 0.2])
 
 
 def test_the_first_round_counts_each_client_once_also_where_the_method_does_not(tmp_path):
@@ -151,18 +118,3 @@ def test_what_it_cannot_be_had_with_is_refused(tmp_path):
     with pytest.raises(UserError, match="CoordinateMedian does not look at"):
         federation(tmp_path, add_ons=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
     federation(tmp_path, rounds=1, add_ons=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())
-
-
-def test_clients_of_no_weight_still_count_where_they_are_alone():
-    server = ServerState.start({"p": torch.zeros(1)})
-    weights = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    clients = [Client(i, i, 5 + i) for i in range(3)]
-    state = RunState(replace(server, memory={"add_on/0/0/weights": weights}))
-    setup = PhaseSetup(Phase("train", ("p",), ("p",), FedAvg()), 0, ("p",), (FedDGGA(),))
-    sent = {0: 1.0, 2: 4.0}
-    updates = []
-    for id, value in sent.items():
-        upload = {"p": torch.tensor([value]), "add_on/0/gap": torch.zeros(2, dtype=torch.float64)}
-        updates.append(ClientUpdate(clients[id], upload, clients[id].num_examples))
-    task = PhaseTask(setup, state, seeds={}, rounds=3, all_clients=lambda: clients)
-    assert task.aggregate(updates).shared["p"].item() == pytest.approx(2.5)

@@ -8,7 +8,6 @@ import torch
 from fedvlp.core.state import ClientUpdate
 from fedvlp.training.add_ons import FedDyn, FedNova, FedProx
 from fedvlp.training.add_ons.base import ServerRound
-from fedvlp.training.add_ons.fed_nova import distance_of_steps
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
 
@@ -78,13 +77,6 @@ def test_proximal_terms_of_other_add_ons_shorten_the_steps(tmp_path, other):
     torch.testing.assert_close(moved(add_ons=[other, FedNova()]), server_step * expected, rtol=1e-5, atol=1e-5)
 
 
-def test_clients_of_equally_many_steps_are_averaged_as_ever(tmp_path):
-    plain, ruled = (
-        federation(tmp_path, steps=3, **rule).fit(Linear(RATE), Whole()) for rule in ({}, {"add_ons": FedNova()})
-    )
-    assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
-
-
 def test_stragglers_take_part_with_the_steps_that_they_took(tmp_path):
     """A client's direction counts by its images, however many of its steps it did: gradients here are constant."""
 
@@ -122,13 +114,3 @@ def test_who_claims_less_than_a_step_counts_for_no_more_than_one(claimed):
     effective = (2 * 1 + 3 * 4 + 4 * 2) / 9
     expected = [effective * end / steps for end, steps in zip(ends, (1, 4, 2), strict=True)]
     torch.testing.assert_close(rescaled(claimed, 4.0, 2.0), expected)
-
-
-def test_how_far_an_optimizer_moves():
-    plain, heavy = with_momentum(0.25, 0.0), with_momentum(0.25, 0.5)
-    assert distance_of_steps(plain, 7) == pytest.approx(7)
-    assert distance_of_steps(heavy, 3) == pytest.approx(1 + 1.5 + 1.75)
-    assert distance_of_steps(plain, 3, proximal_weight=0.4) == pytest.approx(0.9**2 + 0.9 + 1)
-    adam = Linear()
-    adam.make_optimizer = lambda parameters: torch.optim.AdamW(parameters, lr=0.125, weight_decay=0.5)
-    assert distance_of_steps(adam, 5) == pytest.approx(5, rel=1e-6)

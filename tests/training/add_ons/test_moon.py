@@ -78,13 +78,6 @@ def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
     assert not torch.allclose(plain.shared["weight"], expected, atol=1e-3)
 
 
-def test_without_weight_it_changes_nothing(tmp_path):
-    runs = [federation(tmp_path, steps=3, **rule) for rule in ({}, {"add_ons": MOON(0.0)})]
-    plain, ruled = (run.fit(Linear(RATE), Whole()) for run in runs)
-    assert torch.equal(plain.shared["weight"], ruled.shared["weight"])
-    assert not runs[1].run_state.optimizer_states
-
-
 def test_each_phase_keeps_its_own_last_tensors_with_those_that_stay_on_the_client(tmp_path):
     run = federation(tmp_path, rounds=2, add_ons=MOON())
     run.fit(PersonalBias(), Whole())

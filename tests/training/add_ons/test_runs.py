@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from fedvlp.callbacks import Communication, FederationCallback
-from fedvlp.commands.cli import main
 from fedvlp.core.aggregation import DPFedAvg
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
@@ -201,31 +198,3 @@ def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
     run = federation(tmp_path, rounds=1, add_ons=Loud(), max_update_norm=50.0)
     run.fit(Linear(), Whole())
     assert "clients/rejected" not in run.run_state.history[0]
-
-
-def test_what_an_add_on_sends_is_checked(tmp_path):
-    @dataclass(frozen=True)
-    class Broken(AddOn):
-        count: int
-
-        def finish(self, local, upload):
-            return Finished(upload, {"number": torch.full((self.count,), math.inf)})
-
-        def sent_like(self, averaged):
-            return {"number": torch.zeros(1)}
-
-    with pytest.raises(UserError, match="NaN or infinity"):
-        federation(tmp_path, add_ons=Broken(1)).fit(Linear(), Points())
-    with pytest.raises(UserError, match="add_on/0/number"):
-        federation(tmp_path, add_ons=Broken(2)).fit(Linear(), Points())
-
-
-def test_the_cost_of_an_add_on_is_counted_by_the_command(capsys):
-    words = ["--config", "promptfl", "--data.classes", "3", "--model.clip.name", "fedvlp-tiny", "--format", "json"]
-    counts = []
-    for add_on in ([], ["--trainer.local.add_ons", "Scaffold"], ["--trainer.local.add_ons", "FedDGGA"]):
-        assert main(["cost", *words, *add_on]) == 0
-        (row,) = json.loads(capsys.readouterr().out)
-        counts.append((row["upload_parameters"], row["download_parameters"]))
-    number = counts[0][0]
-    assert counts == [(number, number), (2 * number, 2 * number), (number + 2, number)]

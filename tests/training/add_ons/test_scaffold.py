@@ -41,14 +41,6 @@ def test_three_clients_of_unequal_size_train_as_the_paper_says(tmp_path):
     assert not torch.allclose(plain.shared["weight"], x, atol=1e-3)
 
 
-def test_the_servers_variate_is_the_mean_of_the_clients(tmp_path):
-    run = federation(tmp_path, rounds=3, steps=2, add_ons=Scaffold())
-    state = run.fit(Linear(RATE), Whole())
-    own = run.run_state.optimizer_states
-    mean = sum(share * own[place]["add_on/0/0/weight"] for place, share in enumerate(shares(Whole())))
-    torch.testing.assert_close(state.memory["add_on/0/0/weight"], mean, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("data", [Alike, lambda: Points(clients=1)])
 def test_equal_clients_and_a_client_alone_train_as_with_fed_avg(tmp_path, data):
     plain, ruled = (
