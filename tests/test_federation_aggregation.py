@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fedvlp.commands.cli import main
-from fedvlp.core.aggregation import CoordinateMedian, FedAdam, Krum, NormClipping, ServerMomentum, TrimmedMean
+from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
+from fedvlp.core.aggregation.server_optimizers import FedAdam, ServerMomentum
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.utils.errors import UserError

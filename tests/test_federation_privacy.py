@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
-from fedvlp.core.aggregation import DPFedAvg, FedAdam, NormClipping
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import NormClipping
+from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import FedAvg

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.core.state import ClientUpdate, ServerState, State, is_finite
 from fedvlp.core.strategies import Strategy
 from fedvlp.testing.contract import (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.core.state import Client
 from fedvlp.training.callback import RunView
 from fedvlp.training.cohort import Attack

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, Krum, ServerMomentum, TrimmedMean, WeightedMean
+from fedvlp.core.aggregation.base import WeightedMean
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, TrimmedMean
+from fedvlp.core.aggregation.server_optimizers import FedAdam, ServerMomentum
 from fedvlp.core.phases import Phase, guarantees, most_needed_uploads, too_few_uploads, with_aggregation
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState

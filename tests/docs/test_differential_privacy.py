@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fedvlp.commands.cli import main
-from fedvlp.core.aggregation import DPFedAvg
+from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from tests.helpers.documents import BRIEF, ROOT, Document
 

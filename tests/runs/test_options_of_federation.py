@@ -11,21 +11,16 @@ from dataclasses import is_dataclass
 import pytest
 
 from fedvlp.core import aggregation
-from fedvlp.core.aggregation import (
-    Aggregator,
-    CoordinateMedian,
-    DPFedAvg,
-    Krum,
-    MultiKrum,
-    NormClipping,
-    TrimmedMean,
-)
+from fedvlp.core.aggregation.base import Aggregator
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_run
 from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training import local_training
-from fedvlp.training.add_ons import PUBLIC, FedDyn
+from fedvlp.training.add_ons import PUBLIC
+from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import ExponentialDecay, Schedule
 from fedvlp.training.options import describe_training

@@ -11,7 +11,7 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.commands.trained_config import trained_config
-from fedvlp.core.aggregation import Aggregator
+from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.data.partition import Partitioner
 from fedvlp.runs.trusted_classes import check_classes, is_own_class
 from fedvlp.training.add_ons import AddOn

@@ -104,7 +104,7 @@ def test_the_server_measures_by_what_all_share_where_a_method_says_so(tmp_path, 
 
 @pytest.mark.parametrize("place", ["server", "client"])
 def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, image_root):
-    rule = {"class_path": "fedvlp.core.aggregation.DPFedAvg"}
+    rule = {"class_path": "fedvlp.DPFedAvg"}
     rule["init_args"] = {"clip_norm": 0.1, "noise_multiplier": 0.5, "noise_at": place}
     simulated, deployed = both(tmp_path, image_root, method_config("promptfl", aggregation=rule))
     assert_equal_runs(simulated, deployed)
@@ -119,7 +119,7 @@ def test_noise_that_repeats_is_the_same_wherever_it_is_added(place, tmp_path, im
         {"cohort_size": 2, "dropout": 0.4, "rounds": 4},
         {"stragglers": 0.7, "epochs": 1.5, "reset_optimizer": False, "add_ons": {"class_path": "FedProx"}},
         {"steps": 3, "schedule": {"class_path": "fedvlp.training.local_training.CosineDecay"}, "evaluate_every": 2},
-        {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}, "max_update_norm": 1.52},
+        {"aggregation": {"class_path": "fedvlp.FedAdam"}, "max_update_norm": 1.52},
         {"add_ons": {"class_path": "Scaffold"}, "cohort_size": 2},
         {"add_ons": {"class_path": "FedDGGA", "init_args": {"step": 0.5}}},
     ],

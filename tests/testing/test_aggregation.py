@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedvlp.core.aggregation import Aggregator, CoordinateMedian, WeightedMean
+from fedvlp.core.aggregation.base import Aggregator, WeightedMean
+from fedvlp.core.aggregation.robust import CoordinateMedian
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import FedAvg
 from fedvlp.testing import ContractError, check_aggregator, check_strategy

@@ -11,14 +11,14 @@ import pytest
 import torch
 import yaml
 
-from fedvlp.core.aggregation import FedAdam
+from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.core.state import Client
 from fedvlp.data import Pooled
 from fedvlp.methods.prompts import known_domain
 from fedvlp.sites.data import SitesData
 from fedvlp.tools.attacks import SignFlip
-from fedvlp.training.add_ons import FedProx
+from fedvlp.training.add_ons.fed_prox import FedProx
 from fedvlp.training.local_training import CosineDecay
 from fedvlp.training.options import check_clients
 from fedvlp.utils.config_files import configs_folder

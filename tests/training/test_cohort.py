@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fedvlp.core.aggregation import TrimmedMean
+from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.core.state import Client
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints
-from fedvlp.core.aggregation import Aggregator, CoordinateMedian, TrimmedMean, WeightedMean
+from fedvlp.core.aggregation.base import Aggregator, WeightedMean
+from fedvlp.core.aggregation.robust import CoordinateMedian, TrimmedMean
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error
 from fedvlp.runs.checkpoint import load_checkpoint

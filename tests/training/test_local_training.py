@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint
-from fedvlp.training.add_ons import Scaffold
+from fedvlp.training.add_ons.scaffold import Scaffold
 from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay, LocalTraining, num_steps
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed

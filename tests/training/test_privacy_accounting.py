@@ -9,7 +9,8 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
-from fedvlp.core.aggregation import DPFedAvg, FedAdam
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import ByName, FedAvg, Local

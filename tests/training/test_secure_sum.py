@@ -5,11 +5,17 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, NormClipping
+from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, Local
-from fedvlp.training.add_ons import FedDGGA, FedDyn, FedNova, FedProx, Scaffold
+from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
+from fedvlp.training.add_ons.fed_dyn import FedDyn
+from fedvlp.training.add_ons.fed_nova import FedNova
+from fedvlp.training.add_ons.fed_prox import FedProx
+from fedvlp.training.add_ons.scaffold import Scaffold
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.secure_sum import sum_threshold
 from fedvlp.utils.errors import UserError

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
 
-from fedvlp.core.aggregation import TrimmedMean
+from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, make_fabric, with_short_splits

@@ -24,6 +24,7 @@ from fedvlp.methods.fed_prompt_src import FedPromptSRC
 from fedvlp.methods.fed_tpg import FedTPG
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.plan import PLAN
+from fedvlp.methods.trip.trip import TRIP
 
 
 @singledispatch

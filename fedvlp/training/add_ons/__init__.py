@@ -1,29 +1,25 @@
-"""What changes local training whatever the method: what is exchanged for it, and what the server makes of it.
+"""Changes to local training that work with any method. ``trainer.local.add_ons`` lists those of a run.
 
-``trainer.local.add_ons`` lists those that are at work.
+An add-on says what clients and the server exchange for it. Each of the library has its own file.
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
-from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
-from fedvlp.training.add_ons.fed_dyn import FedDyn
-from fedvlp.training.add_ons.fed_nova import FedNova
-from fedvlp.training.add_ons.fed_prox import FedProx
-from fedvlp.training.add_ons.moon import MOON
-from fedvlp.training.add_ons.scaffold import Scaffold
 
-# Those that can be named in a config; a site makes no other, whatever a server asks for.
-PUBLIC = {kind.__name__: kind for kind in (FedDGGA, FedDyn, FedNova, FedProx, MOON, Scaffold)}
 
-__all__ = [
-    "MOON",
-    "PUBLIC",
-    "AddOn",
-    "FedDGGA",
-    "FedDyn",
-    "FedNova",
-    "FedProx",
-    "Finished",
-    "LocalContext",
-    "Scaffold",
-    "ServerRound",
-]
+def _public_add_ons() -> dict[str, type[AddOn]]:
+    public: dict[str, type[AddOn]] = {}
+    for module in iter_modules(__path__, f"{__name__}."):
+        for kind in vars(import_module(module.name)).values():
+            if isinstance(kind, type) and issubclass(kind, AddOn) and kind.__module__ == module.name:
+                public[kind.__name__] = kind
+    # The library adds these itself, as other options ask.
+    return {name: kind for name, kind in public.items() if kind.__module__ != AddOn.__module__}
+
+
+# The add-ons that a config can name. A site makes no others, whatever a server asks for.
+PUBLIC = _public_add_ons()
+
+__all__ = ["PUBLIC", "AddOn", "Finished", "LocalContext", "ServerRound"]

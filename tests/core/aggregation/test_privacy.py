@@ -9,9 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedvlp.core.aggregation import CoordinateMedian, DPFedAvg, FedAdam, NormClipping
 from fedvlp.core.aggregation.base import ClientNoise, PrivacyGuarantee
-from fedvlp.core.aggregation.privacy import noised_upload, normals, with_noise
+from fedvlp.core.aggregation.privacy import DPFedAvg, noised_upload, normals, with_noise
+from fedvlp.core.aggregation.robust import CoordinateMedian, NormClipping
+from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import client_noise
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import FedAvg

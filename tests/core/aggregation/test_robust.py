@@ -4,19 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.core.aggregation import (
-    CoordinateMedian,
-    DPFedAvg,
-    FedAdam,
-    FedGMA,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    NormClipping,
-    ServerMomentum,
-    TrimmedMean,
-    WeightedMean,
-)
+from fedvlp.core.aggregation.base import WeightedMean
+from fedvlp.core.aggregation.privacy import DPFedAvg
+from fedvlp.core.aggregation.robust import CoordinateMedian, FedGMA, Krum, MultiKrum, NormClipping, TrimmedMean
+from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum
 from fedvlp.testing import check_aggregator
 from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError

@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from fedvlp.core.aggregation import CoordinateMedian, FedAdam, FedYogi, NormClipping, ServerMomentum, WeightedMean
+from fedvlp.core.aggregation.base import WeightedMean
+from fedvlp.core.aggregation.robust import CoordinateMedian, NormClipping
+from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum
 
 ROUNDS = [[[0.5, -2.0], [1.5, 0.25]], [[0.75, -1.0], [3.0, 0.5]], [[-1.0, 2.5], [0.125, -0.5]]]
 """What two clients send in three rounds."""

@@ -145,7 +145,7 @@ def rows(run):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("promptfl", {"aggregation": {"class_path": "fedvlp.core.aggregation.FedAdam"}}),
+        ("promptfl", {"aggregation": {"class_path": "fedvlp.FedAdam"}}),
         ("fed_ncm", {"rounds": 1}),
         ("fed_otp", {"reset_optimizer": False, "dropout": 0.3}),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedvlp.commands.cli import main
-from fedvlp.core.aggregation import CoordinateMedian
+from fedvlp.core.aggregation.robust import CoordinateMedian
 from fedvlp.core.state import Client
 from fedvlp.tools.attacks import GaussianNoise, LabelFlip, Scaling, SignFlip
 from fedvlp.tools.attacks.model_attacks import downloaded_value

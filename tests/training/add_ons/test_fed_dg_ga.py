@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.aggregation import CoordinateMedian, ServerMomentum
+from fedvlp.core.aggregation.robust import CoordinateMedian
+from fedvlp.core.aggregation.server_optimizers import ServerMomentum
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
-from fedvlp.training.add_ons import FedDGGA
+from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, points_split
 from tests.helpers.written_out import RATE, Hard, Whole, federation, gradient, loss

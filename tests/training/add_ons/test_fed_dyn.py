@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.core.aggregation import FedAdam
-from fedvlp.training.add_ons import FedDyn
+from fedvlp.core.aggregation.server_optimizers import FedAdam
+from fedvlp.training.add_ons.fed_dyn import FedDyn
 from tests.helpers.toy_federation import Linear
 from tests.helpers.written_out import RATE, Equal, Whole, federation, gradient, loss, shares
 

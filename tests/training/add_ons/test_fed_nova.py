@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from fedvlp.core.state import ClientUpdate
-from fedvlp.training.add_ons import FedDyn, FedNova, FedProx
 from fedvlp.training.add_ons.base import ServerRound
+from fedvlp.training.add_ons.fed_dyn import FedDyn
+from fedvlp.training.add_ons.fed_nova import FedNova
+from fedvlp.training.add_ons.fed_prox import FedProx
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Whole, federation, gradient, shares
 

@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from fedvlp.training.add_ons import MOON
-from fedvlp.training.add_ons.moon import model_contrast
+from fedvlp.training.add_ons.moon import MOON, model_contrast
 from tests.helpers.toy_federation import Linear, PersonalBias
 from tests.helpers.written_out import RATE, Whole, federation, gradient, loss, shares
 

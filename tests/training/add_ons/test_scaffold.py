@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp.training.add_ons import Scaffold
+from fedvlp.training.add_ons.scaffold import Scaffold
 from tests.helpers.toy_federation import Linear, Points
 from tests.helpers.written_out import RATE, Alike, Whole, federation, gradient, loss, shares
 
