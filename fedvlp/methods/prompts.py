@@ -71,7 +71,7 @@ class PersonalPromptLearner(PromptLearner):
         local_prompt: the client's own prompt, unless a method makes it of other tensors.
     """
 
-    personal = ("local_prompt",)
+    personal: tuple[str, ...] = ("local_prompt",)
 
     def __init__(
         self,
