@@ -82,12 +82,11 @@ COMMANDS = (
     Command("doctor", "tools.doctor:run_doctor", "Show what this machine has, and test whether it trains."),
     Command("data", "tools.data:run_data", "List, download and check the field's data sets."),
     Command("compare", "tools.compare.command:run_compare", "Put runs into tables, beside the papers' numbers."),
-    Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and refuse other numbers."),
+    Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and rank them on a page."),
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
     Command("tune", "tools.tune.command:run_tune", "Choose options of methods on source validation, and run them."),
     Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
     Command("push", "tools.hub.command:run_push", "Put what a run learned on the Hugging Face hub."),
-    Command("leaderboard", "tools.report.command:run_leaderboard", "Write a page that ranks a folder of entries."),
     Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),
 )
 

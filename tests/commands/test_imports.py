@@ -20,7 +20,7 @@ except SystemExit as end:
     code = end.code
 print(code, *(set(sys.argv[1].split()) & set(sys.modules)))
 """
-LIGHT = ("compare", "report", "leaderboard", "status", "sweep", "data", "verify", "site", "deploy", "cost")
+LIGHT = ("compare", "report", "status", "sweep", "data", "verify", "site", "deploy", "cost")
 FORMS = [[name, "--help"] for name in (*LIGHT, "export", "push")]
 
 
@@ -48,7 +48,6 @@ def test_runs_are_read_without_pytorch(tmp_path):
     assert imported(HEAVY, ["compare", run]) == set()
     assert imported(("torch", "lightning"), ["compare", run, "--intervals"]) == set()
     assert imported(("torch", "lightning"), ["report", run, f"--output={run}.html"]) == set()
-    assert imported(("torch", "lightning"), ["leaderboard", run, f"--output={run}.html"]) == set()
 
 
 def test_training_begins_without_tables_and_what_only_tools_use():

@@ -119,7 +119,6 @@ COMMANDS = {
     "markdown": (["compare", "RUNS", "--format=markdown", "--output", "PAGE"], {}),
     "latex": (["compare", "RUNS", "--format=latex", "--output", "PAGE"], {}),
     "report": (["report", "RUNS", "-o", "PAGE"], HISTORY | PREDICTIONS | CONFIG),
-    "leaderboard": (["leaderboard", "RUNS", "-o", "PAGE"], {}),
 }
 
 
@@ -168,7 +167,7 @@ def test_a_damaged_run_is_left_out_with_a_line_and_the_others_are_shown(command,
     assert "hush" not in shown + "".join(lines)
 
 
-@pytest.mark.parametrize("command", ["intervals", "markdown", "report", "leaderboard"])
+@pytest.mark.parametrize("command", ["intervals", "markdown", "report"])
 def test_what_is_odd_is_shown_beside_the_others(command, runs, tmp_path, capsys):
     damage(runs, SHOWN)
     page = tmp_path / "page"

@@ -11,7 +11,6 @@ from fedvlp.commands.cli import main
 
 COMMANDS = {
     "report": ["report", "RUN", "-o"],
-    "leaderboard": ["leaderboard", "RUN", "-o"],
     "compare": ["compare", "RUN", "--output"],
     "export": ["export", "RUN", "--format", "torch_export", "--output"],
     "test": ["test", "--ckpt_path", "RUN/prompts.safetensors", "--output"],
@@ -51,5 +50,5 @@ def test_a_page_in_the_runs_folder_is_written_anew(trip_run):
     run = trip_run
     before = contents(run)
     for _ in range(2):
-        assert main(["leaderboard", str(run), "-o", str(run / "page.html")]) == 0
+        assert main(["report", str(run), "-o", str(run / "page.html")]) == 0
     assert {name: content for name, content in contents(run).items() if name != "page.html"} == before

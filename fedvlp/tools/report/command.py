@@ -1,4 +1,4 @@
-"""The commands ``fedvlp report`` and ``fedvlp leaderboard``: pages of finished runs and of entries."""
+"""The command ``fedvlp report``: a page of finished runs."""
 
 from __future__ import annotations
 
@@ -41,36 +41,14 @@ def run_report(arguments: Sequence[str]) -> int:
 
     searches = tuning_pictures(options.runs)
     page = report_page(records, problems, options.title, date.today(), notes, searches)
-    _write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
+    write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
     sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 
-def run_leaderboard(arguments: Sequence[str]) -> int:
-    """Writes the page of entries, prints its path, and returns the exit code: 1 if a folder is no entry, else 0."""
-    parser = argparse.ArgumentParser(
-        prog="fedvlp leaderboard",
-        description="Write one self-contained HTML page that ranks the entries of a folder, by data set and protocol. "
-        "Let `fedvlp verify` check them first: the page shows what their summaries say.",
-    )
-    parser.add_argument("entries", type=Path, metavar="FOLDER", help="Folder of entries, at any depth.")
-    parser.add_argument("-o", "--output", type=Path, default=Path("leaderboard.html"), help="The file to write.")
-    parser.add_argument("--title", default="fedvlp leaderboard", help="The page's heading.")
-    options = parser.parse_args(list(arguments))
-    check_replaceable(options.output, files_of_runs([options.entries]))
-    records, problems = find_records([options.entries])
-    if not records:
-        raise UserError(f"There is no entry in {options.entries}. {' '.join(problems)}")
-    from fedvlp.tools.report.page import leaderboard_page
-
-    page = leaderboard_page(records, options.entries, options.title, date.today())
-    _write_page(options.output, page, f"{len(records)} entries")
-    sys.stderr.writelines(f"fedvlp leaderboard: left out: {problem}\n" for problem in problems)
-    return 1 if problems else 0
-
-
-def _write_page(target: Path, page: str, content: str) -> None:
+def write_page(target: Path, page: str, content: str) -> None:
+    """Write a page into a file, and print its path with a few words on its content."""
     target.parent.mkdir(parents=True, exist_ok=True)
     # Names of folders may hold what is no UTF-8.
     write_bytes(target, page.encode("utf-8", "replace"))

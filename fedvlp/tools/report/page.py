@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
@@ -23,7 +22,18 @@ from fedvlp.results.figures import Picture
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
 from fedvlp.tools.compare.grouping import config_name, describe_differences, protocol_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
-from fedvlp.tools.compare.tables import AVERAGE, LAST, UNTRAINED, Cell, Row, Table, row_title, tables, with_intervals
+from fedvlp.tools.compare.tables import (
+    AVERAGE,
+    BEST,
+    LAST,
+    UNTRAINED,
+    Cell,
+    Row,
+    Table,
+    row_title,
+    tables,
+    with_intervals,
+)
 from fedvlp.tools.report.figures import pictures_of
 from fedvlp.tools.report.ranking import compared_rows, finding, ranked
 from fedvlp.utils.files import DAMAGES, check_inside, checked_values
@@ -51,12 +61,20 @@ def report_page(
     day: date,
     notes: Sequence[str] = (),
     searches: Sequence[Picture] = (),
+    rounds: Sequence[str] = (LAST, BEST),
 ) -> str:
-    """The page of a comparison, which also names the problems, a line each, and has the notes below its heading.
+    """Render the page of a comparison.
 
-    ``searches`` are figures of how options were chosen.
+    Args:
+        records: The runs.
+        problems: Lines that name what could not be read.
+        heading: Title of the page.
+        day: Date of the page.
+        notes: Lines below the heading.
+        searches: Figures of how options were chosen.
+        rounds: Rounds in the tables, such as last rounds only.
     """
-    compared = tables(records)
+    compared = tables(records, rounds)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
     methods = sorted({config_name(record) for record in records})
@@ -75,29 +93,6 @@ def report_page(
         data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
-    )
-
-
-def leaderboard_page(records: Sequence[Record], root: Path, heading: str, day: date) -> str:
-    """The page that ranks entries, which are named by their folders below ``root``."""
-    boards = []
-    compared = tables(records, [LAST])
-    for title, table in table_headings(compared):
-        ordered = ranked(table)
-        rows = compared_rows(ordered)
-        methods = [method for method, _ in rows]
-        boards.append(
-            {
-                "title": title,
-                "table": comparison(ordered) if rows else None,
-                "best": 0 if len(rows) > 1 else None,
-                "entries": [(method, _entries(table.runs[method], root)) for method, name in rows if name != UNTRAINED],
-                "left_out": sorted(set(table.runs) - set(methods)),
-            }
-        )
-    differences = describe_differences([table.about for table in compared])
-    return _render(
-        "leaderboard.html.jinja", heading, day, num_runs=len(records), boards=boards, differences=differences
     )
 
 
@@ -381,11 +376,6 @@ def versions_table(records: Sequence[Record]) -> TextTable:
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
     return TextTable("Versions that the runs were made with", (), pd.DataFrame(rows), text_columns=2)
-
-
-def _entries(records: Sequence[Record], root: Path) -> str:
-    """The folders of a method's entries, below that of all."""
-    return ", ".join(sorted(Path(os.path.relpath(record.folder, root)).as_posix() for record in records))
 
 
 def _data_address(image: bytes, kind: str) -> str:

@@ -1,1 +1,1 @@
-"""Measures the trained models of others again, and refuses claims that do not hold."""
+"""Entries of a leaderboard: models that are measured again, and the page of those that are verified."""

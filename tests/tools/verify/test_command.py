@@ -4,22 +4,38 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
 
 from fedvlp.commands.cli import main
-
-ENTRIES = Path(__file__).parents[3] / "experiments/leaderboard/entries/styled_shapes"
+from fedvlp.tools.verify.entry import check_equal
+from fedvlp.utils.errors import UserError
+from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 pytestmark = pytest.mark.usefixtures("home")
+FILES = ("config.yaml", "prompts.safetensors", "summary.json")
+
+
+@pytest.fixture(scope="module")
+def good_entry(tmp_path_factory):
+    """The folder of a short run on icons."""
+    folder = tmp_path_factory.mktemp("run")
+    short = "--data.num_classes=8 --model.clip.name=fedvlp-small --trainer.rounds=2 --trainer.local.steps=2"
+    words = f"fit --config=methods/promptfl --config=data/icon_domains {short} --data.cache_dir={folder / 'cache'}"
+    options = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    assert main([*words.split(), *options, f"--trainer.default_root_dir={folder}"]) == 0
+    (summary,) = folder.rglob("summary.json")
+    return summary.parent
 
 
 @pytest.fixture
-def entry(tmp_path):
-    """A copy of a good entry."""
-    return Path(shutil.copytree(ENTRIES / "promptfl/photo-0", tmp_path / "entry"))
+def entry(good_entry, tmp_path):
+    """A copy of the good entry."""
+    (tmp_path / "entry").mkdir()
+    for name in FILES:
+        shutil.copyfile(good_entry / name, tmp_path / "entry" / name)
+    return tmp_path / "entry"
 
 
 def change(path, change_content):
@@ -38,29 +54,41 @@ def refused(capsys, *arguments):
     return said.err
 
 
-def test_a_good_entry_is_verified(entry, capsys):
-    assert main(["verify", str(entry)]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: photo; one client a domain: validation ")
-    assert second.startswith("  not measured again: rounds, seconds, features, versions")
-    assert sorted(path.name for path in entry.iterdir()) == ["config.yaml", "prompts.safetensors", "summary.json"]
+def test_a_good_entry_is_verified_and_ranked(entry, capsys):
+    page = entry.parent / "site" / "index.html"
+    nothing = entry.parent / "nothing"
+    assert main(["verify", str(entry), str(nothing), "-o", str(page), "--title", "All < of us"]) == 1
+    said = capsys.readouterr()
+    first, second, third = said.out.splitlines()
+    assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: pixel; one client a domain: validation ")
+    assert second.startswith("  not measured again: rounds, seconds, versions")
+    assert third == f"{page}: 1 entries"
+    assert f"{nothing}: refused: It lacks summary.json" in said.err
+    assert sorted(path.name for path in entry.iterdir()) == list(FILES)
+    text = page.read_text()
+    assert "<h1>All &lt; of us</h1>" in text
+    assert f"{nothing}: refused" in text
+    assert "★ highest" in text
+    assert ">best<" not in text  # a best round is not verified
 
 
-def test_other_prompts_of_the_same_method_are_refused(entry, capsys):
-    shutil.copyfile(ENTRIES / "promptfl/sketch-0/prompts.safetensors", entry / "prompts.safetensors")
-    assert "accuracy.last round.held_out/photo: the summary says" in refused(capsys, entry)
-
-
-def test_prompts_of_another_method_are_refused(entry, capsys):
-    shutil.copyfile(ENTRIES / "trip/photo-0/prompts.safetensors", entry / "prompts.safetensors")
+def test_other_prompts_are_refused(entry, capsys):
+    file = entry / "prompts.safetensors"
+    tensors, header = read_tensors(file)
+    write_tensors(file, {name: -tensor for name, tensor in tensors.items()}, header)
+    assert ".last round" in refused(capsys, entry)
+    write_tensors(file, tensors, {**header, "model": {**header["model"], "class_path": "fedvlp.KgCoOp"}})
     assert "belongs to another model" in refused(capsys, entry)
 
 
-@pytest.mark.parametrize("option", ["--data.split_seed=1", "--data.held_out=sketch"])
-def test_another_split_is_refused(entry, capsys, option):
-    said = refused(capsys, entry, option)
-    assert "the summary says" in said
-    assert "split: " in said or "held_out[0]: " in said
+def test_what_costs_no_measurement_is_refused_first(entry, capsys):
+    assert "split: the summary says" in refused(capsys, entry, "--data.split_seed=1")
+    change(entry / "summary.json", lambda summary: summary.update(rounds=80))
+    assert "says 80 rounds, and its config 2" in refused(capsys, entry)
+    change(
+        entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
+    )
+    assert "asks for code that is not fedvlp's own: 'os.system'" in refused(capsys, entry)
 
 
 def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
@@ -72,22 +100,20 @@ def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
     assert main(["verify", str(entry), "--tolerance", "0.5"]) == 0
     capsys.readouterr()
     change(entry / "config.yaml", lambda config: config["trainer"]["local"].update(steps=7))
-    assert "training.local_steps: the summary says 4, found 7" in refused(capsys, entry, "--tolerance", "20")
+    assert "training.local_steps: the summary says 2, found 7" in refused(capsys, entry, "--tolerance", "20")
 
 
-def test_a_summary_of_more_rounds_than_its_config(entry, capsys):
-    change(entry / "summary.json", lambda summary: summary.update(rounds=80))
-    assert "says 80 rounds, and its config 8" in refused(capsys, entry)
-
-
-@pytest.mark.parametrize("name", ["summary.json", "prompts.safetensors", "config.yaml"])
-def test_a_missing_file(entry, capsys, name):
-    (entry / name).unlink()
-    assert f"refused: It lacks {name}" in refused(capsys, entry)
-
-
-def test_a_config_that_names_code_of_others(entry, capsys):
-    change(
-        entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
-    )
-    assert "asks for code that is not fedvlp's own: 'os.system'" in refused(capsys, entry)
+def test_each_value_that_differs_is_named():
+    claimed = {"model": {"init_args": {"clip": "here", "length": 4}}, "betas": [0.9], "split": "12ab", "rows": {}}
+    found = {"model": {"init_args": {"clip": {"name": "there"}, "length": 4}}, "betas": (0.9,), "split": "12ab"}
+    check_equal(claimed, found, "")
+    check_equal({"accuracy": 60.005}, {"accuracy": 60.0}, "", tolerance=0.01)
+    claimed |= {"betas": [0.95], "prize": "first", "last": 60.005}
+    with pytest.raises(UserError) as raised:
+        check_equal(claimed, found | {"seed": 0, "last": 60.0}, "It differs", tolerance=0.001)
+    assert str(raised.value).split("; ") == [
+        "betas.0: the summary says 0.95, found 0.9",
+        "last: the summary says 60.005, found 60.0",
+        'prize: the summary says "first", found null',
+        "seed: the summary says null, found 0. It differs. Differences: 4.",
+    ]
