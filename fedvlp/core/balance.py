@@ -68,7 +68,8 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
 def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
     present = [np.array([kind for kind in by_class.values() if kind[0]], float) for by_class in splits]
     images, right, _ = np.concatenate(present).T  # each [m], the classes with images of all splits
-    weights = np.concatenate([np.full(len(kinds), 1 / len(kinds) / len(splits)) for kinds in present])
+    classes = [len(kinds) for kinds in present]
+    weights = np.repeat([1 / count / len(splits) for count in classes], classes)
     added = 2 / len(images)
     share = (right + added) / (images + 2 * added)
     centre = (weights * share).sum()

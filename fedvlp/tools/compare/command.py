@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedvlp.results import find_records
 from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
-from fedvlp.tools.compare.papers import PrintedTable, main_tables, matching_tables, paper_text, papers
+from fedvlp.tools.compare.papers import main_tables, matching_tables, paper_text, papers
 from fedvlp.tools.compare.printing import TextTable, format_tables, table_text
 from fedvlp.tools.compare.tables import AVERAGE, BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
@@ -20,12 +19,10 @@ from fedvlp.utils.files import check_replaceable, write_text
 
 ROUNDS = {"last": [LAST], "best": [BEST], "both": [LAST, BEST]}
 ONE_SEED = "One seed decides, and another may change the order; `fedvlp sweep` makes three."
-Part = tuple[Any, PrintedTable | None]
-"""One of our tables alone, a printed one alone after None, or a printed one after that of ours which is shown in it."""
 
 
 def run_compare(arguments: Sequence[str]) -> int:
-    """Prints the tables, and returns the exit code: 1 if a path was no finished run, else 0."""
+    """Print the tables, and return the exit code: 1 if a path was not a finished run, otherwise 0."""
     options = _parser().parse_args(arguments)
     if options.output is not None:
         check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
@@ -34,11 +31,14 @@ def run_compare(arguments: Sequence[str]) -> int:
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
         compared = [with_intervals(table) for table in compared]
-    parts = _parts(compared, options.papers)
-    if not parts:
+    texts = _texts(compared, options)
+    if not texts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
-    text = _format(parts, options) + "\n"
+    one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in compared) else ""
+    above = filter(None, [one_seed, describe_differences([table.about for table in compared])])
+    comment = "% " if options.format == "latex" else ""
+    text = "".join(f"{comment}{line}\n\n" for line in above) + format_tables(texts, options.format) + "\n"
     if options.output is None:
         sys.stdout.write(text)
     else:
@@ -76,25 +76,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[Part]:
-    """Returns what is printed, in order: each of our tables with the papers' after it, then papers' tables alone."""
-    if wanted is None:
-        return [(table, None) for table in compared]
-    # First of all, so that a wrong name of a paper is an error whatever the runs are.
-    alone = main_tables(wanted)
-    parts: list[Part] = []
+def _texts(compared: Sequence[Table], options: argparse.Namespace) -> list[TextTable]:
+    """Format each of our tables, followed by the papers' tables of the same kind; all papers' tables without runs."""
+    if options.papers is None:
+        return [_own_text(table, options) for table in compared]
+    # Before anything else, so that an unknown paper is an error whatever the runs are.
+    alone = main_tables(options.papers)
+    texts = []
     for table in compared:
-        parts += [(table, None), *((table, printed) for printed in matching_tables(table, wanted))]
-    return parts or [(None, printed) for printed in alone]
-
-
-def _format(parts: Sequence[Part], options: argparse.Namespace) -> str:
-    texts = [paper_text(printed, table) if printed else _own_text(table, options) for table, printed in parts]
-    ours = [table for table, printed in parts if printed is None]
-    one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in ours) else ""
-    above = filter(None, [one_seed, describe_differences([table.about for table in ours])])
-    comment = "% " if options.format == "latex" else ""
-    return "".join(f"{comment}{line}\n\n" for line in above) + format_tables(texts, options.format)
+        texts.append(_own_text(table, options))
+        texts += [paper_text(printed, table) for printed in matching_tables(table, options.papers)]
+    return texts or [paper_text(printed) for printed in alone]
 
 
 def _own_text(table: Table, options: argparse.Namespace) -> TextTable:

@@ -14,7 +14,7 @@ import yaml
 from fedvlp.core.roles import PROTOCOLS, ProtocolName
 from fedvlp.results.record import ZERO_SHOT_ROW, Record
 from fedvlp.tools.compare.printing import TextTable, format_cell
-from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Cell, Row, Table
+from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Row, Table
 from fedvlp.utils.errors import UserError
 
 FOLDER = Path(__file__).with_name("printed")
@@ -283,35 +283,21 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
-    """Returns our numbers and the differences, with as many decimals as are printed."""
-    cells = _our_cells(table, row, printed)
-    decimals = {name: len(value.partition(".")[2]) for name, value in printed.numbers.items()}
-    numbers = [format_cell(cell, decimals[name]) for name, cell in cells.items()]
-    differences = _differences(table, row, printed)
+    """Our numbers and the differences from the printed ones, with as many decimals as are printed."""
+    # Papers and folders spell domains differently, such as "Real World" and "real_world".
+    columns = {plain_name(name): name for name in table.columns}
+    if table.is_whole:  # our average compares only if it is over all domains
+        columns[AVERAGE] = AVERAGE
+    numbers, differences = [], []
+    for name, value in printed.numbers.items():
+        column = columns.get(plain_name(name))
+        cell = None if column is None else table.cell(row, column)
+        decimals = len(value.partition(".")[2])
+        numbers.append(format_cell(cell, decimals))
+        differences.append("-" if cell is None else f"{cell.mean - float(value):+.{decimals}f}")
     label = row[0] if row[1] == UNTRAINED else f"{row[0]}, {row[1]}"
-    return [
-        [f"  ours: {label}", f"CLIP {table.runs[row[0]][0].clip}", *numbers],
-        ["  ours - printed", "", *(differences.get(name, "-") for name in cells)],
-    ]
-
-
-def _differences(table: Table, row: Row, printed: PrintedRow) -> dict[str, str]:
-    """Returns ours minus the printed number, such as "-1.10", of each column that ours has."""
-    differences = {}
-    for name, cell in _our_cells(table, row, printed).items():
-        value = printed.numbers[name]
-        if cell is not None:
-            decimals = len(value.partition(".")[2])
-            differences[name] = f"{cell.mean - float(value):+.{decimals}f}"
-    return differences
-
-
-def _our_cells(table: Table, row: Row, printed: PrintedRow) -> dict[str, Cell | None]:
-    """Returns our cells by the paper's names of the domains; the average only if it is over all of them."""
-    # Papers and folders write one domain in several ways, such as "Real World" and "real_world".
-    by_plain_name = {plain_name(name): table.cell(row, name) for name in table.columns}
-    cells = {name: by_plain_name.get(plain_name(name)) for name in printed.numbers if name != AVERAGE}
-    return cells | {AVERAGE: table.cell(row, AVERAGE) if table.is_whole else None}
+    backbone = f"CLIP {table.runs[row[0]][0].clip}"
+    return [[f"  ours: {label}", backbone, *numbers], ["  ours - printed", "", *differences]]
 
 
 def _mismatch(table: Table, printed: PrintedTable) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -257,16 +258,15 @@ def _accuracy(table: Table, row: Row, column: str) -> str:
 
 
 def _costs(records: Sequence[Record], is_trained: bool) -> list[str]:
-    counts = costs(records) if is_trained else {}
-    sent = ["-", "-", "-"]
-    if counts:
-        num_bytes = counts["upload_bytes"] + counts["download_bytes"]
-        sent = [f"{count:,}" for count in (counts["upload_parameters"], counts["download_parameters"], num_bytes)]
-    return [*sent, f"{_mean_seconds(records):.0f}" if is_trained else "-"]
-
-
-def _mean_seconds(records: Sequence[Record]) -> float:
-    return sum(run.seconds for run in records) / len(records)
+    if not is_trained:
+        return ["-"] * len(COST_COLUMNS)
+    seconds = f"{statistics.fmean(run.seconds for run in records):.0f}"
+    counts = costs(records)
+    if not counts:
+        return ["-", "-", "-", seconds]
+    num_bytes = counts["upload_bytes"] + counts["download_bytes"]
+    sent = (counts["upload_parameters"], counts["download_parameters"], num_bytes)
+    return [*(f"{count:,}" for count in sent), seconds]
 
 
 def _describe_measure(table: Table) -> str:

@@ -234,11 +234,8 @@ def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.Dat
 def costs(records: Sequence[Record]) -> dict[str, int]:
     """Returns the most that one client of any run sends and receives in one round; nothing if images are pooled."""
     counts = [run.communication for run in records if run.communication and not run.is_centralised]
-    most: dict[str, int] = {}
     # The most, since a client's bandwidth must do for it.
-    for count in counts:
-        most = {name: max(count[name], most.get(name, 0)) for name in COSTS}
-    return most
+    return {name: max(count[name] for count in counts) for name in COSTS} if counts else {}
 
 
 def with_intervals(table: Table) -> Table:
@@ -257,27 +254,21 @@ def with_intervals(table: Table) -> Table:
     for row in table.rows:
         if row[1] not in (LAST, UNTRAINED):
             continue
-        by_seed = _predictions_by_seed(table, row)
+        # The last of several runs that measured the same images counts.
+        by_seed: dict[int, dict[str, Predictions]] = {}
+        for record in table.runs[row[0]]:
+            of_seed = by_seed.setdefault(0 if row[1] == UNTRAINED else record.seed, {})
+            of_seed.update(record.predictions.get(row_title(row), {}))
         for column, of_column in metrics.items():
             cell = table.cell(row, column)
-            samples = None if cell is None else _samples(by_seed, of_column, cell.n)
+            samples = None if cell is None else _samples(list(by_seed.values()), of_column, cell.n)
             if samples is not None:
                 cells.loc[(*row, column), ["low", "high"]] = interval(samples)
     return replace(table, cells=cells)
 
 
-def _predictions_by_seed(table: Table, row: Row) -> list[dict[str, Predictions]]:
-    """Returns the predictions of a row's runs for each seed; the last of several that measured the same counts."""
-    is_trained = row[1] != UNTRAINED
-    by_seed: dict[int, dict[str, Predictions]] = {}
-    for record in table.runs[row[0]]:
-        of_seed = by_seed.setdefault(record.seed if is_trained else 0, {})
-        of_seed.update(record.predictions.get(row_title(row), {}))
-    return list(by_seed.values())
-
-
 def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str], num_seeds: int) -> Samples | None:
-    """Returns the mean over the splits of some metrics of each resample; None if one of the cell's seeds lacks one.
+    """Average each resample over the splits of some metrics; None if a seed of the cell lacks a split.
 
     A metric is the name of a split, or of a role, which is the mean over its splits.
     """
@@ -291,7 +282,9 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
     for metric in metrics:
         for split in _splits(complete[0], metric):
             predictions = [of_seed[split] for of_seed in complete if split in of_seed]
-            if len(predictions) < num_seeds or not _measure_the_same(predictions):
+            # Without the same images in one order, by equally many states, seeds can't be drawn together.
+            kinds = {(each.labels.tobytes(), each.predicted.shape) for each in predictions}
+            if len(predictions) < num_seeds or len(kinds) > 1:
                 return None
             # Stacked as states of one model, the predictions of all seeds are drawn together with their image.
             stacked = stack(predictions, ())
@@ -303,10 +296,3 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
 
 def _splits(of_seed: Mapping[str, Predictions], metric: str) -> list[str]:
     return [name for name in of_seed if name == metric or name.startswith(f"{metric}/")]
-
-
-def _measure_the_same(predictions: Sequence[Predictions]) -> bool:
-    """Whether predictions are of the same images, in one order, by equally many states."""
-    labels = predictions[0].labels
-    num_states = len(predictions[0].predicted)
-    return all(np.array_equal(each.labels, labels) and len(each.predicted) == num_states for each in predictions)

@@ -148,38 +148,31 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The pictures in runs' folders, and what is wrong with them."""
+    """The pictures in runs' folders with title, caption, alt and content, and lines on those that can't be read."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
     for record in records:
-        pictures, missing = _saved_pictures(record.folder / "explanations")
-        problems += missing
-        if pictures:
-            held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
-            sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
-    return sections, problems
-
-
-def _saved_pictures(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """The pictures of a run with title, caption, alt and content, and what is wrong with the list of them."""
-    listed = folder / "captions.json"
-    if not listed.is_file():
-        return [], []
-    pictures: list[dict[str, Any]] = []
-    problems: list[str] = []
-    try:
-        for entry in checked_values(json.loads(listed.read_text(encoding="utf-8"))):
-            # The name alone, and no link: a list of pictures must not lead out of its own folder.
-            path = folder / Path(entry["file"]).name
-            check_inside(path, folder)
-            picture = {name: str(entry[name]) for name in ("title", "caption", "alt")}
-            if path.is_file():
-                pictures.append({**picture, "content": path.read_bytes()})
-            else:
-                problems.append(f"{path} is missing. Make the explanations again.")
-    except DAMAGES as error:
-        return [], [f"{listed} can't be read ({error!r}). Make the explanations again."]
-    return pictures, problems
+        folder = record.folder / "explanations"
+        listed = folder / "captions.json"
+        if not listed.is_file():
+            continue
+        pictures: list[dict[str, Any]] = []
+        try:
+            for entry in checked_values(json.loads(listed.read_text(encoding="utf-8"))):
+                # The name alone, and no link: a list of pictures must not lead out of its own folder.
+                path = folder / Path(entry["file"]).name
+                check_inside(path, folder)
+                picture = {name: str(entry[name]) for name in ("title", "caption", "alt")}
+                if path.is_file():
+                    pictures.append({**picture, "content": path.read_bytes()})
+                else:
+                    problems.append(f"{path} is missing. Make the explanations again.")
+        except DAMAGES as error:
+            problems.append(f"{listed} can't be read ({error!r}). Make the explanations again.")
+            continue
+        held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
+        sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
+    return [section for section in sections if section["pictures"]], problems
 
 
 def _about(table: Table) -> list[tuple[str, str]]:

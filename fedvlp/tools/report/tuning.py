@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from fedvlp.results.figures import FONT_SIZE, MAX_SERIES, Picture, add_legend, escape_text, new_axes, series_style
@@ -15,38 +14,44 @@ from fedvlp.tools.tune.choice import TUNE_FILE, Choice, read_choices
 
 
 def tuning_pictures(folders: Sequence[Path]) -> list[Picture]:
-    """Returns the figures of the searches to which some folders belong, of at most ``MAX_SERIES`` methods each.
+    """Draw the searches to which some folders belong, with at most ``MAX_SERIES`` methods in a figure.
 
     Raises:
-        UserError: if a search's file is damaged.
+        UserError: If a search's file is damaged.
     """
     pictures = []
-    # The runs of a search are in two folders beside its file.
-    places = {place.resolve(): None for folder in folders for place in (folder, folder.parent)}
-    for path in (place / TUNE_FILE for place in places):
-        if path.is_file():
-            choices = read_choices(path)
-            labels = list({choice.label: None for choice in choices if len(choice.trials) > 1})
-            for start in range(0, len(labels), MAX_SERIES):
-                pictures.append(best_so_far(choices, labels[start : start + MAX_SERIES]))
-            pictures += [over_options([choice for choice in choices if choice.label == label]) for label in labels]
+    # A search keeps its runs in two folders next to its file.
+    files = [place.resolve() / TUNE_FILE for folder in folders for place in (folder, folder.parent)]
+    for file in dict.fromkeys(filter(Path.is_file, files)):
+        by_label: dict[str, list[Choice]] = {}
+        for choice in read_choices(file):
+            if len(choice.trials) > 1:
+                by_label.setdefault(choice.label, []).append(choice)
+        searches = list(by_label.values())
+        for start in range(0, len(searches), MAX_SERIES):
+            pictures.append(best_so_far(searches[start : start + MAX_SERIES]))
+        pictures += map(over_options, searches)
     return pictures
 
 
-def best_so_far(choices: Sequence[Choice], labels: Sequence[str]) -> Picture:
-    """The accuracy of the trial that the first trials choose, over their number, of some methods.
+def best_so_far(searches: Sequence[Sequence[Choice]]) -> Picture:
+    """Draw the accuracy of the trial that the first trials choose, over their number, for the choices of each method.
 
-    On source validation, which chooses, left, and on the images that methods are compared on right.
+    The left panel has source validation, which chooses; the right panel has the images that methods are compared on.
     """
     titles = ["source validation (%)", "compared images (%)"]
+    labels = [choices[0].label for choices in searches]
     figure, panels = new_axes(titles, "trials", labels)
-    for index, label in enumerate(labels):
-        own = [choice for choice in choices if choice.label == label]
-        number = range(1, 1 + min(len(choice.trials) for choice in own))
+    for index, choices in enumerate(searches):
+        numbers = range(1, 1 + min(len(choice.trials) for choice in choices))
         for axes, name in zip(panels, ("validation", "compared"), strict=True):
-            curves = [_chosen_of_first(choice, getattr(choice, name)) for choice in own]
-            means = [statistics.mean(curve[count - 1] for curve in curves) for count in number]
-            axes.plot(number, means, **series_style(index), markersize=3.5, linewidth=1.3, label=escape_text(label))
+            curves = []
+            for choice in choices:
+                chosen = [int(np.argmax(choice.validation[:number])) for number in numbers]
+                curves.append([getattr(choice, name)[trial] for trial in chosen])
+            means = np.mean(curves, axis=0)
+            label = escape_text(labels[index])
+            axes.plot(numbers, means, **series_style(index), markersize=3.5, linewidth=1.3, label=label)
     for axes in panels:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(figure, panels[0])
@@ -60,10 +65,10 @@ def best_so_far(choices: Sequence[Choice], labels: Sequence[str]) -> Picture:
 
 
 def over_options(choices: Sequence[Choice]) -> Picture:
-    """The accuracy of a method's trials over the value of each option that was searched, a panel for each option.
+    """Draw the accuracy of a method's trials over the values of each searched option, a panel for each option.
 
     Args:
-        choices: those of the method, whose trials are the same for each held-out domain.
+        choices: Choices of the method, one per held-out domain, with equal trials.
     """
     values: dict[str, dict[int, str]] = {}  # by option and trial; the config as it is names none
     for trial, arguments in enumerate(choices[0].trials):
@@ -76,9 +81,7 @@ def over_options(choices: Sequence[Choice]) -> Picture:
         axes.set_xlabel(option, fontsize=FONT_SIZE)
         places = _places(list(by_trial.values()))
         for index, (name, title) in enumerate(titles.items()):
-            accuracies = [getattr(choice, name) for choice in choices]
-            of_trials = [statistics.mean(of_trial) for of_trial in zip(*accuracies, strict=True)]
-            means = [of_trials[trial] for trial in by_trial]
+            means = np.mean([getattr(choice, name) for choice in choices], axis=0)[list(by_trial)]
             axes.plot(places, means, **{**series_style(index), "linestyle": "none"}, markersize=3.5, label=title)
         numbers = [place for place in places if isinstance(place, float)]
         if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= 10:
@@ -95,18 +98,8 @@ def over_options(choices: Sequence[Choice]) -> Picture:
 
 
 def _places(values: Sequence[str]) -> Sequence[float] | Sequence[str]:
-    """Returns numbers, or words as they are if some are none."""
+    """Convert values to numbers, or leave all of them as words if one is not a number."""
     try:
         return [float(value) for value in values]
     except ValueError:
         return values
-
-
-def _chosen_of_first(choice: Choice, accuracies: Sequence[float]) -> list[float]:
-    """Returns for each number of first trials the accuracy of the one that they choose."""
-    best = accumulate(range(len(choice.trials)), lambda old, new: _better(choice, old, new))
-    return [accuracies[trial] for trial in best]
-
-
-def _better(choice: Choice, old: int, new: int) -> int:
-    return new if choice.validation[new] > choice.validation[old] else old
