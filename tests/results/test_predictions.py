@@ -43,13 +43,6 @@ def test_a_file_of_something_else_is_named(tmp_path, header):
         read_predictions(tmp_path)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_types_that_numpy_lacks_are_damage(tmp_path, dtype):
-    write_tensors(tmp_path / FILE, {"last round/test/ink/labels": torch.zeros(2, dtype=dtype)}, {})
-    with pytest.raises(UserError, match="is damaged, or not written by fedvlp"):
-        read_predictions(tmp_path)
-
-
 def test_confusions_are_counted_over_states_under_the_names_of_the_split():
     frame = confusions(WRITTEN, ["a, b", "c", "d", "e", "f"])
     for row, by_split in WRITTEN.items():
