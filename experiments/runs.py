@@ -15,14 +15,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedvlp.data import DomainFolders, IconDomains, StyledShapes
+from experiments.tiny_clip.shapes import StyledShapes
+from fedvlp.data import DomainFolders, FederatedDataModule, IconDomains
 from fedvlp.results import Record, load_record
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
 from fedvlp.tools.sweep.plan import TOGETHER, fit_arguments, run_name
 
-BUNDLED = {"icon_domains": IconDomains, "styled_shapes": StyledShapes}
-"""Data sets that come with the package, by the names of their configs."""
+BUNDLED: dict[str, type[FederatedDataModule]] = {"icon_domains": IconDomains, "styled_shapes": StyledShapes}
+"""Data sets that need no folder: the package's icons, and the drawings of ``experiments.tiny_clip``."""
+CONFIGS = {
+    "icon_domains": "data/icon_domains",
+    "styled_shapes": str(Path(__file__).parent / "tiny_clip" / "styled_shapes.yaml"),
+}
+"""The config of each of them."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Setting:
     """What all runs of a study have in common.
 
     Attributes:
-        data: a data set that comes with the package, or a folder of domains with folders of classes.
+        data: A name in ``BUNDLED``, or a folder of domains with folders of classes.
         clip: the frozen CLIP's name.
         output: folder below which all runs are.
         more: further arguments of ``fedvlp``.
@@ -49,8 +55,9 @@ class Setting:
     @property
     def arguments(self) -> list[str]:
         """The arguments of ``fedvlp`` that choose them."""
-        data = [f"--config=data/{self.data}"]
-        if self.data not in BUNDLED:
+        if self.data in BUNDLED:
+            data = [f"--config={CONFIGS[self.data]}"]
+        else:
             data = ["--config=data/folders", f"--data.root={Path(self.data).expanduser().resolve()}"]
         return [*data, f"--model.clip.name={self.clip}", *self.more]
 

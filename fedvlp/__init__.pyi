@@ -32,7 +32,6 @@ from .data import IconDomains as IconDomains
 from .data import Pooled as Pooled
 from .data import QuantitySkew as QuantitySkew
 from .data import Shards as Shards
-from .data import StyledShapes as StyledShapes
 from .data.benchmarks.modules import CIFAR10 as CIFAR10
 from .data.benchmarks.modules import CIFAR100 as CIFAR100
 from .data.benchmarks.modules import DTD as DTD

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.tiny_clip.shapes import StyledShapes
 from fedvlp import DiPrompT
 from fedvlp.clip import CLIP, load_clip
-from fedvlp.data import StyledShapes
 from fedvlp.data.partition import Dispersed
 from fedvlp.federation import Federation
 from fedvlp.methods.diprompt import Part, given_class, pair_logits

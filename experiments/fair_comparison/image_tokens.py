@@ -13,9 +13,9 @@ import torch
 
 from experiments.runs import Setting
 from experiments.tables import markdown, spread
+from experiments.tiny_clip.shapes import StyledShapes
 from fedvlp import FedDPT
 from fedvlp.clip import CLIP, load_clip
-from fedvlp.data import StyledShapes
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 
 SEEDS = range(5)

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.tables import markdown
+from experiments.tiny_clip.shapes import StyledShapes
 from fedvlp import TRIP
 from fedvlp.clip import load_clip
-from fedvlp.data import StyledShapes
 
 BATCH = 64
 SAME = 1e-6

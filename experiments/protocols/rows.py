@@ -38,7 +38,7 @@ CROSS_DATASET = (
     "--data.protocol=cross_dataset",
     "--data.held_out=null",
     "--data.test_fraction=0.2",
-    "--data.targets=[{class_path: StyledShapes}]",
+    "--data.targets=[{class_path: experiments.tiny_clip.shapes.StyledShapes}]",
 )
 
 

@@ -14,8 +14,9 @@ from typing import Any
 from torch import Tensor
 
 from experiments.routing.measures import MODES, route_measurements
+from experiments.tiny_clip.shapes import StyledShapes
 from fedvlp import TRIP, load_clip
-from fedvlp.data import DomainFolders, FederatedDataModule, StyledShapes
+from fedvlp.data import DomainFolders, FederatedDataModule
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "random start": {},

@@ -1,4 +1,4 @@
-"""Made-up images in folders, a domain each."""
+"""Icons in folders, one for each domain."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedvlp import StyledShapes
+from fedvlp import IconDomains
 
 
 def draw_domains(root: Path, of_each_class: int = 4) -> None:
-    """Writes made-up images as ``root/style/class/number.png``.
+    """Write the icons of 18 classes as ``root/style/class/number.png``.
 
     Args:
-        root: a new folder.
-        of_each_class: how many images of each class a style gets, so that it is quick.
+        root: A new folder.
+        of_each_class: The most images of each class in a style.
     """
-    domains, class_names = StyledShapes().load_domains()
+    domains, class_names = IconDomains(num_classes=18).load_domains()
     for domain, images in domains.items():
         labels = np.asarray(images.labels)
         for label, class_name in enumerate(class_names):

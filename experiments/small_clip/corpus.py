@@ -40,8 +40,8 @@ from experiments.icon_domains.icons import (
     things,
 )
 from experiments.small_clip.augmentation import LOOKS as CHANGED_LOOKS
+from experiments.tiny_clip.shapes import CLASS_NAMES
 from fedvlp.clip.zero_shot import TEMPLATES
-from fedvlp.data.styled_shapes.drawings import CLASS_NAMES
 from fedvlp.utils.errors import UserError
 
 PAIR_TEMPLATES = ("a {} beside a {}.", "a {} and a {}.", "a photo of a {} next to a {}.", "{} and {}")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvlp.data.styled_shapes import drawings
-from fedvlp.data.styled_shapes.drawings import (
+from experiments.tiny_clip import shapes
+from experiments.tiny_clip.shapes import (
     BLACK,
     COLOURS,
     GROUNDS,
@@ -136,17 +136,17 @@ def _vase(generator: np.random.Generator) -> list[Shape]:
 
 
 THINGS: dict[str, Outline] = {
-    "balloon": drawings.THINGS["balloon"],
+    "balloon": shapes.THINGS["balloon"],
     "bell": _bell,
-    "boat": drawings.THINGS["boat"],
+    "boat": shapes.THINGS["boat"],
     "butterfly": _butterfly,
-    "car": drawings.THINGS["car"],
-    "fish": drawings.THINGS["fish"],
-    "hat": drawings.THINGS["hat"],
+    "car": shapes.THINGS["car"],
+    "fish": shapes.THINGS["fish"],
+    "hat": shapes.THINGS["hat"],
     "heart": _heart,
     "house": _house,
     "kite": _kite,
-    "mug": drawings.THINGS["mug"],
+    "mug": shapes.THINGS["mug"],
     "mushroom": _mushroom,
     "shirt": _shirt,
     "star": _star,
@@ -235,7 +235,7 @@ def _neon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pictu
 
 
 STYLES: dict[str, Style] = {
-    **drawings.STYLES,
+    **shapes.STYLES,
     "studio": _studio,
     "sticker": _sticker,
     "ink": _ink,
@@ -264,12 +264,12 @@ def sample_scene(
     """
     thing = thing or choose(generator, tuple(THINGS))
     pattern = pattern or choose(generator, PATTERNS)
-    return drawings.sample_scene(generator, style, thing, pattern)
+    return shapes.sample_scene(generator, style, thing, pattern)
 
 
 def draw(scene: Scene, generator: np.random.Generator) -> NDArray[np.uint8]:
     """Returns the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255."""
-    return drawings.draw(scene, generator, THINGS, STYLES)
+    return shapes.draw(scene, generator, THINGS, STYLES)
 
 
 ATTRIBUTES: tuple[str, ...] = tuple(field.name for field in fields(Scene))

@@ -17,8 +17,8 @@ from open_clip.tokenizer import SimpleTokenizer
 from torch import Tensor
 from torch.nn import functional
 
+from experiments.tiny_clip.shapes import CLASS_NAMES, styled_shapes
 from fedvlp.clip.loading import bundled_config, bundled_state_dict
-from fedvlp.data.styled_shapes.drawings import CLASS_NAMES, styled_shapes
 
 Shapes = Mapping[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 """Images and labels by style."""

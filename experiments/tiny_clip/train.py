@@ -24,8 +24,8 @@ from torch.nn import functional
 from torch.optim.lr_scheduler import OneCycleLR
 
 from experiments.tiny_clip.drawings import describe, is_true, pretraining_drawing, scene_codes
+from experiments.tiny_clip.shapes import Scene
 from fedvlp.clip.loading import BUNDLED, bundled_config, expand
-from fedvlp.data.styled_shapes.drawings import Scene
 
 _LOG = logging.getLogger(__name__)
 _ATTRIBUTE_WEIGHTS = (0.15, 1.0, 0.6, 0.15, 0.15, 0.15)

@@ -116,7 +116,7 @@ It follows the name of the command: test RUN, predict RUN, explain RUN, export R
 
 The others have options of their own, which --help explains:
 
-  fedvlp sweep --config data/styled_shapes --models trip,promptfl --seeds 0,1,2 --output runs/first
+  fedvlp sweep --config data/icon_domains --models trip,promptfl --seeds 0,1,2 --output runs/first
   fedvlp status runs
   fedvlp compare runs/first
   fedvlp report runs/first --output report.html

@@ -45,7 +45,7 @@ them. Most used are
   --data.shots N          training images of each class and source domain; all if not given
 """
 NO_DATA = (
-    "No data set was chosen. Name its config, such as --config data/styled_shapes, or for your own images --config "
+    "No data set was chosen. Name its config, such as --config data/icon_domains, or for your own images --config "
     "data/folders --data.root FOLDER. `fedvlp data list` shows the others."
 )
 PREDICT = (

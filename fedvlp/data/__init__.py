@@ -15,7 +15,6 @@ from fedvlp.data.icon_domains.module import IconDomains
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.data.partition import ByDomain, Dirichlet, Dispersed, FewClasses, Partitioner, Pooled, QuantitySkew, Shards
 from fedvlp.data.splits import few_shot, stratified_split
-from fedvlp.data.styled_shapes.module import StyledShapes
 
 __all__ = [
     "ArrayImages",
@@ -34,7 +33,6 @@ __all__ = [
     "Pooled",
     "QuantitySkew",
     "Shards",
-    "StyledShapes",
     "few_shot",
     "image_paths",
     "stratified_split",

@@ -75,7 +75,10 @@ class Pooled(Partitioner):
 
 
 class _Divided(Partitioner):
-    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first."""
+    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first.
+
+    A subclass gives the ``_rule`` of its description and divides images in ``_divide``.
+    """
 
     num_clients: int
     min_examples: int = 1
@@ -114,10 +117,16 @@ class _Divided(Partitioner):
             )
 
     @property
-    def _conditions(self) -> str:
-        """What the description ends with."""
+    @abstractmethod
+    def _rule(self) -> str:
+        """What the description says after the number of clients."""
+
+    @property
+    def description(self) -> str:
+        """How results describe it."""
         scope = " within domains" if self.within_domains else ""
-        return scope + (f", at least {self.min_examples} images each" if self.min_examples > 1 else "")
+        least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
+        return f"{self.num_clients} clients{self._rule}{scope}{least}"
 
 
 @dataclass(frozen=True)
@@ -151,10 +160,8 @@ class Dispersed(_Divided):
         return _ascending(np.array_split(generator.permutation(len(labels)), num_clients))
 
     @property
-    def description(self) -> str:
-        """How results describe it."""
-        rule = "IID" if self.alpha is None else f"Dirichlet {self.alpha:g}"
-        return f"{self.num_clients} clients, {rule}{self._conditions}"
+    def _rule(self) -> str:
+        return ", IID" if self.alpha is None else f", Dirichlet {self.alpha:g}"
 
 
 @dataclass(frozen=True)
@@ -182,9 +189,8 @@ class Dirichlet(_Divided):
         return _draw_until_enough(self, labels, num_clients, self.alpha, generator)
 
     @property
-    def description(self) -> str:
-        """How results describe it."""
-        return f"{self.num_clients} clients, Dirichlet {self.alpha:g} over classes{self._conditions}"
+    def _rule(self) -> str:
+        return f", Dirichlet {self.alpha:g} over classes"
 
 
 @dataclass(frozen=True)
@@ -216,15 +222,11 @@ class Shards(_Divided):
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
-        parts = []
-        for of_client in owners:
-            parts.append(np.concatenate([shards[shard] for shard in of_client]))
-        return _ascending(parts)
+        return _ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
 
     @property
-    def description(self) -> str:
-        """How results describe it."""
-        return f"{self.num_clients} clients, {self.shards_per_client} class shards each{self._conditions}"
+    def _rule(self) -> str:
+        return f", {self.shards_per_client} class shards each"
 
 
 @dataclass(frozen=True)
@@ -278,9 +280,8 @@ class FewClasses(_Divided):
         return owners
 
     @property
-    def description(self) -> str:
-        """How results describe it."""
-        return f"{self.num_clients} clients, {self.classes_per_client} classes each{self._conditions}"
+    def _rule(self) -> str:
+        return f", {self.classes_per_client} classes each"
 
 
 @dataclass(frozen=True)
@@ -310,11 +311,10 @@ class QuantitySkew(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
-        places = np.arange(num_clients, dtype=np.float64)
-        shares: NDArray[np.float64] = places + 1
+        shares = np.arange(1, num_clients + 1, dtype=np.float64)
         if self.law == "exponential":
             # The largest share is 1, so that none is infinite.
-            growth = places * np.log(self.ratio)
+            growth = (shares - 1) * np.log(self.ratio)
             shares = np.exp(growth - growth.max())
         elif self.law == "dirichlet":
             shares = generator.dirichlet(np.full(num_clients, self.alpha))
@@ -326,18 +326,12 @@ class QuantitySkew(_Divided):
         return _ascending(np.split(order, np.cumsum(sizes)[:-1]))
 
     @property
-    def description(self) -> str:
-        """How results describe it."""
-        laws = {
-            "linear": "linear",
-            "exponential": f"exponential {self.ratio:g}",
-            "dirichlet": f"Dirichlet {self.alpha:g}",
-        }
-        return f"{self.num_clients} clients of {laws[self.law]} sizes{self._conditions}"
+    def _rule(self) -> str:
+        options = {"linear": "linear", "exponential": f"exponential {self.ratio:g}"}
+        return f" of {options.get(self.law, f'Dirichlet {self.alpha:g}')} sizes"
 
 
 def _by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
-    """Divides each class in proportions that are drawn for it."""
     pieces: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in range(count)]
     for label in np.unique(labels):
         rows = generator.permutation(np.flatnonzero(labels == label))

@@ -65,6 +65,6 @@ def test_short_names_and_paths_are_taken():
     known = {"TensorBoardLogger": "fedvlp.callbacks.TensorBoardLogger"}
     known |= {"WandbLogger": "lightning.pytorch.loggers.WandbLogger", full: full}
     words = [f"--trainer.logger+={name}" for name in known]
-    given = ["--model=ZeroShotCLIP", "--data=StyledShapes", *words, "--trainer.logger.root_dir=logs"]
+    given = ["--model=ZeroShotCLIP", "--data=IconDomains", *words, "--trainer.logger.root_dir=logs"]
     command = ParsingCLI(run=False, args=given, save_config_callback=None)
     assert [each.class_path for each in command.config.trainer.logger] == list(known.values())

@@ -296,7 +296,7 @@ def printed_config(capsys, *arguments):
 
 def test_another_class_starts_from_its_own_defaults(capsys):
     """PromptFL's SGD, in the config and in the signature, has a weight decay of 5e-4, which Adam would take as well."""
-    data = "--config=styled_shapes_30_clients"
+    data = "--config=icon_domains_30_clients"
     for method in ("--config=coop", "--model=PromptFL"):
         model = printed_config(capsys, method, data, "--model.optimizer=torch.optim.AdamW")["model"]
         adam = model["init_args"]["optimizer"]["init_args"]
@@ -317,7 +317,7 @@ def test_another_class_starts_from_its_own_defaults(capsys):
 
 def test_null_takes_an_option_of_an_option_back(capsys):
     config = printed_config(
-        capsys, "--data.partition.alpha=null", "--config=promptfl", "--config=styled_shapes_30_clients"
+        capsys, "--data.partition.alpha=null", "--config=promptfl", "--config=icon_domains_30_clients"
     )
     partition = config["data"]["init_args"]["partition"]["init_args"]
     assert partition == {"num_clients": 30, "alpha": None, "min_examples": 4}

@@ -27,17 +27,17 @@ def test_the_time_for_class_names_is_no_square_of_their_number():
 
 
 def parsed(*words):
-    given = with_config_paths(["--data=StyledShapes", "--data.held_out=photo", *words])
+    given = with_config_paths(["--data=IconDomains", "--data.held_out=photo", *words])
     return ParsingCLI(run=False, args=given, save_config_callback=None).config.as_dict()
 
 
 @pytest.mark.parametrize("content", [None, "lr: 3", "hello: [1"])
 def test_a_file_or_folder_hides_no_name(tmp_path, monkeypatch, content):
-    words = ["--config=promptfl", "--model.optimizer=SGD", "--trainer.local.add_ons=[FedProx]", "--data=StyledShapes"]
+    words = ["--config=promptfl", "--model.optimizer=SGD", "--trainer.local.add_ons=[FedProx]", "--data=IconDomains"]
     words += ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto", "--trainer.local.schedule=CosineDecay"]
     expected = parsed(*words)
     monkeypatch.chdir(tmp_path)
-    for name in ("promptfl", "SGD", "FedProx", "StyledShapes", "fedvlp-tiny", "auto", "CosineDecay", "photo"):
+    for name in ("promptfl", "SGD", "FedProx", "IconDomains", "fedvlp-tiny", "auto", "CosineDecay", "photo"):
         if content is None:
             (tmp_path / name).mkdir()
         else:

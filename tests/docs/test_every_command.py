@@ -103,7 +103,7 @@ def test_configs_are_taken(name, desk, monkeypatch):
         if "models" in keys:
             assert main(["sweep", f"--file={file}", "--dry_run"]) == 0
         elif keys <= {"model", "data", "trainer", "seed_everything"}:
-            before = [f"--config=methods/{method}", "--config=data/styled_shapes"]
+            before = [f"--config=methods/{method}", "--config=data/icon_domains"]
             with monkeypatch.context() as patch:
                 assert parses(["fit", *before, f"--config={file}"], patch)
         else:

@@ -84,7 +84,7 @@ def test_a_stopped_run_resumes(desk, capsys):
 
 
 def test_clients_and_protocols(desk, capsys):
-    assert run(command(PROTOCOLS, "data/styled_shapes_30_clients"), desk) == 0
+    assert run(command(PROTOCOLS, "data/icon_domains_30_clients"), desk) == 0
     said = " ".join(re.search(r"here `(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
     assert said in capsys.readouterr().out
     for row in rows(PROTOCOLS, "## Clients"):

@@ -19,7 +19,7 @@ def test_every_run_can_be_parsed(rule, attack, tmp_path):
     cell = Cell("promptfl", 3, attack, rule)
     ((run,),) = cell.runs(choice)
     assert set(cell.overrides) < set(run.arguments)
-    config = parsed(["--config=methods/promptfl", "--config=data/styled_shapes", *run.overrides])
+    config = parsed(["--config=methods/promptfl", "--config=data/icon_domains", *run.overrides])
     assert config.trainer.clients.attack.init_args.clients == 3
     assert (config.trainer.server.aggregation is None) == (rule == "mean")
     assert config.data.init_args.partition.init_args.num_clients == 10

@@ -119,7 +119,7 @@ def test_every_number_of_the_papers_stands_in_a_study():
 
 def arguments_of(study, variant) -> tuple[str, ...]:
     """Returns a row's arguments; numbers are all 1 or 0.5, as the parser takes one like the other."""
-    given = (f"--config=methods/{variant.config}", "--config=data/styled_shapes", *study.common, *variant.overrides)
+    given = (f"--config=methods/{variant.config}", "--config=data/icon_domains", *study.common, *variant.overrides)
     whole = [re.sub(r"=[1-9]\d*$", "=1", argument) for argument in given]
     return tuple(re.sub(r"=\d*\.\d+$", "=0.5", argument) for argument in whole)
 

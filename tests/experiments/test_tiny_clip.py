@@ -22,8 +22,8 @@ from experiments.tiny_clip.drawings import (
     sample_scene,
     scene_codes,
 )
+from experiments.tiny_clip.shapes import CLASS_NAMES, Scene, styled_shape, styled_shapes
 from fedvlp.clip import loading
-from fedvlp.data.styled_shapes.drawings import Scene
 
 
 def test_styles_look_different_and_things_stand_out():
@@ -89,3 +89,14 @@ def test_trained_rows_are_put_where_they_belong():
     rows = stored["token_embedding.index"].long()
     assert torch.equal(weight[rows], stored["token_embedding.rows"].float())
     assert weight.std() == pytest.approx(0.02, rel=0.2)
+
+
+def test_the_drawings_of_the_benchmark_have_not_moved():
+    domains = styled_shapes(images_per_class=2)
+    means = {domain: images.mean() for domain, (images, _) in domains.items()}
+    assert means == pytest.approx(
+        {"photo": 115.444, "painting": 139.267, "cartoon": 127.333, "sketch": 211.808}, abs=0.5
+    )
+    images, labels = domains["cartoon"]
+    assert np.array_equal(images[5], styled_shape(0, "cartoon", CLASS_NAMES[labels[5]], 1))
+    assert np.bincount(labels).tolist() == [2] * 18

@@ -18,7 +18,7 @@ FITS = {
     OWN_IMAGES: "--config methods/trip --config data/folders --data.root my_images --data.held_out drawing",
     QUICKSTART: "--config quickstart",
     "runs/promptfl": (
-        "--config methods/promptfl --config data/styled_shapes --data.test_fraction 0.2 --model.clip.name fedvlp-tiny "
+        "--config methods/promptfl --config data/icon_domains --data.test_fraction 0.2 --model.clip.name fedvlp-small "
         "--trainer.rounds 10 --trainer.name promptfl"
     ),
     "runs/shapes": (
@@ -26,7 +26,7 @@ FITS = {
         "--model.clip.name fedvlp-tiny --trainer.name shapes"
     ),
     SWEEP: (
-        "--config methods/promptfl --config data/styled_shapes --model.clip.name fedvlp-tiny "
+        "--config methods/promptfl --config data/icon_domains --model.clip.name fedvlp-small "
         f"--trainer.default_root_dir {SWEEP}"
     ),
 }

@@ -15,7 +15,7 @@ from tests.helpers.desk import Desk, offline
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 
 TRAINING = ("fit", "validate", "test")
-CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/styled_shapes", "data/icon_domains")
+CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/icon_domains")
 PARSED_ALONE = {
     "BackdoorPatch": "tests/tools/attacks trains with it",
     "audit runs": "it takes minutes; tests/commands runs it on less",
@@ -33,7 +33,7 @@ PARSED_ALONE = {
     "--ckpt_path last": "test_pages.py runs it",
     "explain RUN": "other runs are explained, and this shows options",
     "--config loggers/wandb": "tests/commands runs it, in a process of its own",
-    "--config data/styled_shapes_30_clients": "test_pages.py runs it",
+    "--config data/icon_domains_30_clients": "test_pages.py runs it",
     "--trainer.local.schedule CosineDecay": "test_pages.py runs it",
     "--trainer.server.aggregation DPFedAvg": "test_differential_privacy.py runs it",
     "--trainer.devices": "tests/training has several processes",

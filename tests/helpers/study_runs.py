@@ -22,7 +22,7 @@ def parsed(words: Sequence[str]) -> Namespace:
 @cache
 def _parser() -> FederationParser:
     """One for all arguments: to make it takes half as long as to parse."""
-    given = ["--model=ZeroShotCLIP", "--data=StyledShapes"]
+    given = ["--model=ZeroShotCLIP", "--data=IconDomains"]
     return ParsingCLI(run=False, args=given, save_config_callback=None).parser
 
 

@@ -9,7 +9,7 @@ from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
 from tests.helpers.sites import make_site
 
-CONFIG = ["--config", "methods/promptfl", "--config", "data/styled_shapes", "--model.clip.name=fedvlp-tiny"]
+CONFIG = ["--config", "methods/promptfl", "--config", "data/icon_domains", "--model.clip.name=fedvlp-tiny"]
 FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
 
 
@@ -30,7 +30,7 @@ def test_writes_what_fit_would_train(tmp_path, capsys):
     assert config["trainer"]["rounds"] == 3
     assert config["model"]["class_path"] == "fedvlp.PromptFL"
     assert config["model"]["init_args"]["clip"]["name"] == "fedvlp-tiny"
-    assert config["data"]["class_path"] == "fedvlp.StyledShapes"
+    assert config["data"]["class_path"] == "fedvlp.IconDomains"
     assert len((app / "README.md").read_text(encoding="utf-8").splitlines()) == 3
 
 

@@ -138,14 +138,14 @@ def test_command_in_all_forms(capsys):
 
 @pytest.mark.usefixtures("home")
 def test_several_methods_are_compared_and_other_configs_are_for_all(capsys):
-    given = ["--config=trip", "-c", "styled_shapes", "--config", "promptfl", "--config=zero_shot", TINY]
+    given = ["--config=trip", "-c", "icon_domains", "--config", "promptfl", "--config=zero_shot", TINY]
     rows = json.loads(printed(capsys, *given, "--format=json"))
     assert [(row["config"], row["upload_parameters"]) for row in rows] == [
         ("trip", 4 * 32 * 64),
         ("promptfl", 16 * 64),
         ("zero_shot", 0),
     ]
-    assert {row["classes"] for row in rows} == {18}
+    assert {row["classes"] for row in rows} == {109}
 
 
 def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
     [
         (["--config=promptfl", "--data.num_clints=2"], 2, "Option 'num_clints' is not accepted"),
         (["--config=promptfl", "--format=pdf"], 2, "format"),
-        (["--config=styled_shapes"], 2, "model"),
+        (["--config=icon_domains"], 2, "model"),
         (["--config=promptfl", "--data.classes=0"], 2, "classes"),
         (["--config=promtfl"], 1, "Did you mean 'promptfl'?"),
     ],

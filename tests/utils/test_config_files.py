@@ -18,7 +18,7 @@ def test_configs_are_found_by_name():
     assert Path(find_config("trip")).is_file()
     with pytest.raises(UserError, match="Did you mean 'quickstart'"):
         find_config("quikstart")
-    with pytest.raises(UserError, match=r"styled_shapes_30_clients[^?]*\.$"):
+    with pytest.raises(UserError, match=r"icon_domains_30_clients[^?]*\.$"):
         find_config("xyz")
 
 
@@ -59,7 +59,7 @@ def test_the_order_of_options_does_not_matter():
 
 @pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("rules/")])
 def test_a_method_and_a_rule_are_two_configs(name):
-    given = ["--config=methods/promptfl", f"--config={name}", "--config=data/styled_shapes"]
+    given = ["--config=methods/promptfl", f"--config={name}", "--config=data/icon_domains"]
     plain, ruled = [
         ParsingCLI(run=False, args=with_config_paths(each), save_config_callback=None).config.as_dict()
         for each in (given[::2], given)
@@ -77,7 +77,7 @@ def test_a_method_and_a_rule_are_two_configs(name):
 @pytest.mark.parametrize("method", ["promptfl", "zero_shot"])
 @pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("clip/")])
 def test_a_method_and_a_clip_are_two_configs(name, method):
-    given = [f"--config=methods/{method}", f"--config={name}", "--config=data/styled_shapes"]
+    given = [f"--config=methods/{method}", f"--config={name}", "--config=data/icon_domains"]
     plain, other = [
         ParsingCLI(run=False, args=with_config_paths(each), save_config_callback=None).config.as_dict()
         for each in (given[::2], given)

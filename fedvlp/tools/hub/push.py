@@ -29,10 +29,7 @@ BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0.
 OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
-BUNDLED_DATA = {
-    "IconDomains": "The icons of IconDomains have the licences of their sets; none of them is here.",
-    "StyledShapes": "StyledShapes is drawn by fedvlp's code, under the Apache licence 2.0.",
-}
+BUNDLED_DATA = {"IconDomains": "The icons of IconDomains have the licences of their sets; none of them is here."}
 
 
 def push_to_hub(

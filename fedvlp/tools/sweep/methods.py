@@ -27,7 +27,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     """
     # Parsing must not seed this process's generators.
     start = ["--seed_everything=false"]
-    command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=StyledShapes"], exit_on_error=False)
+    command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"], exit_on_error=False)
     configs = {}
     for method in plan.methods:
         # One parser for all methods: to make it takes longer than to parse.

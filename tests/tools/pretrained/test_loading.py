@@ -183,8 +183,8 @@ def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
 
 
 def test_what_is_no_method_is_refused(finished_run, tmp_path, clip):
-    folder = rewritten(finished_run, tmp_path, class_path="fedvlp.data.styled_shapes.module.StyledShapes")
-    with pytest.raises(UserError, match="StyledShapes', which is no method"):
+    folder = rewritten(finished_run, tmp_path, class_path="fedvlp.data.icon_domains.module.IconDomains")
+    with pytest.raises(UserError, match="IconDomains', which is no method"):
         fedvlp.from_pretrained(folder, clip=clip)
 
 

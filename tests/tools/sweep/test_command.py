@@ -183,15 +183,13 @@ def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsy
 
 
 def test_devices_are_those_that_are_visible(monkeypatch):
-    plan = make_sweep({"models": ["trip"], "config": "data/styled_shapes"})
+    plan = make_sweep({"models": ["trip"], "config": "data/icon_domains"})
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert visible_devices(parse_methods(plan).values()) == ["0", "1"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert visible_devices(parse_methods(plan).values()) == ["GPU-a", "GPU-b"]
-    on_cpu = make_sweep(
-        {"models": ["trip"], "config": "data/styled_shapes", "arguments": ["--trainer.accelerator=cpu"]}
-    )
+    on_cpu = make_sweep({"models": ["trip"], "config": "data/icon_domains", "arguments": ["--trainer.accelerator=cpu"]})
     assert visible_devices(parse_methods(on_cpu).values()) == []
 
 

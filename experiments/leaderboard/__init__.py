@@ -1,1 +1,0 @@
-"""Entries of the leaderboard on StyledShapes, with which everybody can begin."""
