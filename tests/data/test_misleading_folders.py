@@ -1,4 +1,4 @@
-"""Folders that do not mean what they seem to: a command prints one clear line, or does what the user meant."""
+"""Folders that do not mean what they seem to: they are read as the user meant, or refused in one clear line."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import yaml
 from PIL import Image
 
 from fedvlp.commands.cli import main
+from fedvlp.data import ClassFolders, DomainFolders
+from fedvlp.utils.errors import UserError
 
 FORMATS = {".heic": "PNG", ".jfif": "JPEG", ".jpe": "JPEG", ".pgm": "PPM", ".jp2": "JPEG2000"}
+MODULES = {"folders": DomainFolders, "class_folders": ClassFolders}
 
 
 @pytest.fixture
@@ -37,6 +40,18 @@ def plant(tmp_path):
         return tmp_path / "images"
 
     return grow
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that reads and splits a folder by the data module of a config."""
+
+    def run(config: str, root: Path, **options: object):
+        data = MODULES[config](str(root), cache_dir=str(tmp_path / "cache"), **options)
+        data.prepare_data()
+        return data
+
+    return run
 
 
 @pytest.fixture
@@ -88,26 +103,32 @@ REFUSED = {
         ["cat,owl/*.png", "dog/*.heic"],
         ("class_folders", f"{NO_IMAGE} files of other kinds (.heic) in"),
     ),
-    "folders alone": ([f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/a,b"], ("folders", f"{NO_IMAGE} no file in")),
+    "folders without images": ([f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/a,b"], ("folders", f"{NO_IMAGE} no file")),
     "nothing": (["cat,owl/*.png", "dog"], ("class_folders", f"{NO_IMAGE} no file in")),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_by_fit_and_by_check(plant, fit, capsys, caplog, case):
+def test_refused(plant, read, caplog, case):
     patterns, (config, *texts) = REFUSED[case]
-    root = plant(*patterns)
-    assert (fit(config, root), main(["data", "check", config, f"--root={root}"])) == (1, 1)
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
+    with pytest.raises(UserError) as error:
+        read(config, plant(*patterns))
+    assert all(text in str(error.value) for text in texts)
     assert not caplog.messages
-    assert all(text in line for text in texts for line in lines)
+
+
+def test_fit_and_check_refuse_in_one_line(plant, fit, capsys):
+    root = plant(f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/*.heic")
+    assert (fit("folders", root), main(["data", "check", "folders", f"--root={root}"])) == (1, 1)
+    first, second = capsys.readouterr().err.splitlines()
+    assert f"{NO_IMAGE} files of other kinds (.heic) in" in first
+    assert first.partition("Expected")[2] == second.partition("Expected")[2]
 
 
 READ = {
     "a class called train": ([f"{DOMAINS}/bus,car,train/*.png"], "folders", 3),
     "a folder in each class": ([f"{DOMAINS}/cat,dog/images/*.png"], "folders", 2),
-    "the same folders beside images": (
+    "the same folders next to images": (
         [f"{DOMAINS}/cat,dog/*.png", f"{DOMAINS}/cat,dog/left,right/*.png"],
         "folders",
         2,
@@ -128,81 +149,72 @@ READ = {
 
 
 @pytest.mark.parametrize("case", READ)
-def test_read_by_fit_and_by_check(plant, fit, capsys, caplog, case):
+def test_read(plant, read, capsys, caplog, case):
     patterns, config, num_classes = READ[case]
     root = plant(*patterns)
     (root / "Thumbs.db").touch()
-    options = ["--data.held_out=photo"] if config == "folders" else ["--data.partition.num_clients=2"]
-    assert (fit(config, root, *options), main(["data", "check", config, f"--root={root}"])) == (0, 0)
-    printed = capsys.readouterr().out
-    assert f", {num_classes} classes, split" in printed
-    assert "These images can be used." in printed
+    assert len(read(config, root).class_names) == num_classes
+    assert main(["data", "check", config, f"--root={root}"]) == 0
+    assert "These images can be used." in capsys.readouterr().out
     assert not caplog.messages
 
 
 @pytest.mark.skipif(".avif" not in Image.registered_extensions(), reason="this Pillow was built without AVIF")
-def test_avif_is_read(plant, fit):
-    assert fit("class_folders", plant("cat,dog/*.avif"), "--data.partition.num_clients=2") == 0
+def test_avif_is_read(plant, read):
+    assert len(read("class_folders", plant("cat,dog/*.avif")).images["images"]) == 8
 
 
-def test_a_client_may_have_one_class_and_an_empty_folder(plant, fit, capsys):
+def test_a_client_may_have_one_class_and_an_empty_folder(plant, read):
     root = plant("art,photo/cat,dog/*.png", "ink/cat/*.png", "ink/dog")
-    allowed = ["--data.held_out=photo", "--data.allow_missing_classes=true"]
-    assert fit("folders", root, *allowed) == 0
+    read("folders", root, held_out="photo", allow_missing_classes=True)
     plant("ink/dog/*.heic")
-    assert fit("folders", root, *allowed) == 1
-    assert "found files of other kinds (.heic)" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"found files of other kinds \(\.heic\)"):
+        read("folders", root, held_out="photo", allow_missing_classes=True)
 
 
-def test_no_class_may_get_lost_with_unreadable_images(plant, fit, capsys):
+def test_no_class_may_get_lost_with_unreadable_images(plant, read):
     root = plant(f"{DOMAINS}/cat,dog,owl/*.png")
     for path in root.glob("*/owl/*.png"):
         path.write_bytes(b"no image")
-    assert fit("folders", root, "--data.held_out=photo", "--data.on_bad_image=skip") == 1
-    assert "Expected an image of each class that can be read; there is none of owl." in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"Expected an image of each class that can be read; there is none of owl\."):
+        read("folders", root, held_out="photo", on_bad_image="skip")
 
 
-def test_a_held_out_domain_that_is_a_copy_is_refused(plant, fit, capsys):
+def test_a_held_out_domain_that_is_a_copy_is_refused(plant, read):
     root = plant("art,ink/cat,dog/*.png")
     shutil.copytree(root / "art", root / "photo")
-    for _ in range(2):  # from the files, then from what was kept of them
-        assert fit("folders", root, "--data.held_out=photo") == 1
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "8 files are in both, such as photo/cat/0.png = art/cat/0.png. Remove one of each" in line
-    assert fit("folders", root, "--data.held_out=[art,photo]") == 0
+    for _ in range(2):  # from the files, then from the cache
+        with pytest.raises(
+            UserError, match=r"8 files are in both, such as photo/cat/0.png = art/cat/0.png. Remove one"
+        ):
+            read("folders", root, held_out="photo")
+    read("folders", root, held_out=["art", "photo"])
 
 
-def test_copies_in_other_splits_and_classes_are_reported(plant, fit, caplog):
+def test_copies_in_other_splits_and_classes_are_reported(plant, read, caplog):
     root = plant("art,photo/cat,dog/*.png")
     for path in root.glob("photo/*/*.png"):  # a held-out domain may repeat itself
         shutil.copy(path, path.with_name(f"copy-{path.name}"))
     for i in range(4):
         shutil.copy(root / f"art/dog/{i}.png", root / f"art/dog/copy-{i}.png")
     shutil.copy(root / "art/cat/0.png", root / "art/dog/cat.png")
-    assert fit("folders", root, "--data.held_out=photo") == 0
+    read("folders", root, held_out="photo")
     (line,) = caplog.messages
     assert " are both training and validation or test images (art/dog/" in line
     assert line.endswith("1 are in two classes (art/cat/0.png = art/dog/cat.png). Keep one of each.")
 
 
-def test_files_are_read_once_to_find_copies(plant, fit, verified, tmp_path):
+def test_files_are_read_once_to_find_copies(plant, read, verified):
     root = plant(f"{DOMAINS}/cat,dog/*.png")
-    assert fit("folders", root, "--data.held_out=photo") == 0
-    assert fit("folders", root, "--data.held_out=ink") == 0
+    read("folders", root, held_out="photo")
+    read("folders", root, held_out="ink")
     assert sum(verified) == 24
 
 
-NAMES = {
-    "numbers": (["0,1/*.png"], {0: "airplane", "1": "car"}),
-    "a file of ids": (["n01440764,n01443537/*.png"], {"n01440764": "tench", "n01443537": "goldfish"}),
-}
-
-
-@pytest.mark.parametrize("case", NAMES)
 @pytest.mark.parametrize("kind", ["option", "file", "config"])
-def test_names_of_classes_are_read_wherever_they_are_given(plant, fit, tmp_path, caplog, case, kind):
-    patterns, names = NAMES[case]
-    root = plant(*patterns)
+def test_names_of_classes_are_read_wherever_they_are_given(plant, fit, tmp_path, caplog, kind):
+    root = plant("0,1/*.png")
+    names = {0: "airplane", "1": "car"}
     (tmp_path / "names.yaml").write_text(yaml.safe_dump(names))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": {"init_args": {"class_names_map": names}}}))
     option = {
@@ -212,15 +224,12 @@ def test_names_of_classes_are_read_wherever_they_are_given(plant, fit, tmp_path,
     }[kind]
     assert fit("class_folders", root, "--data.partition.num_clients=2", option) == 0
     summary = json.loads(next((tmp_path / "runs").rglob("summary.json")).read_text())
-    assert summary["data"]["classes"] == list(names.values())
+    assert summary["data"]["classes"] == ["airplane", "car"]
     assert not caplog.messages
 
 
 WRONG_NAMES = {
-    "keys that YAML reads as booleans": (
-        "{yes: cracked, no: intact}",
-        "got True in {True: 'cracked', False: 'intact'}",
-    ),
+    "keys that YAML reads as booleans": ("{yes: cracked, no: intact}", "got True in {True: 'cracked'"),
     "names that YAML reads as booleans": ("{cat: yes}", "got True in {'cat': True}"),
     "one name for two classes": ("{kitten: cat}", "cat and kitten are both called 'cat'. Name them differently"),
     "one prompt for two classes": ("{kitten: CAT, cat: Cat}", "cat and kitten are both called 'cat'"),
@@ -231,25 +240,20 @@ WRONG_NAMES = {
 
 
 @pytest.mark.parametrize("case", WRONG_NAMES)
-def test_names_that_can_not_be_meant_are_refused_in_a_line(plant, fit, tmp_path, monkeypatch, capsys, case):
+def test_names_that_can_not_be_meant_are_refused(plant, read, tmp_path, monkeypatch, case):
     value, text = WRONG_NAMES[case]
     root = plant("cat,kitten,dog/*.png")
     monkeypatch.chdir(tmp_path)
     Path("list.yaml").write_text("[cat, kitten]")
-    if value.startswith("{"):
-        Path("config.yaml").write_text(f"data: {{init_args: {{class_names_map: {value}}}}}")
-        option = "--config=config.yaml"
-    else:
-        option = f"--data.class_names_map={value}"
-    assert fit("class_folders", root, option) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert text in line
+    with pytest.raises(UserError) as error:
+        read("class_folders", root, class_names_map=yaml.safe_load(value))
+    assert text in str(error.value)
 
 
 @pytest.mark.parametrize("names", ["0,1,2", "n01440764,n01443537,cat", "009.Brewer_Blackbird,010_Red_Bird"])
-def test_numbers_and_ids_for_names_are_reported(plant, fit, caplog, capsys, names):
+def test_numbers_and_ids_for_names_are_reported(plant, read, caplog, capsys, names):
     root = plant(f"{names}/*.png")
-    assert fit("class_folders", root, "--data.partition.num_clients=2") == 0
+    read("class_folders", root)
     (line,) = caplog.messages
     assert "class names are numbers or ids, such as" in line
     assert main(["data", "check", "class_folders", f"--root={root}"]) == 0
@@ -258,14 +262,15 @@ def test_numbers_and_ids_for_names_are_reported(plant, fit, caplog, capsys, name
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
 @pytest.mark.parametrize("folder", ["cat", "art"])
-def test_names_of_folders_that_are_no_utf8_are_refused_at_once(plant, fit, capsys, folder):
+def test_names_of_folders_that_are_no_utf8_are_refused_at_once(plant, read, capsys, folder):
     root = plant("art,photo/cat,dog/*.png")
     for path in sorted(root.rglob(folder)):
         os.rename(path, os.fsencode(path.parent) + b"/caf\xe9")
-    assert fit("folders", root) == main(["data", "check", "folders", f"--root={root}"]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert all("in UTF-8; got 'caf\\udce9'. Rename its folder." in line for line in lines)
+    with pytest.raises(UserError, match=r"in UTF-8; got 'caf\\udce9'. Rename its folder."):
+        read("folders", root)
+    assert main(["data", "check", "folders", f"--root={root}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "in UTF-8; got 'caf\\udce9'. Rename its folder." in line
 
 
 def test_predict_needs_two_classes(plant, fit, tmp_path, capsys):

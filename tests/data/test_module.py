@@ -129,7 +129,7 @@ class Classifier(L.LightningModule):
 @pytest.mark.filterwarnings("ignore:.*logging interval")
 @pytest.mark.parametrize(
     ("options", "counts"),
-    [({"held_out": "b"}, (25, 6, 12)), ({}, (34, 9, 9)), ({"test_fraction": 0.5}, (15, 7, 21))],
+    [({"held_out": "b"}, (25, 6, 12)), ({}, (34, 9, 9))],
     ids=repr,
 )
 def test_plain_lightning_trainer(arrays, transform, tmp_path, options, counts):

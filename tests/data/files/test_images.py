@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from fedvlp.data import ArrayImages, FolderImages, Images, image_paths
-from fedvlp.data.files.images import bad_images_message, image_batches, read_rgb, to_rgb, unreadable
+from fedvlp.data.files.images import bad_images_message, decode_all, image_batches, read_rgb, to_rgb
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -75,7 +75,7 @@ def test_first_frame_of_an_animation(tmp_path):
     assert read_rgb(tmp_path / "moving.gif").getpixel((0, 0)) == RED
 
 
-def test_unreadable_says_why(tmp_path, save):
+def test_images_that_can_not_be_decoded_are_named_with_the_reason(tmp_path, save):
     good = save(tmp_path / "good.png", size=64)
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("not an image")
@@ -84,7 +84,8 @@ def test_unreadable_says_why(tmp_path, save):
     for name, value in (("nan", np.nan), ("inf", -np.inf)):
         Image.fromarray(np.array([[0.5, value]], np.float32)).save(tmp_path / f"{name}.tif")
     names = ["good.png", "empty.png", "text.png", "half.png", "gone.png", "nan.tif", "inf.tif"]
-    reasons = unreadable([tmp_path / name for name in names])
+    reasons, digests = decode_all([tmp_path / name for name in names])
+    assert [bool(digest) for digest in digests] == [True, False, True, True, False, True, True]
     assert list(reasons) == [1, 2, 3, 4, 5, 6]
     assert reasons[1] == "the file is empty"
     assert reasons[2] == "it is not an image that Pillow knows"
@@ -98,7 +99,7 @@ def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
     for path in paths:
         Image.fromarray(np.array([[0, int(path.stem)]], np.uint16)).save(path)
     with caplog.at_level(logging.WARNING):
-        assert unreadable(paths) == {}
+        assert decode_all(paths)[0] == {}
     (message,) = caplog.messages
     assert message.startswith(f"2 of 3 images are nearly black, such as {paths[1]}. Of 16 bits the upper 8 are taken")
 
@@ -161,7 +162,7 @@ def test_image_paths_expands_folders(tmp_path, save):
 def test_image_paths_refuses(tmp_path):
     (tmp_path / "notes.txt").touch()
     (tmp_path / "empty").mkdir()
-    messages = {"nowhere": "does not exist", "notes.txt": r"Expected an image .*notes\.txt", "empty": "found none"}
+    messages = {"nowhere": "does not exist", "notes.txt": r"found none in .*notes\.txt", "empty": "found none"}
     for name, message in messages.items():
         with pytest.raises(UserError, match=message):
             image_paths([str(tmp_path / name)])
