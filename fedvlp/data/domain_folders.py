@@ -98,7 +98,7 @@ class DomainFolders(FederatedDataModule):
         self._digest_of: dict[str, str] = {}  # by the image's name; empty until the files were read
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the files of each domain and the names of the class folders; opens none of them."""
+        """List the files of each domain and the names of the class folders; open none of them."""
         domains = self.scan()
         several = spellings(domains, self.class_names_map)
         if several and not self.merge_spellings:
@@ -116,7 +116,7 @@ class DomainFolders(FederatedDataModule):
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """Returns the images of each domain, sorted, with an empty list for a domain folder without images.
+        """List the images of each domain, sorted, with an empty list for a domain folder without images.
 
         Raises:
             UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
@@ -155,7 +155,7 @@ class DomainFolders(FederatedDataModule):
         return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
-        """Returns the domains after every file was decoded once, without those that could not be.
+        """Decode every file once, and leave out those that can't be decoded.
 
         Raises:
             UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
@@ -175,11 +175,10 @@ class DomainFolders(FederatedDataModule):
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
         good: dict[str, Images] = {}
-        classes: dict[str, set[str]] = {}
         for domain, images in domains.items():
             good[domain] = images.without(list(bad[domain])) if isinstance(images, FolderImages) else images
-            classes[domain] = {class_names[label] for label in np.unique(good[domain].labels)}
-        present = {class_names[label] for images in domains.values() for label in np.unique(images.labels)}
+        classes = _classes(good, class_names)
+        present = set().union(*_classes(domains, class_names).values())
         if lost := sorted(present.difference(*classes.values())):
             raise UserError(f"Expected an image of each class that can be read; there is none of {', '.join(lost)}.")
         self._check_classes(classes)
@@ -187,7 +186,7 @@ class DomainFolders(FederatedDataModule):
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
-        """Which images play which role, after a search for copies of files."""
+        """The role of every image, after a search for copies of files."""
         parts = super().split_parts
         self._check_copies(parts)
         return parts
@@ -201,15 +200,11 @@ class DomainFolders(FederatedDataModule):
         if not groups:
             return
         sources = set(chain.from_iterable(self.images[domain].names for domain in self.source_domains))
-        leaks = _pairs(groups, label_of.keys() - sources, sources)
         table = split_table(parts, self.images)
         trained = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] == "train"))
         measured = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] != "train")) & sources
-        mixed: list[str] = []
-        for group in groups:
-            first, *_, last = sorted(group, key=label_of.__getitem__)
-            if label_of[first] != label_of[last]:
-                mixed.append(f"{first} = {last}")
+        leaks = _pairs(groups, label_of.keys() - sources, sources)
+        by_label = [sorted(group, key=label_of.__getitem__) for group in groups]
         if leaks and refuse:
             raise UserError(
                 f"Expected held-out domains to share no file with source domains; {len(leaks)} files are in both, such "
@@ -218,14 +213,14 @@ class DomainFolders(FederatedDataModule):
         kinds = {
             "both held out and in a source domain": leaks,
             "both training and validation or test images": _pairs(groups, trained, measured),
-            "in two classes": mixed,
+            "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
         }
         found = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
         if found:
             log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(found))
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raises if a domain has no images, or lacks a class and none may be lacking."""
+        """Raise UserError if a domain has no images, or lacks a class although none may be missing."""
         empty = [domain for domain, names in classes.items() if not names]
         if empty:
             raise UserError(
@@ -238,7 +233,7 @@ class DomainFolders(FederatedDataModule):
             return
         listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in lacking.items())
         hint = "Add images, or allow it with data.allow_missing_classes=true."
-        # As many names as there are classes in all domains together: no two domains share one.
+        # True if no two domains share a class.
         if len(every) == sum(map(len, classes.values())):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
@@ -251,7 +246,7 @@ class DomainFolders(FederatedDataModule):
             return decode_all(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        # Reading a data set takes minutes, so what was found is kept until a file changes.
+        # Reading a data set takes minutes, so the result is kept until a file changes.
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
             bad_rows = known["unreadable"]
@@ -260,15 +255,15 @@ class DomainFolders(FederatedDataModule):
             bad, digests = decode_all(images.paths, f"checking {domain}")
             write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
             return bad, digests
-        # A right to read that was given since then changes neither size nor time of the file.
+        # A permission that was granted since then changes neither size nor time of the file.
         again, _ = decode_all([images.paths[row] for row in bad_rows], f"checking {domain}")
         return {bad_rows[position]: reason for position, reason in again.items()}, digests
 
 
 class ClassFolders(DomainFolders):
-    """Images in folders of classes alone: root/class/image, the image at any depth below its class.
+    """Images in class folders, without domains: root/class/image, the image at any depth below its class.
 
-    All are one domain, called as the folder; ``partition`` deals it out to clients.
+    All images are one domain, named after the folder; ``partition`` divides it among clients.
 
     Args:
         root: Folder with a folder for each class.
@@ -349,9 +344,9 @@ def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Coll
 
 
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
-    """Returns the names of each class that is spelt in several ways, but for some others, that of most images first.
+    """List the names of each class that is spelt in several ways, the most frequent name first; skip ``others``.
 
-    Names that differ in capitals, spaces, ``_`` and ``-`` alone are taken for spellings of one.
+    Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class.
     """
     counts = Counter(file.class_name for file in chain.from_iterable(domains.values()))
     groups: dict[str, list[str]] = defaultdict(list)
@@ -361,15 +356,16 @@ def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str
 
 
 def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
-    """Returns the names of the classes that each domain has images of."""
-    classes: dict[str, set[str]] = {}
-    for domain, files in domains.items():
-        classes[domain] = {file.class_name for file in files}
-    return classes
+    """Collect the class names of each domain's images."""
+    return {domain: {file.class_name for file in files} for domain, files in domains.items()}
+
+
+def _classes(images: Mapping[str, Images], class_names: Sequence[str]) -> dict[str, set[str]]:
+    return {domain: {class_names[label] for label in np.unique(each.labels)} for domain, each in images.items()}
 
 
 def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
-    """Returns the files of one domain as labelled images."""
+    """Label the files of one domain by the positions of their classes."""
     label_of = {name: label for label, name in enumerate(class_names)}
     labels = [label_of[file.class_name] for file in files]
     names = [file.name for file in files]
@@ -408,7 +404,6 @@ def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], lis
 
 
 def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> None:
-    """Log how many files of a tree are not read, given the names of stray images and the endings of other files."""
     if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
     if others:
@@ -420,12 +415,12 @@ def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> 
 
 @dataclass(frozen=True)
 class FolderLabels:
-    """What the folders of images say.
+    """Labels of images that are given by the names of their folders.
 
     Attributes:
-        labels: class of each image; empty if not every one is in a folder that is called as a class.
-        domains: where each image is from: the folder above that of its class.
-        others: of images of which more than half are in folders called as classes, the folders of the others.
+        labels: Class of each image; empty unless every image is in a folder named after a class.
+        domains: Name of the folder above each image's class folder.
+        others: The other folders, if more than half of the images are in folders named after classes.
     """
 
     labels: tuple[int, ...] = ()
@@ -433,7 +428,7 @@ class FolderLabels:
     others: tuple[str, ...] = ()
 
     def by_domain(self, predictions: Predictions) -> dict[str, Predictions]:
-        """Returns the predictions of each domain's images with these labels, given all in the order of paths."""
+        """Divide predictions of all images among the domains, with these labels."""
         labels = np.array(self.labels, np.int32)
         parts = {}
         for domain in dict.fromkeys(self.domains):
@@ -443,14 +438,14 @@ class FolderLabels:
 
 
 def folder_labels(paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]) -> FolderLabels:
-    """Returns the classes of images, if every one is in a folder that is called as a class, at any depth below it.
+    """Label images by their folders, if every image is at any depth in a folder named after a class.
 
-    Only letters and digits of names count, since class names in prompts are often written otherwise than folders.
+    Only letters and digits of names count, since prompts and folders often spell class names differently.
 
     Args:
-        paths: the images.
-        folders: what was searched for them; an image that was named itself has no class.
-        class_names: the classes, in the order of the labels.
+        paths: The images.
+        folders: The folders that were searched for them; an image that the user named has no class.
+        class_names: The classes, in the order of the labels.
     """
     labels = {normalise_name(name): label for label, name in enumerate(class_names)}
     # Folders cannot tell classes apart whose names have the same letters.
@@ -458,21 +453,20 @@ def folder_labels(paths: Sequence[Path], folders: Sequence[str], class_names: Se
         return FolderLabels()
     parts = [_parts(path, folders) for path in paths]
     others: tuple[str, ...] = ()
-    # A folder of class folders, or one of domains with class folders in each.
+    # A folder of class folders, or a folder of domains with class folders in each.
     for depth in (1, 2):
         names = [each[depth] if len(each) > depth + 1 else "" for each in parts]
-        image_labels = [labels.get(normalise_name(name)) for name in names]
-        classified = tuple(label for label in image_labels if label is not None)
-        if len(classified) == len(parts):
-            return FolderLabels(classified, tuple(each[depth - 1] for each in parts))
-        if 2 * len(classified) > len(parts):
-            unknown = [name or "." for name, label in zip(names, image_labels, strict=True) if label is None]
+        unknown = [name or "." for name in names if normalise_name(name) not in labels]
+        if not unknown:
+            classes = tuple(labels[normalise_name(name)] for name in names)
+            return FolderLabels(classes, tuple(each[depth - 1] for each in parts))
+        if 2 * len(unknown) < len(parts):
             others = tuple(dict.fromkeys(unknown))
     return FolderLabels(others=others)
 
 
 def _parts(path: Path, folders: Sequence[str]) -> list[str]:
-    """Returns the names of the folder given, of those in it on the way to an image, and of the image."""
+    """Return the names of the given folder, of the folders between, and of the image."""
     for folder in folders:
         root = Path(folder).expanduser()
         if path != root and path.is_relative_to(root):

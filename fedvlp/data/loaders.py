@@ -74,11 +74,11 @@ class BoundLoaders:
                 self._tensors(domain, self.precompute)
 
     def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
-        """Returns a client's batches, shuffled by a seed."""
+        """Make a client's batches, shuffled by a seed."""
         return self._loader(self.train_parts[client_id], batch_size, seed)
 
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
-        """Returns every part that measures, in the order of parts."""
+        """List every part that measures, in the order of the parts."""
         splits = []
         for part in self.parts:
             if part.role != "train":
@@ -88,8 +88,7 @@ class BoundLoaders:
         return splits
 
     def train_image_loader(self, batch_size: int, seed: int) -> ImageLoader:
-        """Returns the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
-        # One list of all clients' images: a plain Trainer knows no client.
+        """Load the shuffled training images of all clients together, on the CPU; for a plain Trainer."""
         selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
         is_augmented = self.train_transform is not None
         if not is_augmented:
@@ -98,7 +97,7 @@ class BoundLoaders:
         return image_loader(dataset, batch_size, self.num_workers, seed)
 
     def image_loaders(self, batch_size: int, *roles: ImageRole) -> list[ImageLoader]:
-        """Returns a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
+        """Make a loader of images, in order and on the CPU, for each part of some roles; for a plain Trainer."""
         loaders = []
         for part in self.parts:
             if part.role in roles:
@@ -108,22 +107,21 @@ class BoundLoaders:
         return loaders
 
     def _loader(self, part: SplitPart, batch_size: int, seed: int | None = None) -> Loader:
-        """The batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
+        """Make the batches of a part: shuffled by a seed for training, in the order of the images for measuring."""
         precompute = self.precompute
         selected = list(part.rows_by_domain.items())
         numbers = None if seed is None else self._domain_numbers(selected)
-        # Random crops and flips are for training images alone.
         is_augmented = self.train_transform is not None and part.role == "train"
         if precompute is None or is_augmented:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
             return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
         # The tensors have a row for each encoded image, which need not be all of a domain.
-        places = [np.searchsorted(self._rows_to_keep(domain), rows) for domain, rows in selected]
+        rows = [np.searchsorted(self._rows_to_keep(domain), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
-        # By a function, since splits are listed before anything was encoded.
         return PrecomputedLoader(
+            # A function, since splits are listed before anything is encoded.
             tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
-            rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in places],
+            rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in rows],
             labels=torch.from_numpy(labels).to(self.device),
             batch_size=batch_size,
             seed=seed,
@@ -131,7 +129,7 @@ class BoundLoaders:
         )
 
     def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
-        """The place of each selected domain among the source domains; None if the module does not ask for it."""
+        """Position of each selected domain among the source domains; None if the module does not ask for it."""
         return [self.domains.index(domain) for domain, _ in selected] if self.domains else None
 
     def _dataset(
@@ -141,43 +139,39 @@ class BoundLoaders:
         domains: Sequence[int] | None = None,
         classes: Sequence[int] = (),
     ) -> ImageDataset:
-        """The images of rows of one domain or several, from the decoded images where these are kept."""
-        transform = self.transform
-        images: list[Selection] = [(self.images[domain], rows) for domain, rows in selected]
-        if is_augmented and self.train_transform is not None:
-            transform = self.train_transform
-        elif self._steps is not None and all(domain in self._decoded for domain, _ in selected):
-            # Decoded images are past the first steps of the transform.
-            transform = self._steps[1]
+        """Select rows of one domain or several, from the decoded images if they are kept."""
+        if self._steps is not None and not is_augmented and all(domain in self._decoded for domain, _ in selected):
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
-            images = [(of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded]
-        return ImageDataset(images, transform, domains, classes)
+            images: list[Selection] = [
+                (of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded
+            ]
+            # Decoded images are past the first steps of the transform.
+            return ImageDataset(images, self._steps[1], domains, classes)
+        transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
+        return ImageDataset([(self.images[domain], rows) for domain, rows in selected], transform, domains, classes)
 
     @cached_property
     def _steps(self) -> tuple[Any, Transform] | None:
-        """The part of the transform after which images are kept, and the rest; None if they are not kept."""
+        """The steps of the transform after which images are kept, and the rest; None if they are not kept."""
         return fixed_steps(self.transform) if self.cache_images and self.cache_dir is not None else None
 
     def _keep_decoded(self, domains: Iterable[str]) -> None:
-        """Decodes image files that will be read many times, once and for all."""
+        """Decode image files that will be read many times."""
+        if self._steps is None or self.cache_dir is None:
+            return
         for domain in domains:
             images = self.images[domain]
             rows = self._rows_to_keep(domain)
             # Images in memory are read faster than from any cache.
-            if domain in self._decoded or not len(rows) or not isinstance(images, FolderImages):
-                continue
-            if self._steps is not None and self.cache_dir is not None:
+            if domain not in self._decoded and len(rows) and isinstance(images, FolderImages):
                 decoded = DecodedImages(images, rows, self._steps[0], self.cache_dir / "images")
                 if decoded.make(f"decoding {domain}"):
                     self._decoded[domain] = decoded
 
     def _tensors(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
         """Return a domain's constants from memory, from disk, or newly computed."""
-        if domain not in self.features:
-            self.features[domain] = self._read_or_encode(domain, precompute)
-        return self.features[domain]
-
-    def _read_or_encode(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
+        if domain in self.features:
+            return self.features[domain]
         rows = self._rows_to_keep(domain)
 
         def compute() -> dict[str, Tensor]:
@@ -185,11 +179,13 @@ class BoundLoaders:
             return encode(dataset, precompute, self.device, self.num_workers, f"encoding {domain}")
 
         if self.cache_dir is None:
-            return compute()
-        # A digest of everything the features depend on, so no entry is ever stale and runs can share a folder.
-        name = cache_key(self.key, self.transform, self.images[domain], rows, self.device)
-        path = self.cache_dir / "features" / f"{name}.safetensors"
-        return cached_features(path, self.device, compute)
+            self.features[domain] = compute()
+        else:
+            # A digest of everything the features depend on, so no entry is ever stale and runs can share a folder.
+            name = cache_key(self.key, self.transform, self.images[domain], rows, self.device)
+            path = self.cache_dir / "features" / f"{name}.safetensors"
+            self.features[domain] = cached_features(path, self.device, compute)
+        return self.features[domain]
 
     def _rows_to_keep(self, domain: str) -> Indices:
         """Return the rows of a domain that some part uses; they are computed together."""
@@ -204,9 +200,9 @@ class BoundLoaders:
 
 
 class Shuffle(Sampler[tuple[int, int]]):
-    """Draws an order of ``count`` images, and a seed for each image's augmentation, for one pass after another.
+    """Draw an order of ``count`` images, and a seed for each image's augmentation, for one pass after another.
 
-    The draws depend on ``seed`` alone; the global generator is neither read nor moved.
+    The draws depend only on ``seed``; the global generator is neither read nor moved.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -214,7 +210,7 @@ class Shuffle(Sampler[tuple[int, int]]):
         self.generator = torch.Generator().manual_seed(seed)
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
-        """Returns the order of the next pass, and the seed of the image at each position."""
+        """Draw the order of the next pass, and the seed of the image at each position."""
         # Both are always drawn, so that passes over images and over precomputed tensors have the same orders.
         order = torch.randperm(self.count, generator=self.generator)
         return order, torch.randint(2**62, (self.count,), generator=self.generator)
@@ -257,15 +253,13 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, int]:
         """Returns pixels and label; given (position, seed), a random transform draws from that seed alone."""
-        position = item[0] if isinstance(item, tuple) else item
+        position, seed = item if isinstance(item, tuple) else (item, None)
         image = self.images[self.domain[position]][int(self.row[position])]
         label = int(self.labels[position])
-        # Transforms draw from the global generator, in whichever process they run; it is left as it was.
-        if isinstance(item, tuple):
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(item[1])
-                pixels = self.transform(image)
-        else:
+        # Transforms draw from the global generator of their process; its state is restored.
+        with torch.random.fork_rng(devices=[], enabled=seed is not None):
+            if seed is not None:
+                torch.default_generator.manual_seed(seed)
             pixels = self.transform(image)
         if self.domains is None:
             return pixels, label
@@ -273,10 +267,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
 
 def labels_of(selected: Sequence[Selection], classes: Sequence[int] = ()) -> Indices:
-    """Returns the labels of selected rows; the places of the labels among ``classes``, ascending, where some are given.
-
-    A classifier of some classes alone numbers these from 0.
-    """
+    """Collect the labels of selected rows, renumbered from 0 when only the ascending ``classes`` are used."""
     labels = np.concatenate([images.labels[rows] for images, rows in selected])
     return np.searchsorted(classes, labels) if classes else labels
 
@@ -288,7 +279,7 @@ def image_loader(
     seed: int | None = None,
     device: torch.device | None = None,
 ) -> ImageLoader:
-    """Returns a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order where there is none.
+    """Make a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order without one.
 
     Batches for a CUDA ``device`` are made in pinned memory, from which they are copied while others are computed.
     """
@@ -298,7 +289,7 @@ def image_loader(
         sampler=None if seed is None else Shuffle(len(dataset), seed),
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
-        # Else each pass would draw a seed of its workers from the global generator.
+        # Without it each pass would draw a seed of its workers from the global generator.
         generator=torch.Generator().manual_seed(0),
     )
 
@@ -363,9 +354,9 @@ class PrecomputedLoader:
             yield batch, self.labels[positions]
 
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
-        """The tensors [B, ...] of a batch, from whichever domain each of its images is."""
+        """Gather the tensors [B, ...] of a batch whose images may come from several domains."""
         rows = self.rows[positions]
-        # Most clients have one domain, for which one index of each tensor is all.
+        # Most clients have one domain, which needs one index of each tensor.
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
         domain = self.domain[positions]
@@ -385,10 +376,10 @@ def encode(
     num_workers: int = 0,
     description: str = "encoding",
 ) -> dict[str, Tensor]:
-    """Returns what ``precompute`` gives for these images, [images, ...] by name, on ``device``.
+    """Compute the constants of these images, [images, ...] by name, on ``device``.
 
-    Batches are cut in the order of the images and have their own size, so that the values do not depend on how clients
-    or evaluations are batched.
+    Batches are cut in the order of the images and have a fixed size, so that the values do not depend on how clients or
+    evaluations are batched.
 
     Raises:
         ValueError: if ``precompute`` does not give one row an image.

@@ -24,11 +24,10 @@ from fedvlp.data.files.images import (
     Images,
     Indices,
     Transform,
-    bad_images_message,
+    check_readable,
     composed,
     identity,
     image_paths,
-    unreadable,
 )
 from fedvlp.data.loaders import BoundLoaders, ImageLoader
 from fedvlp.data.partition import ByDomain, Partitioner
@@ -131,17 +130,16 @@ class FederatedDataModule(L.LightningDataModule):
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._make_loaders: Callable[..., BoundLoaders] | None = None
         self._bound_to: L.LightningModule | None = None
-        self._loaders: dict[str, BoundLoaders] = {}
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the images of each domain by name, in an order that never changes, and the class names.
+        """Load the images of each domain by name, in an order that never changes, and the class names.
 
         Called once. It should be cheap: ``verified_domains`` is the place to open every file.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement load_domains().")
 
     def verified_domains(self) -> Mapping[str, Images]:
-        """Returns the domains once they were found to be readable; called once, before the split."""
+        """Check that the images of all domains can be read; called once, before the split."""
         return self._loaded[0]
 
     @cached_property
@@ -152,12 +150,12 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def images(self) -> Mapping[str, Images]:
-        """The images of each domain, once they were found to be readable."""
+        """The images of each domain, all of them readable."""
         return self.verified_domains() if self.verifies_images else self._loaded[0]
 
     @cached_property
     def _images_of_no_class(self) -> dict[str, FolderImages]:
-        """The images of other things than the classes, by the folder's name; each of them was opened once."""
+        """Images of none of the classes, by the folder's name; all of them are readable."""
         if self.out_of_distribution is None:
             return {}
         root = Path(self.out_of_distribution).expanduser().resolve()
@@ -165,18 +163,17 @@ class FederatedDataModule(L.LightningDataModule):
             raise UserError(f"Expected a folder of images at {root}; there is none. Check data.out_of_distribution.")
         paths = image_paths([str(root)])
         names = [path.relative_to(root).as_posix() for path in paths]
-        if bad := unreadable(paths, f"checking {root.name}"):
-            raise UserError(bad_images_message([(names[row], reason) for row, reason in bad.items()], len(paths)))
+        check_readable(paths, names, f"checking {root.name}")
         return {root.name: FolderImages(paths, names, [NO_CLASS] * len(paths))}
 
     @property
     def all_class_names(self) -> list[str]:
-        """Names of all classes, in the order of the labels, as prompts shall call them."""
+        """Names of all classes as prompts contain them, in the order of the labels."""
         return mapped_names(self._loaded[1], self.class_names_map)
 
     @property
     def class_names(self) -> list[str]:
-        """The same of the classes that train; of all, unless the protocol keeps some as new ones."""
+        """Names of the classes that train: all, unless the protocol keeps some as new ones."""
         names = self.all_class_names
         return names[: count_base(self.protocol_option, len(names))]
 
@@ -197,13 +194,13 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def official(self) -> OfficialSplit | None:
-        """The split that came with the images, if there is one and it is used; else ``split_seed`` draws one."""
+        """The split published with the images, if it exists and is used; otherwise ``split_seed`` draws one."""
         return None
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
-        """Which images play which role: training by client, then validation, test and held-out by domain."""
-        plan = self.plan  # before the images, so that a wrong option is found before files are read
+        """The role of every image: training by client, then validation, test and held-out by domain."""
+        plan = self.plan  # first, so that a wrong option is reported before files are read
         plan.check(self.held_out)
         return plan.parts(self.images, len(self.all_class_names))
 
@@ -222,8 +219,8 @@ class FederatedDataModule(L.LightningDataModule):
         )
 
     @property
-    def transfer_part(self) -> SplitPart:
-        """What is measured where this is the target of another data set: its test images, or else all."""
+    def _transfer_part(self) -> SplitPart:
+        """The images measured for another data set of which this is a target: its test images, or else all."""
         test_rows: dict[str, Indices] = {}
         for part in self.split_parts:
             if part.role in SERVED:
@@ -243,11 +240,11 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def protocol(self) -> str:
-        """What is trained on, by whom, and what it is measured on, in one line."""
+        """The training images, clients and measured images in one line."""
         return self.plan.describe_line(len(self.all_class_names))
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common to be in one table, made to be written as JSON."""
+        """Describe what results must have in common to be in one table, as values for JSON."""
         images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description = {"name": self.name, "images": images, **names, **self.plan.describe()}
@@ -257,19 +254,21 @@ class FederatedDataModule(L.LightningDataModule):
         if self.class_split != "data_set":
             description["class_split"] = self.class_split
         if self.targets:
-            description["targets"] = [target.describe_as_target() for target in self.targets]
+            description["targets"] = [target._describe_as_target() for target in self.targets]
         for name, of_no_class in self._images_of_no_class.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(of_no_class)}
         return description
 
-    def describe_as_target(self) -> dict[str, Any]:
-        """Returns the same where this is only measured, for another data set."""
+    def _describe_as_target(self) -> dict[str, Any]:
         images = image_hash(self.images, self.class_names)
-        split = split_hash([self.transfer_part], self.images, self.class_names)
-        return {"name": self.name, "images": images, "classes": self.class_names, "split": split}
+        return {"name": self.name, "images": images, "classes": self.class_names, "split": self._transfer_hash}
+
+    @property
+    def _transfer_hash(self) -> str:
+        return split_hash([self._transfer_part], self.images, self.class_names)
 
     def image_identities(self) -> dict[str, str]:
-        """Returns a string for each domain that is equal on all machines with the same images."""
+        """Identify each domain by a string that is equal on all machines with the same images."""
         identities = {domain: identity(images) for domain, images in self.images.items()}
         for target in self.targets:
             for domain, text in target.image_identities().items():
@@ -277,16 +276,15 @@ class FederatedDataModule(L.LightningDataModule):
         return identities
 
     def prepare_data(self) -> None:
-        """Reads or makes the images, so that every mistake is found before training."""
+        """Read and split the images, so that every mistake is found before training."""
         if line := ids_among(self.all_class_names):
             log.warning("%s", line)
-        # Computed here and kept for later.
-        self.split_parts  # noqa: B018
-        self._images_of_no_class  # noqa: B018
+        # Cached properties.
+        _ = self.split_parts, self._images_of_no_class
 
     def setup(self, stage: str | None = None) -> None:
-        """Splits the images; binds the data to the trainer's module unless they were bound without a trainer."""
-        self.split_parts  # noqa: B018 (as above)
+        """Split the images; bind the data to the trainer's module unless they were bound without a trainer."""
+        _ = self.split_parts
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
@@ -304,7 +302,7 @@ class FederatedDataModule(L.LightningDataModule):
         train_transform: Transform | None = None,
         with_domains: bool = False,
     ) -> None:
-        """Receives what the module asks of the images; forgets what was computed for another.
+        """Set how a module wants its images, and forget the features of another module.
 
         Args:
             transform: makes a tensor [3, V, V] of a PIL image.
@@ -312,7 +310,7 @@ class FederatedDataModule(L.LightningDataModule):
                 name. Batches then hold these in place of images; they are computed once for each image.
             key: everything but transform, images and device that ``precompute`` depends on: weights, options,
                 precision.
-            device: where batches are wanted.
+            device: the device of the batches.
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
             with_domains: whether inputs of training batches are a dict with each image's ``domain`` [B] in it, its
                 position among the source domains; images are then ``images``.
@@ -320,9 +318,9 @@ class FederatedDataModule(L.LightningDataModule):
         is_augmented = self.augmentation == "crop_flip"
         if is_augmented and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
-        # Loaders of the module before would give its features, so they are made again.
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        self._loaders = {}
+        # Loaders of the previous module would give its features.
+        self.__dict__.pop("loaders", None)
         self._make_loaders = partial(
             BoundLoaders,
             transform=transform,
@@ -336,40 +334,36 @@ class FederatedDataModule(L.LightningDataModule):
             cache_images=self.cache_images,
         )
 
-    @property
+    @cached_property
     def loaders(self) -> dict[str, BoundLoaders]:
-        """The loaders for the bound module: of the data set itself, of each target, and of images of no class."""
-        if self._loaders:
-            return self._loaders
+        """The loaders for the bound module: "" for the data set itself, then each target and images of no class."""
         if self._make_loaders is None:
             raise UserError(
                 "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
                 "or call bind(transform=...)."
             )
-        names = self.all_class_names
         make = self._make_loaders
-        loaders = {"": make(self.images, self.split_parts, class_names=names)}
-        # Loaders of their own, since domains of another data set may have the same names.
+        loaders = {"": make(self.images, self.split_parts, class_names=self.all_class_names)}
+        # Targets have their own loaders, since their domains may have the same names.
         for target in self.targets:
             name = f"transfer/{target.name}"
-            loaders[name] = make(target.images, [target.transfer_part], class_names=target.class_names)
+            loaders[name] = make(target.images, [target._transfer_part], class_names=target.class_names)
         for name, images in self._images_of_no_class.items():
             part = SplitPart("held_out", {name: np.arange(len(images))})
             loaders[OUT_OF_DISTRIBUTION] = make({name: images}, [part])
-        self._loaders = loaders
         return loaders
 
     def encode(self) -> None:
-        """Computes, or reads from the cache, all that ``precompute`` gives; without it, keeps images decoded."""
+        """Compute, or read from the cache, all features of ``precompute``; without it, keep images decoded."""
         for loaders in self.loaders.values():
             loaders.encode()
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
-        """Returns shuffled training batches of (inputs, labels); each pass over them has its own order.
+        """Make shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
-            client: whose images; None takes those of all clients, as a plain Trainer wants them.
-            seed: of order and augmentation in all passes; None takes that of ``seed_everything``.
+            client: The owner of the images; None takes those of all clients, as a plain Trainer wants them.
+            seed: Seed of order and augmentation in all passes; None takes that of ``seed_everything``.
         """
         # Lightning calls it without arguments; a federation names the client and the seed of the round.
         seed = torch.initial_seed() if seed is None else seed
@@ -378,15 +372,15 @@ class FederatedDataModule(L.LightningDataModule):
         return self.loaders[""].train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Returns the validation and test splits of each source domain, then the held-out domains; none is empty.
+        """List the validation and test splits of each source domain, then the held-out domains; none is empty.
 
-        Protocols have others as well: of new classes, of each client's own images, of other data sets.
+        Protocols add others: of new classes, of each client's own images, of other data sets.
         """
         splits = []
         for split in self.loaders[""].evaluation_splits(self.eval_batch_size):
             splits.append(split)
             if split.role == "personal":
-                # The same images under the global model, beside the client's own.
+                # The global model is measured on the client's images as well.
                 splits.append(replace(split, name=f"global/{split.domain}", role="global"))
         for target in self.targets:
             name = f"transfer/{target.name}"
@@ -396,32 +390,32 @@ class FederatedDataModule(L.LightningDataModule):
         return splits
 
     def out_of_distribution_splits(self) -> list[EvaluationSplit]:
-        """Returns the images of other things than the classes as one split, if there are any."""
+        """List the images of none of the classes as one split, if there are any."""
         if self.out_of_distribution is None:
             return []
         splits = self.loaders[OUT_OF_DISTRIBUTION].evaluation_splits(self.eval_batch_size)
         return [replace(split, name=f"{OUT_OF_DISTRIBUTION}/{split.domain}") for split in splits]
 
     def val_dataloader(self) -> list[ImageLoader]:
-        """Returns a loader of images for each source domain's validation split."""
+        """Make a loader of images for each source domain's validation split."""
         return self.loaders[""].image_loaders(self.eval_batch_size, "validation")
 
     def test_dataloader(self) -> list[ImageLoader]:
-        """Returns a loader of images for each test split and held-out domain, or the validation loaders if none is."""
+        """Make a loader of images for each test split and held-out domain; validation loaders if there is none."""
         return self.loaders[""].image_loaders(self.eval_batch_size, *SERVED) or self.val_dataloader()
 
     @cached_property
     def split_hash(self) -> str:
         """16 hexadecimal digits that change with the role, domain, client, name or class of any image."""
         digest = split_hash(self.split_parts, self.images, self._loaded[1])
-        targets = [split_hash([target.transfer_part], target.images, target.class_names) for target in self.targets]
+        targets = [target._transfer_hash for target in self.targets]
         return hash_lines([digest, *targets]) if targets else digest
 
     def split_table(self) -> list[dict[str, Any]]:
-        """Returns the names of the images for each role, domain and client, made to be written as JSON."""
+        """List the names of the images for each role, domain and client, as values for JSON."""
         table = split_table(self.split_parts, self.images)
         for target in self.targets:
-            for entry in split_table([target.transfer_part], target.images):
+            for entry in split_table([target._transfer_part], target.images):
                 table.append({**entry, "domain": f"{target.name}/{entry['domain']}"})
         return table
 
@@ -439,11 +433,7 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
 
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
-    """Returns the held-out domains, sorted and each once.
-
-    Raises:
-        UserError: if one does not exist, or none would be left to train.
-    """
+    """List the held-out domains, sorted and each once; raise UserError unless they exist and leave one to train."""
     # File systems and keyboards keep accents in different forms.
     domain_of = {composed(name): name for name in domains}
     names = sorted({domain_of.get(composed(name), name) for name in wanted})
@@ -459,11 +449,7 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
 
 
 def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
-    """Replace class names.
-
-    Raises:
-        UserError: If a replacement is for a class that does not exist, or two classes get the same name.
-    """
+    """Replace class names; raise UserError if there is no such class, or if two classes get the same name."""
     for name in replacements:
         if name not in names:
             hint = did_you_mean_or_choose(name, names)

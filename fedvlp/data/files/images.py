@@ -61,17 +61,17 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def is_image(path: str) -> bool:
-    """Whether a file's name ends as that of an image."""
+    """Whether a file has the ending of an image."""
     return os.path.splitext(path)[1].lower() in EXTENSIONS
 
 
 def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """Returns names of folders and file, and the path, of all images below the root, sorted."""
+    """List the images below the root, sorted: names of the folders and the file, and the path."""
     return [(parts, path) for parts, path in list_files(root) if is_image(path)]
 
 
 def list_files(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """Returns the same of all files, but for hidden ones."""
+    """List all files below the root in the same way, without hidden ones."""
     try:
         return sorted(_files_below(root, (), frozenset()))
     except OSError as error:
@@ -112,8 +112,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """Scales integers of up to 16 bits, or floats, to uint8."""
-    # No format says what range its values have, so it is told from the largest and smallest.
+    # No format states the range of its values, so the largest and smallest value decide.
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise ValueError("it has values that are NaN or infinite")
@@ -130,11 +129,6 @@ def read_rgb(file: str | os.PathLike[str] | BytesIO) -> Image.Image:
         return to_rgb(image)
 
 
-def unreadable(paths: Sequence[str | os.PathLike[str]], description: str = "checking images") -> dict[int, str]:
-    """Decode every image file, and return why some can't be: reason by position in ``paths``."""
-    return decode_all(paths, description)[0]
-
-
 def decode_all(
     paths: Sequence[str | os.PathLike[str]], description: str = "checking images"
 ) -> tuple[dict[int, str], list[str]]:
@@ -145,13 +139,17 @@ def decode_all(
         can't be read.
     """
     decoded = in_threads(_decode, paths, description)
-    reasons = {position: reason for position, (reason, _) in enumerate(decoded)}
-    dark = [os.fspath(paths[position]) for position, reason in reasons.items() if reason == NEARLY_BLACK]
-    if dark:
+    if dark := [position for position, (reason, _) in enumerate(decoded) if reason == NEARLY_BLACK]:
         line = "%d of %d images are nearly black, such as %s. Of 16 bits the upper 8 are taken: stretch smaller values."
-        log.warning(line, len(dark), len(paths), dark[0])
-    bad = {position: reason for position, reason in reasons.items() if reason and reason != NEARLY_BLACK}
+        log.warning(line, len(dark), len(paths), os.fspath(paths[dark[0]]))
+    bad = {position: reason for position, (reason, _) in enumerate(decoded) if reason not in ("", NEARLY_BLACK)}
     return bad, [digest for _, digest in decoded]
+
+
+def check_readable(paths: Sequence[Path], names: Sequence[str], description: str = "checking images") -> None:
+    """Decode every image file; raise UserError with the names and reasons of those that can't be."""
+    if bad := decode_all(paths, description)[0]:
+        raise UserError(bad_images_message([(names[position], reason) for position, reason in bad.items()], len(paths)))
 
 
 def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
@@ -167,11 +165,11 @@ def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
-    """Returns what a function makes of each item, in a few more threads than there are cores and with a bar."""
+    """Apply a function to each item, in a few more threads than there are cores and with a progress bar."""
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
     with bar, ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 2)) as pool:
-        for start in range(0, len(items), 256):  # whoever stops it waits for a few of them only
+        for start in range(0, len(items), 256):  # an interruption waits for at most 256 items
             for result in pool.map(function, items[start : start + 256]):
                 results.append(result)
                 bar.update()
@@ -183,8 +181,8 @@ def content_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _decode(path: str | os.PathLike[str]) -> tuple[str | None, str]:
-    """Return why an image file can't be decoded, or that it is nearly black; and the digest of its bytes."""
+def _decode(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return why an image file can't be decoded or that it is nearly black, else ""; and the digest of its bytes."""
     digest = ""
     try:
         if not os.path.exists(path) and os.path.islink(path):
@@ -194,7 +192,7 @@ def _decode(path: str | os.PathLike[str]) -> tuple[str | None, str]:
             return "the file is empty", digest
         digest = content_digest(content)
         is_dark = np.asarray(read_rgb(BytesIO(content))).max() < 16
-        return NEARLY_BLACK if is_dark else None, digest
+        return NEARLY_BLACK if is_dark else "", digest
     except Exception as error:  # PIL's decoders raise nearly every type on damaged files
         if isinstance(error, UnidentifiedImageError):
             return "it is not an image that Pillow knows", digest
@@ -262,7 +260,7 @@ class FolderImages:
 
 
 def identity(images: Images) -> str:
-    """Returns how many images there are, and a hash of them that is equal on all machines that have the same."""
+    """Describe a domain by its number of images and a hash that is equal on all machines with the same images."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
     # Names and sizes, as the time of change is that of a copy.
@@ -277,7 +275,7 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _size_and_time(path: str) -> str:
-    """Returns the size of a file in bytes and its time of change in nanoseconds, or that there is none."""
+    """Read the size of a file in bytes and its time of change in nanoseconds; "missing" without the file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -320,7 +318,6 @@ class ArrayImages:
 
 
 def _check_lengths(count: int, names: Sequence[str], labels: Indices) -> None:
-    """Raises unless there is one name and one label an image and names are unique."""
     if not count == len(names) == len(labels):
         raise ValueError(f"Expected one name and one label an image; got {count}, {len(names)} and {len(labels)}.")
     if len(set(names)) < len(names):
@@ -328,42 +325,38 @@ def _check_lengths(count: int, names: Sequence[str], labels: Indices) -> None:
 
 
 def image_paths(paths: Sequence[str]) -> list[Path]:
-    """Returns the image files that are named or lie in the folders named, at any depth, sorted within each folder."""
+    """List each of the given image files, and the images at any depth below the given folders, once."""
     endings = ", ".join(sorted(EXTENSIONS))
-    images: dict[Path, None] = {}
-    for name in paths:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            below = [Path(image) for _, image in list_images(path)]
-            if not below:
-                raise UserError(f"Expected images ({endings}) in {path}; found none. Check the folder.")
-            images.update(dict.fromkeys(below))
-        elif not path.exists():
+    images: list[Path] = []
+    for path in (Path(name).expanduser() for name in paths):
+        if not path.exists():
             raise UserError(f"Expected an image or a folder of images; {path} does not exist. Check its spelling.")
-        elif not is_image(name):
-            raise UserError(f"Expected an image ({endings}); got {path}. Name images or folders.")
+        if path.is_dir():
+            found = [Path(image) for _, image in list_images(path)]
         else:
-            images[path] = None
+            found = [path] if is_image(path.name) else []
+        if not found:
+            raise UserError(f"Expected an image or a folder of images ({endings}); found none in {path}. Check it.")
+        images += found
     if not images:
         raise UserError("Expected at least one image or a folder of images; got none.")
-    return list(images)
+    return list(dict.fromkeys(images))
 
 
 def image_batches(
     paths: Sequence[Path], transform: Transform, batch_size: int = 64
 ) -> Iterator[tuple[Sequence[Path], Float[Tensor, "B 3 V V"]]]:
-    """Returns batches of image files, as ``image_paths`` gives them, with pixels as ``transform`` makes them.
+    """Iterate over image files in batches, with the pixels that ``transform`` makes.
 
     All files are decoded once beforehand, so that a damaged one is reported before any work is done.
     """
-    if bad := unreadable(paths):
-        raise UserError(bad_images_message([(str(paths[i]), reason) for i, reason in bad.items()], len(paths)))
+    check_readable(paths, list(map(str, paths)))
     batches = (paths[start : start + batch_size] for start in range(0, len(paths), batch_size))
     return ((batch, torch.stack([transform(read_rgb(path)) for path in batch])) for batch in batches)
 
 
 def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str = "", most: int = 50) -> str:
-    """Lists unreadable images with reasons.
+    """List unreadable images with reasons.
 
     >>> print(bad_images_message([("a.png", "the file is empty")], total=9, remedy="Mend it."))
     1 of 9 images can't be read:
