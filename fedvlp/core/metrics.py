@@ -133,7 +133,8 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
         # A role's intervals are those of its mean, from the resamples of all its domains together.
         of_role = {name: split_scores[name] for name in splits}
         role_scores[role] = _role_scores(of_role, splits, list(samples.values()))
-        if not ROLES[role].by_client:  # else domains are clients
+        # Images that a user labels by folders have no role of a run. By client, domains are clients.
+        if role not in ROLES or not ROLES[role].by_client:
             accuracies = {name.partition("/")[2]: scores["accuracy"] for name, scores in of_role.items()}
             role_scores[role]["worst_domain"] = _worst(accuracies)
     return split_scores | role_scores
