@@ -13,8 +13,9 @@ from open_clip.hf_configs import arch_dict
 from open_clip.tokenizer import DEFAULT_CONTEXT_LENGTH, HFTokenizer, SimpleTokenizer
 
 from fedvlp.clip.tokens import Tokenizer
-from fedvlp.clip.weights import download, read_json
+from fedvlp.clip.weights import download
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import read_json
 
 SMALL_FILES = ("*.json", "*.txt", "*.model")
 VOCABULARIES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import warnings
@@ -21,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedvlp.utils.errors import UserError
+from fedvlp.utils.files import read_json
 
 log = logging.getLogger(__name__)
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -166,21 +166,6 @@ def config_beside(path: Path) -> dict[str, Any] | None:
     """
     beside = path.parent / HF_CONFIG_NAME
     return read_json(beside) if beside.is_file() else None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a model's config.
-
-    Raises:
-        UserError: If it is no JSON.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no readable JSON ({error}). Copy it again, or take it away.") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} should hold a JSON object, but holds a {type(content).__name__}. Copy it again.")
-    return content
 
 
 def published_weights(name: str) -> dict[str, dict[str, Any]]:

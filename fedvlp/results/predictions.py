@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from fedvlp.core.predictions import Predictions, confusion_of
 from fedvlp.core.roles import SERVED
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -20,8 +16,6 @@ if TYPE_CHECKING:
 FILE = "predictions.safetensors"
 CONFUSION_FILE = "confusion.csv"
 TENSORS = ("labels", "predicted", "confidence")
-MAX_CLASSES = 100_000
-"""More than any data set has."""
 
 PredictionsByRow = Mapping[str, Mapping[str, Predictions]]
 """By "zero-shot CLIP" or "last round", and then by split, ``<role>/<domain>``."""
@@ -42,11 +36,11 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
     write_tensors(run / FILE, tensors, {"splits": splits}, is_durable=False)
 
 
-def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsByRow:
-    """Returns the predictions in a run's folder, which may be a stranger's; empty if it has no such file.
+def read_predictions(run: Path) -> PredictionsByRow:
+    """Read the predictions in a run's folder; empty if it has no such file.
 
     Raises:
-        UserError: if the file is damaged, or has a class beyond those that train, or the split's own.
+        UserError: If the file is damaged.
     """
     path = run / FILE
     if not path.is_file():
@@ -54,28 +48,12 @@ def read_predictions(run: Path, num_classes: int = MAX_CLASSES) -> PredictionsBy
     tensors, header = read_tensors(path, framework="numpy")
     # Names of splits hold slashes themselves, so the header says which there are.
     predictions: dict[str, dict[str, Predictions]] = {}
-    try:
-        for row, by_split in header["splits"].items():
-            for split, names in by_split.items():
-                labels, predicted, confidence = (tensors[f"{row}/{split}/{name}"] for name in TENSORS)
-                class_names = tuple(map(str, names["class_names"]))
-                _check(labels, predicted, confidence, len(class_names) or num_classes)
-                clients = tuple(map(str, names["clients"]))
-                of_split = Predictions(labels, predicted, confidence, clients, class_names)
-                predictions.setdefault(row, {})[split] = of_split
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{path} holds no predictions of a run. Make the run again, or remove the file.") from error
+    for row, by_split in header["splits"].items():
+        for split, names in by_split.items():
+            labels, predicted, confidence = (tensors[f"{row}/{split}/{name}"] for name in TENSORS)
+            of_split = Predictions(labels, predicted, confidence, tuple(names["clients"]), tuple(names["class_names"]))
+            predictions.setdefault(row, {})[split] = of_split
     return predictions
-
-
-def _check(labels: NDArray[Any], predicted: NDArray[Any], confidence: NDArray[Any], num_classes: int) -> None:
-    """Raises ValueError if arrays are no predictions of these classes."""
-    is_whole = labels.dtype == predicted.dtype == np.int32 and predicted.size > 0
-    if not is_whole or predicted.shape != confidence.shape or predicted.shape[1:] != labels.shape or labels.ndim != 1:
-        raise ValueError("other shapes or types")
-    # -1 is the label of images of no class.
-    if min(labels.min() + 1, predicted.min()) < 0 or max(labels.max(), predicted.max()) >= num_classes:
-        raise ValueError("another class")
 
 
 def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.DataFrame:

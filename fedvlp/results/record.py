@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedvlp.core.balance import Balance
 from fedvlp.core.roles import BASELINES, CENTRALISED, OUT_OF_DISTRIBUTION
-from fedvlp.results.predictions import MAX_CLASSES, PredictionsByRow, read_predictions
+from fedvlp.results.predictions import PredictionsByRow, read_predictions
 from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.digests import digest
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, LARGEST, checked_values
+from fedvlp.utils.files import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +48,6 @@ LINKED_OPTIONS = ("class_names", "clip", "domains", "num_clients", "rounds")
 
 COSTS = ("upload_parameters", "download_parameters", "upload_bytes", "download_bytes")
 SCORES = ("balanced_accuracy", "largest_class", "macro_f1", "calibration_error")
-BY_CLASS = ("balanced_accuracy", "low", "high", "chance", "largest_class", "predicted", "images")
 WORST = ("worst_domain", "worst_client")
 DETECTION = ("auroc", "fpr_at_95")
 ABOUT = ("run", "comparison", "settings", "method", "data", "protocol", "clients", "shots", "clip", "held_out")
@@ -110,60 +108,38 @@ class Record:
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
-        """Takes a record from the content of ``summary.json``, which may be a stranger's.
-
-        Raises:
-            ValueError, KeyError, TypeError, AttributeError: if a value is missing, of another type or out of range.
-        """
-        summary = checked_values(summary)
-        # Conversions are the checks: what is of another type raises here, and not later in the middle of a table.
+        """Takes a record from the content of ``summary.json``."""
         model = summary["model"]
-        init_args = dict(model["init_args"])
+        init_args = model["init_args"]
         clip = init_args.get("clip", "")
         counts = summary.get("communication_per_client_and_round")
-        training = {**summary["training"], "batch_size": summary.get("batch_size")}
-        add_ons = [{**rule, "class": str(rule["class"])} for rule in training.get("add_ons", [])]
-        training |= {"seed": int(training["seed"]), **({"add_ons": add_ons} if add_ons else {})}
-        optimizer = summary.get("optimizer")
-        data = dict(summary.get("data", {}))
-        # An official validation list, for instance, has no fraction.
-        typed_data = {name: kind(data[name]) for name, kind in DATA_TYPES.items() if data.get(name) is not None}
-        accuracy: dict[str, dict[str, float]] = {}
-        for title, row in summary["accuracy"].items():
-            accuracy[title] = {name: float(value) for name, value in row.items()}
-            # Sums of float32 values may end a little above 100.
-            if not all(0 <= value <= 100.001 for value in accuracy[title].values()):
-                raise ValueError(f"expected accuracies from 0 to 100 in {title}")
-        metrics = {title: dict(by_split) for title, by_split in summary.get("metrics", {}).items()}
-        for by_split in metrics.values():
-            for scores in by_split.values():
-                _beside_accuracy(scores)
         return cls(
             folder=folder,
             method=model["class_path"].rpartition(".")[2],
             options={name: value for name, value in init_args.items() if name not in LINKED_OPTIONS},
-            clip=str(clip.get("name", "")) if isinstance(clip, Mapping) else str(clip),
-            clip_fingerprint=str(model["clip_fingerprint"]),
-            optimizer=None if optimizer is None else dict(optimizer),
-            training=training,
-            rounds=int(summary["rounds"]),
-            data={**data, **typed_data},
-            split=str(summary["split"]),
-            protocol=str(summary["protocol"]),
-            held_out=tuple(map(str, summary["held_out"])),
-            accuracy=accuracy,
-            communication={name: int(counts[name]) for name in COSTS} if counts else {},
-            seconds=float(summary.get("seconds", 0.0)),
-            versions={name: str(version) for name, version in summary["versions"].items()},
-            metrics=metrics,
-            tuning=_tuning(summary.get("tuning", {})),
-            balance={row: _balance(by_split) for row, by_split in summary.get("balance", {}).items()},
+            clip=clip.get("name", "") if isinstance(clip, Mapping) else clip,
+            clip_fingerprint=model["clip_fingerprint"],
+            optimizer=summary.get("optimizer"),
+            training={**summary["training"], "batch_size": summary.get("batch_size")},
+            rounds=summary["rounds"],
+            data=summary.get("data", {}),
+            split=summary["split"],
+            protocol=summary["protocol"],
+            held_out=tuple(summary["held_out"]),
+            accuracy=summary["accuracy"],
+            communication={name: counts[name] for name in COSTS} if counts else {},
+            seconds=summary.get("seconds", 0.0),
+            versions=summary["versions"],
+            metrics=summary.get("metrics", {}),
+            tuning=summary.get("tuning", {}),
+            balance=summary.get("balance", {}),
         )
 
     @property
     def seed(self) -> int:
         """The seed of training."""
-        return int(self.training["seed"])
+        seed: int = self.training["seed"]
+        return seed
 
     @property
     def last(self) -> Mapping[str, float]:
@@ -225,31 +201,24 @@ class Record:
 
     @cached_property
     def history(self) -> list[dict[str, float]]:
-        """One row for each round, from ``metrics.csv``, without cells that are empty or hold no finite number.
-
-        Raises:
-            UserError: if the file holds something else than numbers, or no rounds.
-        """
+        """One row for each round, from ``metrics.csv``, without empty cells."""
         path = self.folder / "metrics.csv"
         if not path.is_file():
             return []
         import pandas as pd  # here, so that training begins without it
 
-        try:
-            # By way of strings, since pandas' own conversion may round the last digit.
-            frame = pd.read_csv(path, dtype=str).astype(float).set_index("round", drop=False)
-        except (ValueError, KeyError) as error:
-            raise UserError(f"{path} is damaged: expected numbers below its titles. Make the run again.") from error
-        return [row[row.abs() <= LARGEST].to_dict() for _, row in frame.iterrows()]
+        # By way of strings, since pandas' own conversion may round the last digit.
+        frame = pd.read_csv(path, dtype=str).astype(float).set_index("round", drop=False)
+        return [row.dropna().to_dict() for _, row in frame.iterrows()]
 
     @cached_property
     def predictions(self) -> PredictionsByRow:
         """The predicted class of each test and held-out image, read from its file; empty if there is none.
 
         Raises:
-            UserError: if the file is damaged, or of other classes than the run's.
+            UserError: if the file is damaged.
         """
-        return read_predictions(self.folder, len(self.data.get("classes", ())) or MAX_CLASSES)
+        return read_predictions(self.folder)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -274,10 +243,11 @@ def load_record(folder: str | Path) -> Record:
         state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
         raise UserError(f"{folder} {state}: there is no summary.json in it.")
     try:
-        return Record.from_summary(Path(folder), json.loads(path.read_text(encoding="utf-8")))
-    except DAMAGES as error:
-        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removesuffix(".")
-        raise UserError(f"{path} is no summary of a run: {reason}. Make the run again, or remove it.") from error
+        return Record.from_summary(Path(folder), read_json(path))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is no summary of this version: {type(error).__name__} {error}. Make the run again, or remove it."
+        ) from error
 
 
 def sweep_name(run: Path) -> str:
@@ -408,38 +378,11 @@ def _about(record: Record) -> dict[str, Any]:
     }
 
 
-def _tuning(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a summary has of a search, with its types checked."""
-    if not content:
-        return {}
-    texts = {"of": str(content["of"]), "search": [str(text) for text in content["search"]]}
-    return {**content, **texts, "trials": int(content["trials"])}
-
-
-def _balance(content: Mapping[str, Mapping[str, Any]]) -> Balance:
-    """Return the scores by class of a summary's row, with their types checked."""
-    balance: dict[str, dict[str, Any]] = {}
-    for split, scores in content.items():
-        balance[split] = {name: float(scores[name]) for name in BY_CLASS}
-        balance[split]["predicted_class"] = str(scores["predicted_class"])
-    return balance
-
-
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:
     """Returns what a summary has of a split or role beside its accuracy."""
-    measured = {name: float(scores[name]) for name in SCORES if name in scores}
-    measured |= {name: float(scores[name]["accuracy"]) for name in WORST if name in scores}
+    measured: dict[str, float] = {name: scores[name] for name in SCORES if name in scores}
+    measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
     # A run has one folder of images out of distribution; they are by the folder's name.
     for detected in scores.get(OUT_OF_DISTRIBUTION, {}).values():
-        measured |= {name: float(detected[name]) for name in DETECTION}
+        measured |= {name: detected[name] for name in DETECTION}
     return measured
-
-
-DATA_TYPES: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("name", "images", "kind", "partition"), str),
-    **dict.fromkeys(("domains", "classes", "new_classes"), lambda names: [str(name) for name in names]),
-    **dict.fromkeys(("validation_fraction", "test_fraction"), float),
-    "targets": lambda targets: [dict(target) for target in targets],
-    OUT_OF_DISTRIBUTION: lambda images: {**images, "name": str(images["name"])},
-}
-"""What of a description of data becomes text of tables, and its type."""

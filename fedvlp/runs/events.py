@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from fedvlp.runs.run_folder import is_claimed
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, LARGEST
 
 FILE = "events.jsonl"
 
@@ -48,11 +47,9 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             event = json.loads(line)
-            is_whole = isinstance(event["event"], str) and datetime.fromisoformat(event["time"]).tzinfo is not None
-        except DAMAGES:  # it is being written, or was never ended
+        except ValueError:  # the line is being written, or was never ended
             continue
-        if is_whole:
-            yield event
+        yield event
 
 
 def find_run(where: Path) -> Path:
@@ -77,18 +74,9 @@ def read_status(run: Path) -> dict[str, Any]:
     the last finished round, with its seconds, and accuracies in percent.
 
     Raises:
-        UserError: if it has no events, or they are not those of a run.
+        UserError: if it has no events.
     """
     events = list(read_events(run))
-    try:
-        return _status(run, events)
-    except DAMAGES as error:
-        reason = f"{run / FILE} has no events of a run that starts, or other events than a run writes"
-        raise UserError(f"{reason} ({type(error).__name__}: {error}). Is it of another version?") from error
-
-
-def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    # Conversions are the checks, as those of a summary; by way of float, which has no integer of 400 digits.
     last = {event["event"]: event for event in events}
     counts = Counter(event["event"] for event in events)
     # A resumed run starts again, and counts its rounds from the checkpoint that it resumed from.
@@ -99,13 +87,12 @@ def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     left_out = last.get("client_left_out")
     stages = {"fit_started": "running" if is_claimed(run) else "dead", "fit_ended": "finished", "fit_failed": "failed"}
     silent = datetime.now(timezone.utc) - datetime.fromisoformat(events[-1]["time"])
-    measured = last.get("round_ended", {}).items()
     return {
         "run": run,
         "stage": stages[state["event"]],
         "error": ": ".join(filter(None, [state.get("error"), state.get("message")])),
-        "round": int(float(progress["round"] if "round" in progress else progress["after_round"])),
-        "rounds": int(float(started["rounds"])),
+        "round": progress["round"] if "round" in progress else progress["after_round"],
+        "rounds": started["rounds"],
         "process": started["process"],
         "machine": started["machine"],
         "seconds_silent": round(silent.total_seconds(), 1),
@@ -114,6 +101,6 @@ def _status(run: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "clients_left_out": counts["client_left_out"],
         "clients_retried": counts["client_retried"],
         "last_left_out": left_out and {"round": "", "name": "", "client": "", "reason": "", **left_out},
-        "last_round": {name: value for name, value in measured if name in ("event", "time") or abs(value) <= LARGEST},
+        "last_round": last.get("round_ended", {}),
         "checkpoint": run / "checkpoints" / Path(checkpoint["file"]).name if checkpoint else None,
     }

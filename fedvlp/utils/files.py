@@ -25,8 +25,6 @@ MAX_LENGTH = 25_000  # of a string or a list: more class names than ImageNet-21k
 MAX_ENTRIES = 100_000  # of an object, such as the accuracies of many clients
 MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
 """Bounds of what is read of a stranger's file, the first of its numbers."""
-DAMAGES = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What is raised where a file is read, parsed and converted to what it should hold."""
 
 
 @contextmanager
@@ -94,6 +92,18 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as indented JSON, in one step."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file, which another user may have written; see :func:`checked_values`.
+
+    Raises:
+        UserError: If it cannot be read or is no JSON.
+    """
+    try:
+        return checked_values(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} can't be read: {error}. Copy or write it again, or remove it.") from error
 
 
 def checked_values(value: Any, depth: int = 0) -> Any:

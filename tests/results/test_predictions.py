@@ -36,10 +36,10 @@ def test_what_is_written_is_read_back(tmp_path):
     assert read_predictions(tmp_path / "nowhere") == {}
 
 
-@pytest.mark.parametrize("header", [{}, {"splits": {"last round": {"test/ink": {}}}}, {"splits": []}])
-def test_a_file_of_something_else_is_named(tmp_path, header):
-    write_tensors(tmp_path / FILE, {"prompt": torch.zeros(2)}, header)
-    with pytest.raises(UserError, match="holds no predictions of a run"):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
+def test_types_that_numpy_lacks_are_damage(tmp_path, dtype):
+    write_tensors(tmp_path / FILE, {"last round/test/ink/labels": torch.zeros(2, dtype=dtype)}, {})
+    with pytest.raises(UserError, match="is damaged, or not written by fedvlp"):
         read_predictions(tmp_path)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from datetime import date
@@ -13,7 +12,7 @@ from fedvlp.results import find_records
 from fedvlp.results.record import SWEEP_FILE
 from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, check_replaceable, checked_values, write_bytes
+from fedvlp.utils.files import check_replaceable, read_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
@@ -62,17 +61,14 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
     """
     failed: dict[str, list[str]] = {}
     num_waiting = 0
-    try:
-        runs = checked_values(json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8")))["runs"]
-        for name, run in runs.items():
-            if run["state"] == "failed":
-                failed.setdefault(str(run.get("error")), []).append(name)
-            elif run["state"] != "done":
-                num_waiting += 1
-    except FileNotFoundError:
+    if not (folder / SWEEP_FILE).is_file():
         return [], []
-    except DAMAGES as reason:
-        return [f"{folder / SWEEP_FILE} can't be read ({reason!r})."], []
+    runs = read_json(folder / SWEEP_FILE)["runs"]
+    for name, run in runs.items():
+        if run["state"] == "failed":
+            failed.setdefault(str(run.get("error")), []).append(name)
+        elif run["state"] != "done":
+            num_waiting += 1
     problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
     waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
     return problems, [waiting] if num_waiting else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from fedvlp.tools.compare.tables import (
 )
 from fedvlp.tools.report.figures import pictures_of
 from fedvlp.tools.report.ranking import compared_rows, finding, ranked
-from fedvlp.utils.files import DAMAGES, check_inside, checked_values
+from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12
@@ -154,25 +153,18 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
     for record in records:
         folder = record.folder / "explanations"
         listed = folder / "captions.json"
-        if not listed.is_file():
-            continue
         pictures: list[dict[str, Any]] = []
-        try:
-            for entry in checked_values(json.loads(listed.read_text(encoding="utf-8"))):
-                # The name alone, and no link: a list of pictures must not lead out of its own folder.
-                path = folder / Path(entry["file"]).name
-                check_inside(path, folder)
-                picture = {name: str(entry[name]) for name in ("title", "caption", "alt")}
-                if path.is_file():
-                    pictures.append({**picture, "content": path.read_bytes()})
-                else:
-                    problems.append(f"{path} is missing. Make the explanations again.")
-        except DAMAGES as error:
-            problems.append(f"{listed} can't be read ({error!r}). Make the explanations again.")
-            continue
-        held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
-        sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
-    return [section for section in sections if section["pictures"]], problems
+        for entry in read_json(listed) if listed.is_file() else []:
+            # A stranger's list must not name a file in another folder.
+            path = folder / Path(entry["file"]).name
+            if path.is_file():
+                pictures.append({**entry, "content": path.read_bytes()})
+            else:
+                problems.append(f"{path} is missing. Make the explanations again.")
+        if pictures:
+            held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
+            sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
+    return sections, problems
 
 
 def _about(table: Table) -> list[tuple[str, str]]:

@@ -14,8 +14,7 @@ from fedvlp.results.record import Record, load_record
 from fedvlp.tools.compare.grouping import protocol_of
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.tune.search import Trial
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import DAMAGES, checked_values, write_json
+from fedvlp.utils.files import read_json, write_json
 from fedvlp.utils.text_table import text_table
 
 TUNE_FILE = "tune.json"
@@ -90,23 +89,13 @@ class Choice:
 
 
 def read_choices(path: Path) -> list[Choice]:
-    """Reads what ``write_choices`` wrote.
-
-    Raises:
-        UserError: if the file is damaged.
-    """
-    try:
-        content = checked_values(json.loads(path.read_text(encoding="utf-8")))["choices"]
-        choices = []
-        for entry in content:
-            trials = entry["trials"]
-            arguments = [tuple(map(str, trial["arguments"])) for trial in trials]
-            accuracies = [[float(trial[name]) for trial in trials] for name in (CHOSEN_BY, "compared")]
-            choices.append(Choice(str(entry["method"]), entry["held_out"], arguments, *accuracies))
-    except DAMAGES as error:
-        raise UserError(
-            f"{path} can't be read ({error!r}). Call the same fedvlp tune again, which writes it."
-        ) from error
+    """Read the file that ``write_choices`` wrote."""
+    choices = []
+    for entry in read_json(path)["choices"]:
+        trials = entry["trials"]
+        accuracies = [[trial[name] for trial in trials] for name in (CHOSEN_BY, "compared")]
+        arguments = [tuple(trial["arguments"]) for trial in trials]
+        choices.append(Choice(entry["method"], entry["held_out"], arguments, *accuracies))
     return choices
 
 
