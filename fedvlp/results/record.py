@@ -246,7 +246,7 @@ def load_record(folder: str | Path) -> Record:
         return Record.from_summary(Path(folder), read_json(path))
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} is no summary of this version: {type(error).__name__} {error}. Make the run again, or remove it."
+            f"{path} is no summary of a run: {type(error).__name__} {error}. Make the run again, or remove it."
         ) from error
 
 

@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedvlp.core.module import FederatedModule
-from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, is_finite, select, strip_prefix
+from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, strip_prefix
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
-from fedvlp.utils.errors import UserError
 from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
 
@@ -152,8 +150,6 @@ def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]
     by_client: dict[str, State] = {str(client): {} for client in clients}
     for name, value in strip_prefix(tensors, group).items():
         client, _, inner = name.partition("/")
-        if client not in by_client:
-            raise UserError(f"{path} has a tensor {group}/{name} of a client that it does not name.")
         by_client[client][inner] = value
     return {client: by_client[str(client)] for client in clients}
 
@@ -166,64 +162,3 @@ def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
 def _tensor_from_json(value: dict[str, Any]) -> Any:
     is_tensor = value.keys() == {"tensor", "dtype"}
     return torch.tensor(value["tensor"], dtype=getattr(torch, value["dtype"])) if is_tensor else value
-
-
-def check_trained(path: Path, deployed: State, personal: Mapping[int, State], model: FederatedModule) -> None:
-    """Compares names, types and shapes with the method's own tensors, and refuses what is not finite.
-
-    The state of a client that has no personal tensors yet is empty; the path is for the message.
-
-    Raises:
-        UserError: with the first tensor's name, if one is missing, one too many, of another type or shape, or not
-            finite.
-    """
-    shared = model.shared_state()
-    # Always deployed is all that is shared, or what phases deploy of it.
-    required: Mapping[str, Tensor] = shared
-    for phase in model.configure_phases():
-        required = required if phase.deploy is None else select(required, phase.deploy)
-    _check(path, deployed, shared, set(required))
-    expected = model.personal_state()
-    for client, state in personal.items():
-        if state:
-            _check(path, state, expected, set(expected), f"personal/{client}/")
-
-
-def check_resumed(path: Path, state: RunState, model: FederatedModule) -> None:
-    """Compares all that a run resumes from with the method's own tensors, and refuses what is not finite.
-
-    Raises:
-        UserError: as :func:`check_trained`, for what the server shares and remembers and for optimizers, too.
-    """
-    shared = model.shared_state()
-    _check(path, state.server.shared, shared, set(shared), "shared/")
-    check_trained(path, state.server.deployed, state.personal, model)
-    _check_finite(path, state.server.memory, "memory/")
-    for client, moments in state.optimizer_states.items():
-        _check_finite(path, moments, f"optimizer/{client}/")
-
-
-def _check(path: Path, state: State, allowed: Mapping[str, Tensor], required: set[str], prefix: str = "") -> None:
-    """Compares one state with the method's tensors of these names."""
-    for name in sorted(required - state.keys()):
-        raise UserError(f"{path} lacks the tensor {prefix}{name}. Pass a file that a run of this method wrote.")
-    for name, value in state.items():
-        shown = f"{path} has a tensor {prefix + name!r}"
-        if name not in allowed:
-            raise UserError(f"{shown}, which the method doesn't take. Pass a file that a run of this method wrote.")
-        expected = allowed[name]
-        if value.dtype != expected.dtype:
-            raise UserError(f"{shown} of {value.dtype}; expected {expected.dtype}.")
-        if value.shape != expected.shape:
-            raise UserError(
-                f"{shown} in shape {tuple(value.shape)}; expected {tuple(expected.shape)}. "
-                "Use the prompt length, experts and CLIP that it was trained with."
-            )
-    _check_finite(path, state, prefix)
-
-
-def _check_finite(path: Path, state: State, prefix: str) -> None:
-    for name, value in state.items():
-        if not is_finite({name: value}):
-            shown = f"{path} has a tensor {prefix + name!r}"
-            raise UserError(f"{shown} with values that are not finite. Train again, or pass an earlier checkpoint.")

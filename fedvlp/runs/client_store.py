@@ -149,9 +149,7 @@ class DiskStore(ClientStore):
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
             with suppress(UserError):  # a damaged file refers to none
-                header = read_tensors(path, None)[1]
-                check_header(path, header, "prompts", "checkpoint")
-                used |= set(header["files"].values())
+                used |= set(read_tensors(path, None)[1].get("files", {}).values())
         for path in self.folder.glob("*.safetensors"):
             is_finished = finished is None or round_and_phase(path)[0] < finished
             if path.name not in used and is_finished:

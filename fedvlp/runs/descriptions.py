@@ -13,7 +13,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import RunState, State
-from fedvlp.runs.checkpoint import check_resumed, check_trained, differences, load_checkpoint, load_deployed
+from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.run_folder import find_checkpoints
 from fedvlp.utils.digests import constructor_arguments, to_jsonable
@@ -105,11 +105,7 @@ def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
 
 
 def resume(
-    where: Path,
-    model: FederatedModule,
-    description: Mapping[str, Any],
-    say: Callable[[str], None],
-    may_start_anew: bool = False,
+    where: Path, description: Mapping[str, Any], say: Callable[[str], None], may_start_anew: bool = False
 ) -> tuple[RunState, Path] | None:
     """Returns the newest readable run state and its run folder; None if there is no checkpoint and may be none.
 
@@ -123,16 +119,13 @@ def resume(
     for path in candidates:
         try:
             state, saved = load_checkpoint(path)
-            wrong = differences(comparable(saved), comparable(description))
-            if not wrong:
-                check_resumed(path, state, model)
         except UserError as error:
             # A damaged file costs one round: the checkpoint before it is tried.
             if path == candidates[-1]:
                 raise
             say(f"{error} Going back to the checkpoint before it.")
             continue
-        if wrong:
+        if wrong := differences(comparable(saved), comparable(description)):
             raise UserError(f"{path} is of another run, so it can't be resumed here: " + "; ".join(wrong))
         say(f"resuming from {path} after round {state.server.round}")
         return state, path.parent.parent
@@ -164,8 +157,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
     """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
     Raises:
-        UserError: if there is none, or it belongs to another method, CLIP or classes, or a tensor is missing, one too
-            many, of another type or shape, or not finite.
+        UserError: If there is none, or it belongs to another method, CLIP or classes.
     """
     path = where
     if not where.is_file():
@@ -182,7 +174,6 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(trained.personal):
         raise UserError(f"{path} is of a method that keeps tensors on each client, and they are at the clients' sites.")
-    check_trained(path, trained.deployed, trained.personal, model)
     return trained.deployed, trained.personal
 
 

@@ -44,10 +44,9 @@ def claimed(run: Path) -> Iterator[None]:
     The claim ends with the process, however that ends.
 
     Raises:
-        UserError: if another process trains there, or as :func:`check_no_links`.
+        UserError: If another process trains there.
         OSError: if nothing can be written there.
     """
-    check_no_links(*run.glob("*"))
     with ExitStack() as claim:
         try:
             claim.enter_context(locked(run / LOCKED, wait=False))
@@ -57,13 +56,6 @@ def claimed(run: Path) -> Iterator[None]:
         for folder in (run, run / "checkpoints", run / "clients"):
             remove_temporaries(folder)
         yield
-
-
-def check_no_links(*paths: Path) -> None:
-    """Raises UserError for a symbolic link, which would lead what is written to a run elsewhere."""
-    for path in paths:
-        if path.is_symlink():
-            raise UserError(f"{path} is a symbolic link, and what is written there would go elsewhere. Remove it.")
 
 
 def is_claimed(run: Path) -> bool:

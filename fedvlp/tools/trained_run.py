@@ -22,7 +22,7 @@ from fedvlp.data.loaders import ImageDataset
 from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import load_trained
-from fedvlp.runs.run_folder import check_no_links, describe_choice, run_of
+from fedvlp.runs.run_folder import describe_choice, run_of
 from fedvlp.training.setup import set_up_data, set_up_method
 from fedvlp.utils.errors import UserError
 
@@ -46,12 +46,8 @@ class TrainedRun:
     file: Path | None = None
 
     def folder(self, output: str | None, name: str) -> Path:
-        """Returns the folder to write to: the one that was given, or one beside the trained file, which is no link."""
-        if output:
-            return Path(output)
-        folder = (Path() if self.file is None else run_of(self.file)) / name
-        check_no_links(folder)
-        return folder
+        """The folder to write to: ``output`` if given, otherwise one next to the trained file."""
+        return Path(output) if output else (Path() if self.file is None else run_of(self.file)) / name
 
     @property
     def name(self) -> str:

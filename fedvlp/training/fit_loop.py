@@ -81,7 +81,7 @@ class FitLoop:
             # Claimed before it is read: another process may be about to write the next checkpoint.
             if run.is_global_zero and paths and paths[0].parent.name == "checkpoints":
                 claims.enter_context(claimed(paths[0].parent.parent))
-            resumed = resume(checkpoint, run.module, run.description, run.fabric.print, may_start_anew)
+            resumed = resume(checkpoint, run.description, run.fabric.print, may_start_anew)
             return resumed or (run.run_state, None)
 
         # Every process reads the checkpoint, and one that can't must not leave the others waiting.

@@ -245,10 +245,10 @@ def test_other_keys_are_ignored(load):
     assert published == load(None).preprocess_options
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000, "null"])
-def test_a_config_that_is_no_object_is_refused(load, tmp_path, content):
+@pytest.mark.parametrize("content", ["{", "[" * 100_000])
+def test_a_config_that_is_no_json_is_refused(load, tmp_path, content):
     (tmp_path / "open_clip_config.json").write_text(content)
-    with pytest.raises(UserError, match=r"open_clip_config\.json (is no readable JSON|should hold a JSON object)"):
+    with pytest.raises(UserError, match=r"open_clip_config\.json can't be read: "):
         load(None)
 
 

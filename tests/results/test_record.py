@@ -120,7 +120,7 @@ def test_what_an_older_run_did_not_write_is_empty(tmp_path):
 @pytest.mark.parametrize("name", ["model", "accuracy"])
 def test_a_summary_that_lacks_a_value_is_one_error(tmp_path, name):
     write(tmp_path, {key: other for key, other in SUMMARY.items() if key != name})
-    with pytest.raises(UserError, match=rf"summary\.json is no summary of this version: KeyError '{name}'\. Make"):
+    with pytest.raises(UserError, match=rf"summary\.json is no summary of a run: KeyError '{name}'\. Make"):
         load_record(tmp_path)
 
 

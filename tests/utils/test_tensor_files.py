@@ -67,14 +67,6 @@ def test_a_flipped_bit_anywhere_is_damage(path):
             read_tensors(path, "optimizer/")
 
 
-def test_a_file_of_an_earlier_version_without_a_digest_is_read(tmp_path):
-    path = tmp_path / "early.safetensors"
-    save_file({"prompt": torch.ones(2)}, path, {"fedvlp": '{"kind": "client"}'})
-    read, header = read_tensors(path)
-    assert header == {"kind": "client"}
-    assert read["prompt"].tolist() == [1.0, 1.0]
-
-
 def test_other_files_are_refused(tmp_path):
     save_file({"prompt": torch.zeros(2)}, tmp_path / "plain.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
@@ -85,18 +77,7 @@ def test_other_files_are_refused(tmp_path):
         read_tensors(tmp_path / "missing.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ({}, "is no file of the kind prompts or checkpoint"),
-        ({"kind": "client"}, "is no file of the kind prompts or checkpoint"),
-        ({"kind": "prompts", "clients": [0], "files": {}}, "lacks model in its header"),
-        (
-            {"kind": "checkpoint", "description": {"model": {}}, "round": 1},
-            "lacks clients, optimizers, history, files, deploys_s",
-        ),
-    ],
-)
-def test_a_header_lacks_what_is_named(tmp_path, header, message):
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize("header", [{}, {"kind": "client"}])
+def test_a_file_of_another_kind_is_refused(tmp_path, header):
+    with pytest.raises(UserError, match="is no file of the kind prompts or checkpoint"):
         check_header(tmp_path, header, "prompts", "checkpoint")
