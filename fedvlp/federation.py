@@ -27,13 +27,14 @@ from fedvlp.data.module import check_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
 from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 from fedvlp.training import setup
+from fedvlp.training.callback import RunView
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import filter_roles
 from fedvlp.training.fit_loop import FitLoop
 from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.options import Clients, ConfiguredRun, Runtime, Server, check_clients, describe_training
+from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import with_secure_sum
@@ -43,7 +44,7 @@ from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range, check_ranges
 
 
-class Federation(ConfiguredRun):
+class Federation(RunView):
     """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
 
     Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
@@ -116,12 +117,7 @@ class Federation(ConfiguredRun):
             # Nothing is to remain on disk or in a service.
             clients = replace(clients, personal_on_disk=False)
             logger = None
-        self.rounds = rounds
-        self.local = local
-        self.server = server
-        self.clients = clients
         self.runtime = runtime
-        self.seed = seed
         self.name = name
         self.baselines = baselines
         self.evaluate_every = evaluate_every
@@ -144,7 +140,8 @@ class Federation(ConfiguredRun):
             loggers=logger or [],
             collective_timeout=runtime.collective_timeout,
         )
-        self.precision = self.fabric.strategy.precision.precision
+        precision_used = self.fabric.strategy.precision.precision
+        self.options = RunOptions(rounds, seed, precision_used, local, server, clients)
         self.folder = None
         self.run_state = RunState(ServerState.start({}))
         self.description = {}
@@ -168,8 +165,9 @@ class Federation(ConfiguredRun):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self.prepare(model, datamodule)
-        add_ons = list(self.local.every_add_on)
-        hostile = None if self.clients.attack is None else self.clients.attack.add_on(datamodule.clients)
+        add_ons = list(self.options.local.all_add_ons)
+        attack = self.options.clients.attack
+        hostile = None if attack is None else attack.add_on(datamodule.clients)
         if hostile is not None:
             add_ons.append(hostile)  # last, since hostile clients change what honest ones would send
         loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
@@ -307,21 +305,22 @@ class Federation(ConfiguredRun):
             The phases of a round, with their aggregators.
         """
         # First what is known without the data, whose images may take minutes to encode.
-        cohort_size = self.clients.cohort_size
+        options = self.options
+        cohort_size = options.clients.cohort_size
         setup.check_writable(self.default_root_dir)
-        setup.check_method(model, self.rounds)
+        setup.check_method(model, options.rounds)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
-        phases = with_aggregation(check_phases(model), self.server.aggregation, clients, cohort_size, self.seed)
+        phases = with_aggregation(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)
         privacy_account(phases, len(clients), cohort_size, self.fabric.world_size)
         setup.check_data(datamodule, cohort_size)
-        check_add_ons(self.local.every_add_on, phases, datamodule, self.precision)
+        check_add_ons(options.local.all_add_ons, phases, datamodule, options.precision)
         for phase in phases:
             phase.strategy.check(clients)
-        check_clients(self, clients)
-        if self.server.secure_sum:
-            self.server = with_secure_sum(self, phases, len(clients))
-        self.description = describe_run(model, datamodule, phases, describe_training(self))
+        check_clients(options, clients)
+        if options.server.secure_sum:
+            self.options = with_secure_sum(options, phases, len(clients))
+        self.description = describe_run(model, datamodule, phases, self.options.describe())
         return phases
 
     def _launch(self, model: FederatedModule) -> None:
@@ -335,7 +334,7 @@ class Federation(ConfiguredRun):
         self.data = datamodule
         datamodule.trainer = self  # as Lightning does: a data module may ask it for the method
         # One machine may lack the images, and the others must not wait for it.
-        set_up = partial(setup.set_up_data, self.fabric, model, datamodule, self.precision, serves_images)
+        set_up = partial(setup.set_up_data, self.fabric, model, datamodule, self.options.precision, serves_images)
         on_every_process(self.fabric, set_up)
 
     def _measure(

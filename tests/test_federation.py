@@ -100,7 +100,7 @@ def test_checkpoint_of_another_run_is_refused_with_the_difference(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, module, expected in [
         ({"seed": 1}, Linear(), "training.seed: was 0, is 1"),
-        ({"epochs": 2}, Linear(), "training.local_epochs: was 1, is 2"),
+        ({"epochs": 2}, Linear(), "training.local.epochs: was 1, is 2"),
         ({}, Linear(learning_rate=0.25), "optimizer.lr: was 0.5, is 0.25"),
     ]:
         with pytest.raises(UserError, match=expected):

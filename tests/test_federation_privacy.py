@@ -128,7 +128,7 @@ def test_epsilon_is_in_rows_and_summary_and_said(tmp_path, capsys):
     assert {row["privacy/delta"] for row in rows} == {"1e-06"}
     summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
     assert summary["privacy"] == {"epsilon": pytest.approx(expected[2], rel=1e-9), "delta": 1e-6}
-    assert summary["training"]["aggregation"]["noise_multiplier"] == 1.0
+    assert summary["training"]["server"]["aggregation"]["noise_multiplier"] == 1.0
     assert capsys.readouterr().out.count(account.describe(3)) == 2
 
 

@@ -103,7 +103,7 @@ class Privacy(FederationCallback):
         # Only here are the phases known with the rules that the federation put into them.
         if self.account is None:
             self.account = privacy_account(phases, len(federation.data.clients), len(cohort))
-            self._print(federation, federation.rounds)
+            self._print(federation, federation.options.rounds)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add the privacy loss of all rounds so far."""

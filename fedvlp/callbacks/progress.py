@@ -41,8 +41,8 @@ class ProgressBar(FederationCallback):
         hidden = not (self.enabled and federation.is_global_zero and sys.stderr.isatty())
         batch_size = getattr(federation.data, "batch_size", 1)
         # Clients have unequal numbers of images, so the bar counts steps, whose time is about equal.
-        steps = sum(federation.local.num_steps(client, batch_size) for client in cohort)
-        title = f"round {federation.run_state.server.round + 1}/{federation.rounds}"
+        steps = sum(federation.options.local.num_steps(client, batch_size) for client in cohort)
+        title = f"round {federation.run_state.server.round + 1}/{federation.options.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -61,13 +61,13 @@ class ProgressBar(FederationCallback):
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Prints the round."""
         history = federation.run_state.history
-        rounds_left = federation.rounds - row["round"]
+        rounds_left = federation.options.rounds - row["round"]
         # The mean over all rounds, since those that are evaluated take longer than the others.
         seconds_left = rounds_left * sum(past["seconds"] for past in history) / len(history)
         measured = {role.title: row[name] for name, role in ROLES.items() if name in row and not role.is_computed}
         accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
         parts = [
-            f"round {row['round']}/{federation.rounds}",
+            f"round {row['round']}/{federation.options.rounds}",
             *accuracies,
             f"{row['seconds']:.1f} s, {seconds_left:.0f} s left",
         ]
@@ -90,7 +90,7 @@ class EventLog(FederationCallback):
             federation,
             "fit_started",
             after_round=federation.run_state.server.round,
-            rounds=federation.rounds,
+            rounds=federation.options.rounds,
             clients=[client.name or str(client.id) for client in federation.data.clients],
             process=os.getpid(),
             machine=platform.node(),

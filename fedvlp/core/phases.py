@@ -10,7 +10,7 @@ from itertools import count
 from fedvlp.core.aggregation.base import Aggregator, ClientNoise, PrivacyGuarantee
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, select
 from fedvlp.core.strategies import Reducer, Strategy
-from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -99,7 +99,7 @@ def with_aggregation(
     reducers = [reducer for phase in bound for reducer in phase.strategy.reducers]
     if aggregation is not None and phases and not any(reducer.groups(clients, size) for reducer in reducers):
         raise UserError(
-            f"trainer.server.aggregation is {class_and_options(aggregation)}, but no phase of the method makes one "
+            f"trainer.server.aggregation is {to_jsonable(aggregation)}, but no phase of the method makes one "
             "state of several clients' uploads. Leave it out, or use a partition with several clients a domain."
         )
     return bound

@@ -71,7 +71,7 @@ class Record:
         clip: name of the frozen CLIP.
         clip_fingerprint: digest of its weights.
         optimizer: class and settings; None for a method that trains nothing.
-        training: how clients trained, with the seed and the batch size.
+        training: Options of training that were set, by their names without the group, such as ``epochs``.
         rounds: number of rounds.
         data: what ``FederatedDataModule.describe`` returned; empty if the run did not write it.
         split: digest of which image was in which split.
@@ -120,7 +120,7 @@ class Record:
             clip=clip.get("name", "") if isinstance(clip, Mapping) else clip,
             clip_fingerprint=model["clip_fingerprint"],
             optimizer=summary.get("optimizer"),
-            training={**summary["training"], "batch_size": summary.get("batch_size")},
+            training=_without_groups(summary["training"]),
             rounds=summary["rounds"],
             data=summary.get("data", {}),
             split=summary["split"],
@@ -376,6 +376,14 @@ def _about(record: Record) -> dict[str, Any]:
         "bytes": counts.get("upload_bytes", 0) + counts.get("download_bytes", 0),
         "seconds": record.seconds,
     }
+
+
+def _without_groups(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a summary's groups (local, server, clients) by their own names, if they are set."""
+    options: dict[str, Any] = {}
+    for name, value in training.items():
+        options |= value if isinstance(value, Mapping) else {name: value}
+    return {name: value for name, value in options.items() if name != "class" and value not in (None, [])}
 
 
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,44 +40,31 @@ def describe_model(model: FederatedModule) -> dict[str, Any]:
 
 
 def describe_phases(phases: Sequence[Phase]) -> dict[str, dict[str, Any]]:
-    """Returns what each phase trains, what it sends, and the strategy with its options, by the phase's name."""
+    """Describe what each phase trains and sends, and its strategy with all options, by the phase's name."""
     described: dict[str, dict[str, Any]] = {}
     for phase in phases:
         names = {name: getattr(phase, name) for name in ("train", "upload", "download", "deploy")}
         described[phase.name] = {name: list(values) for name, values in names.items() if values is not None}
         of_class = {"class": type(phase.strategy).__qualname__}
-        described[phase.name]["strategy"] = _described(phase.strategy) if is_dataclass(phase.strategy) else of_class
+        described[phase.name]["strategy"] = to_jsonable(phase.strategy) if is_dataclass(phase.strategy) else of_class
     return described
-
-
-def _described(value: Any) -> Any:
-    """Returns an option as JSON has it: a strategy's class and options, and those of strategies within it.
-
-    Functions are left out: they are made from options of the method, which are compared by themselves.
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        options = {each.name: getattr(value, each.name) for each in fields(value)}
-        plain = {name: _described(option) for name, option in options.items() if not callable(option)}
-        return {"class": type(value).__qualname__, **plain}
-    if isinstance(value, Mapping):
-        return {str(key): _described(item) for key, item in value.items()}
-    return to_jsonable(value)
 
 
 def describe_run(
     model: FederatedModule, data: FederatedData, phases: Sequence[Phase], training: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Returns what must be equal for a checkpoint to be continued; the number of rounds may differ."""
-    augmentation = getattr(data, "augmentation", "none")
+    """Describe all that must be equal for a checkpoint to be resumed.
+
+    ``training`` is the description of the federation's options; the options of loading images are added to it.
+    """
+    loading = {name: getattr(data, name, None) for name in ("batch_size", "augmentation")}
     return {
         "model": describe_model(model),
         "optimizer": describe_optimizer(model),
         "phases": describe_phases(phases),
         "protocol": data.protocol,
         "split": data.split_hash,
-        "batch_size": getattr(data, "batch_size", None),
-        # Data that change no training image say nothing, as they could not when runs were first described.
-        "training": {**training, **({} if augmentation == "none" else {"augmentation": augmentation})},
+        "training": {**training, **loading},
     }
 
 

@@ -117,7 +117,7 @@ class Proposal:
     @property
     def add_ons(self) -> list[str]:
         """Names of the add-ons of local training."""
-        return [str(add_on["class"]) for add_on in self.told["training"]["add_ons"]]
+        return [str(add_on["class"]) for add_on in self.told["training"]["local"]["add_ons"]]
 
 
 def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uploads]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,8 +25,8 @@ from fedvlp.sites.wire import Message, SiteFacts, Transport
 from fedvlp.sites.worker import starting_tensors
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.options import Clients, Server
 from fedvlp.utils.config_files import CONFIG_OPTION
-from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 
@@ -84,7 +84,7 @@ def _serve(
         # With its old id the sites find what stayed on them.
         run, data.facts = read_sites_file(resumed)
     registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
-    registry.gather(federation.server.min_clients)
+    registry.gather(federation.options.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
     # Class means would have to leave the sites, and no site agreed to that.
     federation.baselines = [name for name in federation.baselines if name != "class_means"]
@@ -104,16 +104,16 @@ def _serve(
 def _check_options(federation: Federation) -> None:
     """Refuses options that only a simulation has."""
     of_simulations = {
-        "clients.attack": federation.clients.attack is not None,
-        "clients.personal_on_disk": federation.clients.personal_on_disk,
+        "clients.attack": federation.options.clients.attack is not None,
+        "clients.personal_on_disk": federation.options.clients.personal_on_disk,
         "devices": federation.fabric.world_size > 1,
-        "local.gradient_clip_val": federation.local.gradient_clip_val is not None,
+        "local.gradient_clip_val": federation.options.local.gradient_clip_val is not None,
         "fast_dev_run": federation.fast_dev_run,
     }
     if wrong := [name for name, is_given in of_simulations.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since each site trains by itself. Leave it out.")
     # A site makes add-ons by name, and only those that come with the library.
-    for add_on in federation.local.every_add_on:
+    for add_on in federation.options.local.all_add_ons:
         if PUBLIC.get(type(add_on).__name__) is not type(add_on):
             raise UserError(
                 f"Sites know the add-ons {', '.join(PUBLIC)}, and not {type(add_on).__name__}. Leave it out of "
@@ -143,23 +143,23 @@ def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
     optimizer = command.config.as_dict()["model"]["init_args"].get("optimizer")
     if optimizer is not None:
         init_args["optimizer"] = optimizer
-    training = {
-        "epochs": federation.local.epochs,
-        "steps": federation.local.steps,
-        "reset_optimizer": federation.local.reset_optimizer,
-        "add_ons": [class_and_options(add_on) for add_on in federation.local.every_add_on],
-        "seed": federation.seed,
-        "precision": federation.precision,
-    }
-    cohort_size, aggregation = federation.clients.cohort_size, federation.server.aggregation
-    phases = with_aggregation(check_phases(command.model), aggregation, data.clients, cohort_size, federation.seed)
+    options = federation.options
+    # Schedule, cohort and aggregation stay at the server, which sends each client its learning rate.
+    for_sites = replace(options, local=replace(options.local, schedule=None), server=Server(), clients=Clients())
+    phases = with_aggregation(
+        check_phases(command.model),
+        options.server.aggregation,
+        data.clients,
+        options.clients.cohort_size,
+        options.seed,
+    )
     noise = next(filter(None, (client_noise(phase.strategy) for phase in phases)), None)
     return {
         "data": options_for_sites(data),
         "model": {"class_path": described["class_path"], "init_args": init_args},
-        "training": training,
+        "training": for_sites.describe(),
         "fingerprint": described["clip_fingerprint"],
-        "rounds": federation.rounds,
+        "rounds": options.rounds,
         "noise": None if noise is None else asdict(noise),
         "sites": data.sites,
         "signature": "",

@@ -37,8 +37,10 @@ from fedvlp.training.client import ClientError, Workspace, train_clients
 from fedvlp.training.evaluation import split_predictions
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining
+from fedvlp.training.options import Clients, RunOptions, Server
 from fedvlp.training.setup import make_fabric, set_up_data, set_up_method
 from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
+from fedvlp.utils.digests import from_jsonable
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
 
@@ -219,7 +221,7 @@ class SiteWorker:
     """
 
     def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
-        training = request.values["training"]
+        options = _read_options(request.values)
         self.run = request.values["run"]
         self.told = told_in(request)
         self.data = data
@@ -230,14 +232,14 @@ class SiteWorker:
             devices=1,
             num_nodes=1,
             strategy="auto",
-            precision=training["precision"],
+            precision=options.precision,
             loggers=[],
         )
         set_up_method(self.fabric, self.module, config.num_threads)
         # Towers come from the site's own disk; prompts, slots and constants must be the server's to the bit.
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
-        set_up_data(self.fabric, self.module, data, training["precision"], serves_images=False)
-        add_ons = [_make_add_on(options) for options in training["add_ons"]]
+        set_up_data(self.fabric, self.module, data, options.precision, serves_images=False)
+        add_ons = options.local.listed_add_ons
         setups = set_up_phases(self.module, check_phases(self.module), add_ons)
         # What arrives is what this client is to download: the server's strategy has already chosen it.
         self.setups = [replace(setup, phase=replace(setup.phase, strategy=FedAvg(), download=None)) for setup in setups]
@@ -246,9 +248,9 @@ class SiteWorker:
             fabric=self.fabric,
             module=self.module,
             data=data,
-            local=LocalTraining(training["epochs"], training["steps"], reset_optimizer=training["reset_optimizer"]),
+            local=options.local,
             initial_personal=self.module.personal_state(),
-            seed=training["seed"],
+            seed=options.seed,
             store=self.store,
             hooks=Hooks([]),
             validation=validation_splits(add_ons, data),
@@ -401,9 +403,8 @@ def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, di
     """Shape and bytes of each tensor that a client sends after each phase, by the phase's name; trains nothing."""
     client = Client(0, 0, 0)
     server = ServerState.start(module.shared_state())
-    add_ons = [_make_add_on(options) for options in told["training"]["add_ons"]]
     found: dict[str, dict[str, tuple[list[int], int]]] = {}
-    for setup in set_up_phases(module, check_phases(module), add_ons):
+    for setup in set_up_phases(module, check_phases(module), _read_options(told).local.listed_add_ons):
         module.start_client(RoundContext(0, setup.phase, client))
         task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: [client])
         sent = {**module.upload_state(), **task.sent_like(server.shared)}
@@ -444,13 +445,16 @@ def _make_method(config: SiteConfig, told: Mapping[str, Any]) -> FederatedModule
     return module
 
 
-def _make_add_on(described: Mapping[str, Any]) -> AddOn:
-    """Makes an add-on that the server asks for, one of those that come with the library."""
-    options = dict(described)
+def _read_options(told: Mapping[str, Any]) -> RunOptions:
+    """Read how the server asks a site to train; add-ons are those that come with the library."""
+    classes = {kind.__name__: kind for kind in (RunOptions, LocalTraining, Server, Clients)} | PUBLIC
     try:
-        return PUBLIC[options.pop("class")](**options)
-    except (KeyError, TypeError, UserError) as error:
-        raise SiteProblem("knows no such add-on of local training") from error
+        options: RunOptions = from_jsonable({**told["training"], "rounds": told["rounds"]}, classes)
+        if not all(isinstance(add_on, AddOn) for add_on in options.local.listed_add_ons):
+            raise TypeError("expected add-ons")
+    except (KeyError, TypeError, AttributeError, UserError) as error:
+        raise SiteProblem("knows no such options of local training") from error
+    return options
 
 
 def _digests(data: SiteFolder) -> dict[str, str]:

@@ -129,7 +129,7 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
     if isinstance(data, (PredictionData, PlaceholderData)):
         return TrainedRun(module, deployed, personal, file=file)
     # Images and not features: all that is measured here goes through the pixels.
-    set_up_data(federation.fabric, module, data, federation.precision, serves_images=True)
+    set_up_data(federation.fabric, module, data, federation.options.precision, serves_images=True)
     return TrainedRun(module, deployed, personal, data, file)
 
 

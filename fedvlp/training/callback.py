@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning import Fabric
@@ -19,14 +19,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
-
-
-# A protocol, so that callbacks need nothing of local training.
-class CountsSteps(Protocol):
-    """How a client trains; :class:`fedvlp.LocalTraining` is one."""
-
-    def num_steps(self, client: Client, batch_size: int) -> int:
-        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
+from fedvlp.training.options import RunOptions
 
 
 class RunView:
@@ -40,15 +33,14 @@ class RunView:
         module: the method.
         data: clients and splits.
         run_state: where the federation is after the last finished round.
-        description: the run's options, by which results are compared.
+        options: All options of training that determine a result.
+        description: Method, phases, data and ``options`` as plain values, by which runs are compared.
         folder: the run's folder; None outside ``fit``.
         default_root_dir: folder under which runs get folders of their own.
         should_stop: whether the run is to end after this round, as a callback may ask.
         current_epoch: the round that runs, from 0.
-        rounds: the number of all rounds.
         baselines: Names of the untrained baselines that tables show next to the method.
         evaluate_every: rounds from one evaluation to the next.
-        local: how a client trains in each phase.
         fast_dev_run: whether everything is only tried once.
     """
 
@@ -56,13 +48,12 @@ class RunView:
     module: FederatedModule
     data: FederatedData
     run_state: RunState
+    options: RunOptions
     description: dict[str, Any]
     folder: Path | None
     default_root_dir: Path
-    rounds: int
     baselines: Sequence[str]
     evaluate_every: int
-    local: CountsSteps
     should_stop: bool = False
     current_epoch: int = 0
     fast_dev_run: bool = False

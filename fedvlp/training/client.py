@@ -35,7 +35,8 @@ from fedvlp.training.add_ons.base import AddOn, LocalContext
 from fedvlp.training.evaluation import accuracy_now
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state, reset_gradient_scale
-from fedvlp.training.task import OnClientFailure, PhaseTask, of_method
+from fedvlp.training.options import OnClientFailure
+from fedvlp.training.task import PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError, is_out_of_memory
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators

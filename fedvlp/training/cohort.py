@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 import numpy as np
+from lightning import Fabric
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import FederatedData, TrainingData
 from fedvlp.core.state import Client, State
 from fedvlp.training.add_ons.base import AddOn
-from fedvlp.training.callback import RunView
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -112,7 +112,12 @@ class Attack:
         return None
 
     def measure(
-        self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
+        self,
+        module: FederatedModule,
+        data: TrainingData,
+        fabric: Fabric,
+        deployed: State,
+        personal: Mapping[int, State],
     ) -> dict[str, float]:
-        """Metrics of how far the attack succeeds, in each round that is evaluated; ``data`` is ``training_data``'s."""
+        """Measure how far the attack succeeds, in each evaluated round; ``data`` is what ``training_data`` returned."""
         return {}

@@ -91,11 +91,11 @@ def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
 
 
 def check_same_run(
-    fabric: Fabric, data: FederatedData, description: Mapping[str, Any], state: RunState, options: Mapping[str, Any]
+    fabric: Fabric, data: FederatedData, description: Mapping[str, Any], state: RunState, changeable: str
 ) -> None:
-    """Raises UserError on every process if images, options, libraries or checkpoint differ on any.
+    """Raise UserError on every process if images, options, libraries or checkpoint differ on any.
 
-    ``options`` are those that a resumed run may change, so that the description leaves them out.
+    ``changeable`` are the options that a resumed run may change, which the description lacks.
     """
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
@@ -106,7 +106,7 @@ def check_same_run(
     sizes = [client.num_examples for client in data.clients]
     images: list[Any] = [list(data.class_names), sizes, identify_images()]
     clients = [state.server.round, sorted(state.personal), sorted(state.optimizer_states)]
-    parts = [libraries, images, comparable(description), dict(options), clients, _digest(state.server)]
+    parts = [libraries, images, comparable(description), changeable, clients, _digest(state.server)]
     fingerprints = processes.gather(digest(to_jsonable(parts)))
     for rank, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:

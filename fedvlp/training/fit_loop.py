@@ -13,18 +13,15 @@ from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import DiskStore
 from fedvlp.runs.descriptions import resume
 from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder
+from fedvlp.training.callback import RunView
 from fedvlp.training.client import Workspace
 from fedvlp.training.distributed import check_same_run, on_every_process
 from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import Hooks
-from fedvlp.training.options import ConfiguredRun
 from fedvlp.training.round import Run, run_round
 from fedvlp.training.task import PhaseSetup, validation_splits
 from fedvlp.utils.memory import freed_memory_kept
-
-RESUME_MAY_CHANGE = ("rounds", "evaluate_every", "server", "clients")
-"""Options that a resumed run may change, but that are equal on all processes."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class FitLoop:
         engine: where the clients train.
     """
 
-    run: ConfiguredRun
+    run: RunView
     setups: Sequence[PhaseSetup]
     hooks: Hooks
     engine: Engine
@@ -60,7 +57,7 @@ class FitLoop:
                 run.should_stop = bool(self.hooks.stopping)
                 self.hooks.call("on_fit_start")
                 self.hooks.call("on_train_start")
-                while self.setups and run.run_state.server.round < run.rounds and not self._is_stopped():
+                while self.setups and run.run_state.server.round < run.options.rounds and not self._is_stopped():
                     self._round(rounds)
                 self._finish()
             except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
@@ -86,8 +83,8 @@ class FitLoop:
 
         # Every process reads the checkpoint, and one that can't must not leave the others waiting.
         run.run_state, run.folder = on_every_process(run.fabric, load)
-        options = {name: getattr(run, name) for name in RESUME_MAY_CHANGE}
-        check_same_run(run.fabric, run.data, run.description, run.run_state, options)
+        changeable = repr([run.options, run.evaluate_every])
+        check_same_run(run.fabric, run.data, run.description, run.run_state, changeable)
         if run.is_global_zero:
             if run.folder is None:
                 run.folder = new_run_folder(parent)
@@ -99,7 +96,7 @@ class FitLoop:
     def _make_run(self) -> Run:
         """What runs the rounds; the store of personal tensors now holds those that the run resumes from."""
         run = self.run
-        clients = run.clients
+        clients = run.options.clients
         store = self.engine.client_store(run.folder)
         run.run_state = replace(
             run.run_state,
@@ -111,18 +108,18 @@ class FitLoop:
             fabric=run.fabric,
             module=run.module,
             data=run.data if clients.attack is None else clients.attack.training_data(run.data, run.module),
-            local=run.local,
+            local=run.options.local,
             initial_personal=run.module.personal_state(),
-            seed=run.seed,
+            seed=run.options.seed,
             store=store,
             hooks=self.hooks,
-            validation=validation_splits(run.local.every_add_on, run.data),
+            validation=validation_splits(run.options.local.all_add_ons, run.data),
             run_folder=run.folder,
             on_failure=clients.on_failure,
-            min_clients=run.server.min_clients,
-            secure_sum=run.server.secure_sum,
+            min_clients=run.options.server.min_clients,
+            secure_sum=run.options.server.secure_sum,
         )
-        return Run(here, self.setups, self.engine, run.rounds, run.server, clients)
+        return Run(here, self.setups, self.engine, run.options.rounds, run.options.server, clients)
 
     def _round(self, rounds: Run) -> None:
         """Runs a round, evaluates, and replaces the run's state."""
@@ -135,13 +132,14 @@ class FitLoop:
         metrics["train_seconds"] = time.perf_counter() - began
         number = state.server.round
         # A run ends with a round that was evaluated, also where a callback asked for the end in one that was not.
-        if number % run.evaluate_every == 0 or number >= run.rounds or run.should_stop:
+        if number % run.evaluate_every == 0 or number >= run.options.rounds or run.should_stop:
             self.hooks.call("on_validation_start")
             self.hooks.call("on_validation_epoch_start")
             state = replace(state, server=self._after_validation(state.server, metrics))
             metrics |= run.evaluate(run.module, state.server.deployed, state.personal)
-            if run.clients.attack is not None:
-                metrics |= run.clients.attack.measure(run, rounds.here.data, state.server.deployed, state.personal)
+            if (attack := run.options.clients.attack) is not None:
+                trained = (state.server.deployed, state.personal)
+                metrics |= attack.measure(run.module, rounds.here.data, run.fabric, *trained)
         metrics["seconds"] = time.perf_counter() - began
         # Lightning's callbacks read the round's metrics from the history.
         run.run_state = replace(state, history=(*state.history, metrics))

@@ -19,7 +19,6 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Loader
 from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
-from fedvlp.utils.digests import class_and_options
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_ranges
 
@@ -155,18 +154,24 @@ class LocalTraining:
             raise UserError(
                 f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
             )
-        for add_on in self.every_add_on if self.gradient_clip_val is not None else ():
+        for add_on in self.all_add_ons if self.gradient_clip_val is not None else ():
             if add_on.needs_gradients:
                 name = type(add_on).__name__
                 raise UserError(f"{name} needs gradients unchanged. Leave local.gradient_clip_val out.")
 
     @property
-    def every_add_on(self) -> tuple[AddOn, ...]:
-        """The add-ons in their order; the clipping of gradients is the last."""
-        listed = self.add_ons if isinstance(self.add_ons, (list, tuple)) else [self.add_ons]
+    def listed_add_ons(self) -> tuple[AddOn, ...]:
+        """The add-ons of ``add_ons``, in their order."""
+        if self.add_ons is None:
+            return ()
+        return tuple(self.add_ons) if isinstance(self.add_ons, (list, tuple)) else (self.add_ons,)
+
+    @property
+    def all_add_ons(self) -> tuple[AddOn, ...]:
+        """The listed add-ons, followed by the clipping of gradients."""
         # Clipping sees the gradients of all other add-ons, as in Lightning it sees all of the loss.
-        clipping = None if self.gradient_clip_val is None else ClipGradients(self.gradient_clip_val)
-        return tuple(add_on for add_on in (*listed, clipping) if add_on is not None)
+        clipping = () if self.gradient_clip_val is None else (ClipGradients(self.gradient_clip_val),)
+        return (*self.listed_add_ons, *clipping)
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
         """A client's batches in one phase of a round, and how many they are.
@@ -197,28 +202,6 @@ class LocalTraining:
     def factor(self, round: int, rounds: int, lr: float | None) -> float:
         """The factor on the optimizer's learning rate after so many finished rounds, of so many in all."""
         return 1.0 if self.schedule is None else self.schedule.factor(round, rounds, lr)
-
-    def describe(self, rounds: int) -> dict[str, Any]:
-        """The options that must be equal for a run to be resumed, by their names on the command line."""
-        described: dict[str, Any] = {
-            "local_epochs": self.epochs,
-            "local_steps": self.steps,
-            "reset_optimizer": self.reset_optimizer,
-            "schedule": None if self.schedule is None else _described(self.schedule, rounds),
-        }
-        # Left out where they are not given, so that runs with and without such an option differ by its name alone.
-        if self.gradient_clip_val is not None:
-            described["gradient_clip_val"] = self.gradient_clip_val
-        if self.add_ons:
-            listed = [add_on for add_on in self.every_add_on if not isinstance(add_on, ClipGradients)]
-            described["add_ons"] = [_described(add_on, rounds) for add_on in listed]
-        return described
-
-
-def _described(part: Schedule | AddOn, rounds: int) -> dict[str, Any]:
-    """What must be equal for a run to be resumed; the number of rounds where the part depends on it."""
-    described = class_and_options(part)
-    return {**described, "rounds": rounds} if part.needs_rounds else described
 
 
 @cache

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.core.state import Client
-from fedvlp.training.callback import RunView
 from fedvlp.training.cohort import Attack
 from fedvlp.training.local_training import LocalTraining
-from fedvlp.training.task import OnClientFailure
-from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat, PositiveInt
 
 log = logging.getLogger(__name__)
+
+OnClientFailure = Literal["skip", "retry", "fail"]
+"""How to handle a failing client: skip it for the rest of the round, let it try once more, or end the run."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Server:
     """
 
     aggregation: Aggregator | None = None
-    min_clients: PositiveInt = 1
+    min_clients: PositiveInt = field(default=1, compare=False)
     max_update_norm: PositiveFloat | None = None
     secure_sum: bool = False
 
@@ -63,11 +64,11 @@ class Clients:
     """
 
     cohort_size: PositiveInt | None = None
-    on_failure: OnClientFailure = "skip"
+    on_failure: OnClientFailure = field(default="skip", compare=False)
     dropout: FractionBelowOne = 0.0
     stragglers: ClosedFraction = 0.0
     attack: Attack | None = None
-    personal_on_disk: bool = False
+    personal_on_disk: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -86,70 +87,70 @@ class Runtime:
     collective_timeout: PositiveFloat = 1800
 
 
-class ConfiguredRun(RunView):
-    """A run with all its options, as :class:`fedvlp.Federation` documents them."""
+@dataclass(frozen=True)
+class RunOptions:
+    """All options of a federation that determine a result.
 
-    local: LocalTraining
-    server: Server
-    clients: Clients
+    Attributes:
+        rounds: Number of communication rounds.
+        seed: Fixes every random draw.
+        precision: Lightning's name of the arithmetic, after ``auto`` was resolved.
+        local: How a client trains in each round.
+        server: What the server does with the clients' updates.
+        clients: Which clients take part.
+    """
+
+    rounds: int = field(compare=False)
     seed: int
     precision: str
+    local: LocalTraining = LocalTraining()
+    server: Server = Server()
+    clients: Clients = Clients()
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the options as plain values, which must be equal for a run to be resumed.
+
+        The number of rounds is among them only if a schedule or an add-on depends on it.
+        """
+        described: dict[str, Any] = to_jsonable(self)
+        # One add-on and a list of it are the same.
+        described["local"]["add_ons"] = to_jsonable(self.local.listed_add_ons)
+        parts = [self.local.schedule, *self.local.listed_add_ons]
+        if any(part is not None and part.needs_rounds for part in parts):
+            described["rounds"] = self.rounds
+        return described
 
 
-def check_clients(run: ConfiguredRun, clients: Sequence[Client]) -> None:
-    """Raises UserError if a round has fewer clients than its phases need, or if only a federation has an option."""
-    # A cohort that is larger than all clients is all of them.
+def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
+    """Check that a round has enough clients, and warn if centralised training resets its optimizer.
+
+    Raises:
+        UserError: if a round has fewer clients than its phases need, or pooled data meet an option of clients.
+    """
     if any(client.is_pool for client in clients):
-        _check_pooled(run)
-    cohort = min(len(clients), run.clients.cohort_size or len(clients))
-    needed = run.server.min_clients
+        needs_clients = {
+            "server.aggregation": options.server.aggregation,
+            "server.max_update_norm": options.server.max_update_norm,
+            "clients.attack": options.clients.attack,
+            "clients.dropout": options.clients.dropout,
+            "clients.stragglers": options.clients.stragglers,
+            "local.add_ons": options.local.add_ons,
+        }
+        if wrong := [name for name, value in needs_clients.items() if value not in (None, 0, [])]:
+            raise UserError(
+                f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
+                "Leave that out, or take another partition."
+            )
+        if options.local.reset_optimizer and options.rounds > 1:
+            log.warning(
+                "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
+                "set trainer.local.reset_optimizer to false, as --config centralised does."
+            )
+    # A cohort that is larger than all clients is all of them.
+    cohort = min(len(clients), options.clients.cohort_size or len(clients))
+    needed = options.server.min_clients
     if cohort < needed:
         raise UserError(f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or let more take part.")
-
-
-def _check_pooled(run: ConfiguredRun) -> None:
-    """Raises UserError for what only a federation has; warns where the optimizer starts again each round."""
-    of_federation = {
-        "server.aggregation": run.server.aggregation,
-        "server.max_update_norm": run.server.max_update_norm,
-        "clients.attack": run.clients.attack,
-        "clients.dropout": run.clients.dropout,
-        "clients.stragglers": run.clients.stragglers,
-        "local.add_ons": run.local.add_ons,
-    }
-    if wrong := [name for name, value in of_federation.items() if value not in (None, 0, [])]:
-        raise UserError(
-            f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
-            "Leave that out, or take another partition."
-        )
-    if run.local.reset_optimizer and run.rounds > 1:
-        log.warning(
-            "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
-            "set trainer.local.reset_optimizer to false, as --config centralised does."
-        )
-
-
-def describe_training(run: ConfiguredRun) -> dict[str, Any]:
-    """Returns the options that must be equal for a run to be resumed; the number of rounds may differ."""
-    described = {
-        "seed": run.seed,
-        "cohort_size": run.clients.cohort_size,
-        "max_update_norm": run.server.max_update_norm,
-        **run.local.describe(run.rounds),
-        "precision": run.precision,
-    }
-    # Left out where they are not given, so that runs with and without such an option differ by its name alone.
-    if run.server.aggregation is not None:
-        described["aggregation"] = class_and_options(run.server.aggregation)
-    if run.server.secure_sum:
-        described["secure_sum"] = True
-    if run.clients.attack is not None:
-        described["attack"] = class_and_options(run.clients.attack)
-    if run.clients.dropout:
-        described["client_dropout"] = run.clients.dropout
-    if run.clients.stragglers:
-        described["stragglers"] = run.clients.stragglers
-    return described
 
 
 def link_method_options(parser: Any) -> None:

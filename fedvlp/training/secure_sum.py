@@ -17,7 +17,7 @@ from fedvlp.core.state import KEEPS_NOT_FINITE, State
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.training.add_ons.base import AddOn
 from fedvlp.training.client import ClientResult
-from fedvlp.training.options import ConfiguredRun, Server
+from fedvlp.training.options import RunOptions
 from fedvlp.utils.errors import UserError
 
 
@@ -56,20 +56,21 @@ def summed(results: Sequence[ClientResult], strategy: Strategy) -> tuple[list[Cl
     return after, decode(np.sum(numbers, axis=0), added[0].update.state) if added else {}
 
 
-def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: int) -> Server:
-    """The server's options of a run with a secure sum, for which ``min_clients`` is at least what a sum needs.
+def with_secure_sum(options: RunOptions, phases: Sequence[Phase], num_clients: int) -> RunOptions:
+    """Raise ``min_clients`` to the number of clients that a secure sum needs.
 
     Raises:
-        UserError: for what a run can't have in which the server sees sums alone.
+        UserError: for an option that does not work with a secure sum.
     """
     ruled_out = {
         f"{num_clients} clients, as it has sums of 3 to {MOST_CLIENTS}": not 3 <= num_clients <= MOST_CLIENTS,
-        "server.max_update_norm, since no single update can be measured": run.server.max_update_norm is not None,
-        "clients.cohort_size, since sums over changing clients can be subtracted": run.clients.cohort_size is not None,
-        "clients.stragglers, since all clients must be asked for the same": run.clients.stragglers > 0,
-        "clients.on_failure retry, since a sum is over once a client fails": run.clients.on_failure == "retry",
+        "server.max_update_norm, since no single update can be measured": options.server.max_update_norm is not None,
+        "clients.cohort_size, since sums over changing clients can be subtracted": options.clients.cohort_size
+        is not None,
+        "clients.stragglers, since all clients must be asked for the same": options.clients.stragglers > 0,
+        "clients.on_failure retry, since a sum is over once a client fails": options.clients.on_failure == "retry",
     }
-    for add_on in run.local.every_add_on:
+    for add_on in options.local.all_add_ons:
         server_parts = ("sent_like", "before_aggregation", "after_aggregation")
         reason = f"the add-on {type(add_on).__name__}, whose server part looks at single updates"
         ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
@@ -83,4 +84,5 @@ def with_secure_sum(run: ConfiguredRun, phases: Sequence[Phase], num_clients: in
     for reason, is_so in ruled_out.items():
         if is_so:
             raise UserError(f"trainer.server.secure_sum can't be had with {reason}. Leave one of them out.")
-    return replace(run.server, min_clients=max(run.server.min_clients, sum_threshold(num_clients)))
+    min_clients = max(options.server.min_clients, sum_threshold(num_clients))
+    return replace(options, server=replace(options.server, min_clients=min_clients))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, client_noise, guarantees
@@ -23,10 +22,6 @@ from fedvlp.core.state import (
 from fedvlp.core.strategies import FedAvg, averaged_tensors
 from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
-
-# What is done about a client that fails: it is left out for the rest of the round, or first trains again, or the run
-# ends.
-OnClientFailure = Literal["skip", "retry", "fail"]
 
 
 @dataclass(frozen=True)

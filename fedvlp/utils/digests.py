@@ -5,29 +5,52 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 
 def digest(value: Any) -> str:
-    """Returns 16 hexadecimal digits that are equal for equal JSON values."""
+    """Return 16 hexadecimal digits that are equal for equal JSON values."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_jsonable(value: Any) -> Any:
-    """Returns a value that JSON can hold, and that is the same for equal options.
+    """Return a value that JSON can hold, and that is equal for equal options.
 
-    >>> to_jsonable({"depth": None, "domains": ("ink", "photo"), 3: {1}})
-    {'depth': None, 'domains': ['ink', 'photo'], '3': '{1}'}
+    A dataclass becomes its class and its options. Functions are left out, and so are fields with ``compare=False``,
+    which change no result. A value that JSON has no form for becomes its repr.
+
+    >>> from fractions import Fraction
+    >>> to_jsonable({"depth": None, "domains": ("ink", "photo"), 3: Fraction(1, 2)})
+    {'depth': None, 'domains': ['ink', 'photo'], '3': 'Fraction(1, 2)'}
     """
     if is_dataclass(value) and not isinstance(value, type):
-        return to_jsonable(asdict(value))
-    if isinstance(value, dict):
+        described = {"class": type(value).__qualname__}
+        for field in fields(value):
+            option = getattr(value, field.name)
+            if field.compare and not callable(option):
+                described[field.name] = to_jsonable(option)
+        return described
+    if isinstance(value, Mapping):
         return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_jsonable(item) for item in value]
-    # What JSON has no form for is compared by its repr, which states the options of most classes.
     return value if value is None or isinstance(value, (str, int, float, bool)) else repr(value)
+
+
+def from_jsonable(value: Any, classes: Mapping[str, type]) -> Any:
+    """Make again what :func:`to_jsonable` described, of these classes only.
+
+    Raises:
+        KeyError, TypeError: if it names another class, or options that a class does not have.
+    """
+    if isinstance(value, list):
+        return [from_jsonable(item, classes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    made = {name: from_jsonable(item, classes) for name, item in value.items() if name != "class"}
+    return classes[value["class"]](**made) if "class" in value else made
 
 
 def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
@@ -54,12 +77,3 @@ def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
         if not passes_on:
             break
     return arguments
-
-
-def class_and_options(value: Any) -> dict[str, Any]:
-    """The class and the fields of a dataclass's instance, and those of dataclasses in it, as results hold them."""
-    described: dict[str, Any] = {"class": type(value).__name__}
-    for field in fields(value):
-        option = getattr(value, field.name)
-        described[field.name] = class_and_options(option) if is_dataclass(option) else option
-    return described

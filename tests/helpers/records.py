@@ -38,7 +38,7 @@ def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="Prompt
         "clip": "ViT-B-16",
         "clip_fingerprint": "abcd",
         "optimizer": {"class": "SGD", "lr": 0.1},
-        "training": {"seed": seed, "local_epochs": 1, "batch_size": 16},
+        "training": {"seed": seed, "epochs": 1, "batch_size": 16},
         "rounds": 3,
         "data": DATA | {"held_out": list(domains)} | other.pop("data", {}),
         "split": f"split {domains}",

@@ -67,7 +67,7 @@ def description(**changed) -> dict:
     return {
         "data": {"classes": CLASSES},
         "model": {"class_path": "fedvlp.PromptFL", "init_args": {"clip": "fedvlp-tiny"}},
-        "training": {"add_ons": [{"class": "FedProx", "mu": 0.1}]},
+        "training": {"local": {"add_ons": [{"class": "FedProx", "mu": 0.1}]}},
         "fingerprint": "0f1e",
         "rounds": 2,
         "noise": None,

@@ -34,8 +34,7 @@ SUMMARY = {
     "optimizer": {"class": "SGD", "lr": 0.1},
     "protocol": "held-out domain: sketch",
     "split": "abcd",
-    "batch_size": 17,
-    "training": {"seed": 6, "local_epochs": 2},
+    "training": {"class": "RunOptions", "seed": 6, "local": {"epochs": 2, "steps": None}, "batch_size": 17},
     "data": {"name": "Shapes", "shots": 8},
     "held_out": ["sketch", "ink"],
     "rounds": 5,
@@ -62,7 +61,7 @@ def write_run(folder, **changes):
 def test_the_newest_of_equal_runs_counts(tmp_path):
     write_run(tmp_path / "run" / "2026-01-01", accuracy={"last round (3)": {"held_out": 1.0}})
     write_run(tmp_path / "run" / "2026-01-02", accuracy={"last round (3)": {"held_out": 2.0}})
-    write_run(tmp_path / "run" / "2026-01-03", training={"seed": 1, "local_epochs": 2})
+    write_run(tmp_path / "run" / "2026-01-03", training={**SUMMARY["training"], "seed": 1})
     records, problems = find_records([tmp_path, tmp_path / "run" / "2026-01-02"])
     assert [(record.seed, record.folder.name) for record in records] == [(6, "2026-01-02"), (1, "2026-01-03")]
     assert problems == []
@@ -99,8 +98,8 @@ def test_every_field_has_its_place(record, tmp_path):
     assert (record.method, record.clip, record.clip_fingerprint) == ("Method", "tiny", "0f0f")
     assert record.options == {"prompt_length": 12, "kl_weight": 0.5}
     assert record.optimizer == {"class": "SGD", "lr": 0.1}
-    assert record.training == {"seed": 6, "local_epochs": 2, "batch_size": 17}
-    assert record.training_without_seed == {"local_epochs": 2, "batch_size": 17}
+    assert record.training == {"seed": 6, "epochs": 2, "batch_size": 17}
+    assert record.training_without_seed == {"epochs": 2, "batch_size": 17}
     assert (record.seed, record.rounds, record.seconds) == (6, 5, 7.25)
     assert (record.split, record.protocol, record.held_out) == ("abcd", "held-out domain: sketch", ("sketch", "ink"))
     assert (record.last, record.best, record.baseline) == (LAST, BEST, ZERO)
@@ -114,7 +113,6 @@ def test_what_an_older_run_did_not_write_is_empty(tmp_path):
     record = load_record(write(tmp_path, {name: SUMMARY[name] for name in REQUIRED}))
     assert (record.optimizer, record.seconds) == (None, 0.0)
     assert record.data == record.communication == {}
-    assert record.training["batch_size"] is None
 
 
 @pytest.mark.parametrize("name", ["model", "accuracy"])

@@ -13,8 +13,11 @@ import pytest
 from fedvlp.data import ArrayImages, FederatedDataModule, FewClasses
 from fedvlp.data.partition import Shards
 from fedvlp.runs.descriptions import describe_run
+from fedvlp.training.options import RunOptions
 from tests.helpers.options import different, options_of, other_value, record
-from tests.helpers.toy_federation import Linear, Points
+from tests.helpers.toy_federation import Linear
+
+OPTIONS = RunOptions(3, 0, "32-true")
 
 OTHERS = str(Path(__file__).parents[2] / "docs")  # which has images
 VALUES = {
@@ -38,7 +41,7 @@ NOT_COMPARED = {
 }
 WHERE = {
     "held_out": {"protocol", "split"},
-    "batch_size": {"batch_size"},
+    "batch_size": {"training.batch_size"},
     "partition": {"protocol", "split"},
     "shots": {"protocol", "split"},
     "validation_fraction": {"split"},
@@ -71,7 +74,7 @@ class Noise(FederatedDataModule):
 def described(**options):
     """What is written of a run on these data, and what the data say of themselves."""
     data = Noise(**({"held_out": "c", "test_fraction": 0.125} | options))
-    return describe_run(Linear(), data, (), {"seed": 5}), data.describe()
+    return describe_run(Linear(), data, (), OPTIONS.describe()), data.describe()
 
 
 class FiveClasses(Noise):
@@ -109,7 +112,7 @@ OF_PROTOCOLS = {
 @pytest.mark.parametrize("name", OF_PROTOCOLS)
 def test_a_run_goes_on_and_stands_in_a_table_only_with_what_its_protocol_measures(name):
     data = [FiveClasses(**options) for options in OF_PROTOCOLS[name]]
-    one, other = (describe_run(Linear(), each, (), {"seed": 5}) for each in data)
+    one, other = (describe_run(Linear(), each, (), OPTIONS.describe()) for each in data)
     assert different(one, other) == {"split"} | ({"protocol"} if name != "targets" else set())
     rows = [record(run, each.describe()) for run, each in zip((one, other), data, strict=True)]
     assert rows[0].settings == rows[1].settings
@@ -125,9 +128,3 @@ def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
     rows = record(one, of_one), record(other, of_other)
     assert (rows[0].settings != rows[1].settings) == (name in OTHER_ROW)
     assert (rows[0].key != rows[1].key) == (name not in OTHER_ROW and name not in SAME_TABLE)
-
-
-def test_augmentation_is_described_only_where_there_is_one():
-    assert "augmentation" not in described()[0]["training"]
-    assert describe_run(Linear(), Points(), (), {"seed": 5})["training"] == {"seed": 5}
-    assert described(augmentation="crop_flip")[0]["training"] == {"seed": 5, "augmentation": "crop_flip"}

@@ -1,181 +1,78 @@
-"""What must be equal for a run to go on: each option of the federation and of what it is made of, by the signatures.
-
-An option that is new must change what is compared, or be named here with the reason why it need not.
-"""
+"""A run resumes only with the same options of local training, server and clients, but for those without effect."""
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import is_dataclass
+from dataclasses import replace
 
 import pytest
 
-from fedvlp.core import aggregation
-from fedvlp.core.aggregation.base import Aggregator
-from fedvlp.core.aggregation.privacy import DPFedAvg
-from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, MultiKrum, NormClipping, TrimmedMean
-from fedvlp.federation import Federation
+from fedvlp.core.aggregation.robust import NormClipping, TrimmedMean
 from fedvlp.runs.descriptions import describe_run
-from fedvlp.tools import attacks
 from fedvlp.tools.attacks import SignFlip
-from fedvlp.training import local_training
-from fedvlp.training.add_ons import PUBLIC
+from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.training.add_ons.fed_dyn import FedDyn
-from fedvlp.training.cohort import Attack
-from fedvlp.training.local_training import ExponentialDecay, Schedule
-from fedvlp.training.options import describe_training
+from fedvlp.training.add_ons.fed_prox import FedProx
+from fedvlp.training.local_training import CosineDecay, ExponentialDecay, LocalTraining
+from fedvlp.training.options import Clients, RunOptions, Server
+from fedvlp.utils.digests import from_jsonable, to_jsonable
 from tests.helpers.options import different, options_of, other_value, record
-from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
-from tests.helpers.trainer_options import GROUP_OF, GROUPS
+from tests.helpers.toy_federation import Linear, Points
 
+OPTIONS = RunOptions(3, 0, "32-true")
+GROUPS = {"local": LocalTraining, "server": Server, "clients": Clients}
 VALUES = {
     "steps": 5,
     "schedule": ExponentialDecay(0.75),
-    "cohort_size": 2,
-    "baselines": ("zero_shot",),
-    "accelerator": "cpu",
-    "devices": 1,
-    "min_clients": 2,
-    "strategy": "ddp",
-    "precision": "bf16-mixed",
-    "num_threads": 1,
-    "logger": None,
-    "callbacks": None,
-    "default_root_dir": None,
-    "name": "other",
-    "on_failure": "retry",
-    "max_update_norm": 3.5,
-    "aggregation": TrimmedMean(0.375),
     "add_ons": FedDyn(0.375),
     "gradient_clip_val": 1.5,
+    "aggregation": TrimmedMean(0.375),
+    "max_update_norm": 3.5,
+    "cohort_size": 2,
+    "on_failure": "retry",
     "attack": SignFlip(clients=2, seed=5, scale=0.625),
 }
-MAY_DIFFER = {
-    "rounds": "a run may go on for more",
-    "evaluate_every": "says when results are measured, and changes none",
-    "accelerator": "a run may move to another machine; results differ by rounding",
-    "devices": "as accelerator",
-    "num_nodes": "as accelerator",
-    "strategy": "starts processes",
-    "num_threads": "as accelerator",
-    "logger": "reports",
-    "callbacks": "report",
-    "default_root_dir": "a run may be moved",
-    "name": "as default_root_dir",
-    "enable_progress_bar": "reports",
-    "baselines": "report",
-    "default_callbacks": "report and write",
-    "personal_on_disk": "keeps the same elsewhere",
-    "on_failure": "what is done about a failure, which a run that goes on may have to change",
-    "min_clients": "as on_failure",
-    "deterministic": "as accelerator",
-    "fast_dev_run": "leaves nothing to go on from",
-    "collective_timeout": "says how long processes wait for each other",
-}
-NOT_BUILT = ("strategy", "num_nodes", "deterministic", "fast_dev_run")
-"""Options whose other values this machine may not have, or that change the process or all others."""
+CHANGE_NOTHING = {"min_clients", "on_failure", "personal_on_disk"}
 
 
-class Keyed(Points):
-    """Points that keep under which key their features would be cached."""
-
-    def bind(self, **options):
-        self.key = options["key"]
+def describe(options):
+    """What a run with these options writes."""
+    return describe_run(Linear(), Points(), (), options.describe())
 
 
-def begun(tmp_path, **options):
-    """The federation before its first round, and its data."""
-    made = federation(tmp_path, **({"rounds": 0, **file_callbacks()} | options))
-    data = Keyed()
-    made.fit(Linear(), data)
-    return made, data
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in options_of(GROUPS[group])])
+def test_a_run_resumes_only_with_the_same_option(group, name):
+    value = other_value(GROUPS[group], name, VALUES)
+    one, other = (describe(each) for each in (OPTIONS, replace(OPTIONS, **{group: GROUPS[group](**{name: value})})))
+    assert different(one, other) == (set() if name in CHANGE_NOTHING else {f"training.{group}.{name}"})
+    assert (record(one).settings == record(other).settings) == (name in CHANGE_NOTHING)
 
 
-FLAT = [name for name in options_of(Federation) if name not in GROUPS]
-DESCRIBED_AS = {"epochs": "local_epochs", "steps": "local_steps", "dropout": "client_dropout"}
-"""Where a description has another name than the option."""
-
-
-@pytest.mark.parametrize("name", [name for name in [*FLAT, *GROUP_OF] if name not in NOT_BUILT])
-def test_a_run_goes_on_only_with_the_same_option(tmp_path, name):
-    value = (
-        str(tmp_path / "other")
-        if name == "default_root_dir"
-        else other_value(GROUPS.get(GROUP_OF.get(name), Federation), name, VALUES)
+def test_rows_of_a_table_differ_in_precision_but_not_in_seed():
+    base, seed, precision = (
+        describe(replace(OPTIONS, **each)) for each in ({}, {"seed": 4}, {"precision": "16-mixed"})
     )
-    one, data = begun(tmp_path)
-    other, other_data = begun(tmp_path, **{name: value})
-    found = different(one.description, other.description)
-    if name in MAY_DIFFER:
-        assert found == set()
-    else:
-        assert f"training.{DESCRIBED_AS.get(name, name)}" in found
-    has_other_row = record(one.description).settings != record(other.description).settings
-    assert has_other_row == (name not in MAY_DIFFER and name != "seed")
-    assert (data.key != other_data.key) == (name == "precision")
+    assert different(base, seed) == {"training.seed"}
+    assert different(base, precision) == {"training.precision"}
+    assert record(base).settings == record(seed).settings != record(precision).settings
 
 
-def test_those_that_may_differ_are_options():
-    assert not MAY_DIFFER.keys() - {*FLAT, *GROUP_OF}
-    assert set(NOT_BUILT) <= MAY_DIFFER.keys()
+@pytest.mark.parametrize("local", [{"schedule": CosineDecay()}, {"add_ons": [FedDGGA()]}])
+def test_the_number_of_rounds_may_change_unless_training_depends_on_it(local):
+    longer = [replace(OPTIONS, rounds=9, local=LocalTraining(**each)) for each in ({}, local)]
+    shorter = [replace(options, rounds=3) for options in longer]
+    found = [different(describe(one), describe(other)) for one, other in zip(shorter, longer, strict=True)]
+    assert found == [set(), {"training.rounds"}]
 
 
-def kinds(package, base):
-    """The classes of a package that a user can choose."""
-    found = [each for each in vars(package).values() if inspect.isclass(each) and issubclass(each, base)]
-    return [each for each in found if not inspect.isabstract(each) and is_dataclass(each)]
+def test_classes_within_classes_are_described_and_made_again():
+    nested = NormClipping(max_norm=2.5, inner=TrimmedMean(0.25))
+    described = to_jsonable(nested)
+    assert described == {"class": "NormClipping", "max_norm": 2.5, "inner": {"class": "TrimmedMean", "share": 0.25}}
+    assert from_jsonable(described, {"NormClipping": NormClipping, "TrimmedMean": TrimmedMean}) == nested
+    with pytest.raises(KeyError):
+        from_jsonable(described, {"NormClipping": NormClipping})
 
 
-PARTS = [("schedule", kind) for kind in kinds(local_training, Schedule)]
-PARTS += [("aggregation", kind) for kind in kinds(aggregation, Aggregator)]
-PARTS += [("attack", kind) for kind in kinds(attacks, Attack)]
-PARTS += [("add_ons", kind) for kind in PUBLIC.values()]
-PART_OPTIONS = [(option, kind, name) for option, kind in PARTS for name in options_of(kind)]
-PART_VALUES = {"inner": CoordinateMedian(), "clients": 2}
-PART_BASE = {
-    ExponentialDecay: {"gamma": 0.625},
-    Krum: {"byzantine": 1},
-    MultiKrum: {"byzantine": 1, "selected": 4},
-    NormClipping: {"max_norm": 2.5},
-    DPFedAvg: {"clip_norm": 2.25, "noise_multiplier": 0.375},
-}
-PART_NEEDED = {
-    **PART_VALUES,
-    "byzantine": 2,
-    "selected": 3,
-    "max_norm": 1.25,
-    "gamma": 0.375,
-    "clip_norm": 0.875,
-    "noise_multiplier": 0.25,
-    "quantile": 0.625,
-    "count_noise": 2.5,
-    "noise_from": "system",
-    "noise_at": "client",
-    "expected_clients": 4,
-    "seed": 7,
-}
-
-
-@pytest.mark.parametrize(
-    ("option", "kind", "name"), PART_OPTIONS, ids=[f"{kind.__name__}-{name}" for _, kind, name in PART_OPTIONS]
-)
-def test_a_run_goes_on_only_with_the_same_schedule_rule_and_attack(option, kind, name):
-    described = DESCRIBED_AS.get(option, option)
-    base = PART_BASE.get(kind, {})
-    value = other_value(kind, name, PART_NEEDED)
-    one, other = (describe(**{option: kind(**given)}) for given in (base, base | {name: value}))
-    parts = [each["training"][described] for each in (one, other)]
-    first, second = [part[0] if isinstance(part, list) else part for part in parts]
-    assert first["class"] == kind.__name__
-    assert first.keys() == second.keys()
-    assert first[name] != second[name]
-    assert different(one, other)
-    assert record(one).settings != record(other).settings
-
-
-def describe(**options):
-    """What is written of a run with these options."""
-    with_all = federation("runs", default_callbacks=False, **options)
-    with_all.module = Linear()
-    with_all.data = Points()
-    return describe_run(Linear(), Points(), (), describe_training(with_all))
+def test_one_add_on_and_a_list_of_it_are_the_same():
+    one, listed = (replace(OPTIONS, local=LocalTraining(add_ons=each)) for each in (FedProx(0.1), [FedProx(0.1)]))
+    assert one.describe() == listed.describe()

@@ -20,12 +20,12 @@ from fedvlp.sites.data import SitesData
 from fedvlp.tools.attacks import SignFlip
 from fedvlp.training.add_ons.fed_prox import FedProx
 from fedvlp.training.local_training import CosineDecay
-from fedvlp.training.options import check_clients
+from fedvlp.training.options import RunOptions, check_clients
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.data import batches, same
-from tests.helpers.toy_federation import Linear, Points, federation
+from tests.helpers.trainer_options import grouped
 
 FOLDER = configs_folder() / "methods"
 ROUNDS = 3
@@ -150,25 +150,22 @@ REFUSED = {
 POOL_ALONE = [Client(0, -1, 9, "pool", is_pool=True)]
 
 
-def readied(tmp_path, **options):
-    """A federation with a method and data, as checks see it."""
-    run = federation(tmp_path, **options)
-    run.module = Linear()
-    run.data = Points()
-    return run
+def options(rounds=2, **options):
+    """The options of a run, by their short names."""
+    return RunOptions(rounds, 0, "32-true", **grouped(options))
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_only_a_federation_has_is_refused(tmp_path, name):
-    run = readied(tmp_path, **{name: REFUSED[name]})
+def test_what_only_a_federation_has_is_refused(name):
+    refused = options(**{name: REFUSED[name]})
     with pytest.raises(UserError, match=rf"centrally, without clients, so there can be no \w+\.{name}\. "):
-        check_clients(run, POOL_ALONE)
-    check_clients(run, [Client(0, 0, 9), Client(1, 1, 9)])
+        check_clients(refused, POOL_ALONE)
+    check_clients(refused, [Client(0, 0, 9), Client(1, 1, 9)])
 
 
 @pytest.mark.parametrize(("resets", "rounds"), [(True, 2), (True, 1), (False, 2)])
-def test_an_optimizer_that_starts_anew_is_warned_of(tmp_path, caplog, resets, rounds):
-    check_clients(readied(tmp_path, reset_optimizer=resets, rounds=rounds), POOL_ALONE)
+def test_an_optimizer_that_starts_anew_is_warned_of(caplog, resets, rounds):
+    check_clients(options(rounds, reset_optimizer=resets), POOL_ALONE)
     assert ("--config centralised" in caplog.text) == (resets and rounds > 1)
 
 

@@ -131,7 +131,7 @@ def test_the_draws_depend_not_on_interruptions(tmp_path):
 def test_a_run_does_not_go_on_with_another_dropout(tmp_path):
     options = {"name": "run", **file_callbacks()}
     federation(tmp_path, rounds=1, dropout=0.25, **options).fit(Linear(), Points())
-    with pytest.raises(UserError, match=r"training.client_dropout: was 0.25, is None"):
+    with pytest.raises(UserError, match=r"training.clients.dropout: was 0.25, is 0.0"):
         federation(tmp_path, rounds=2, **options).fit(Linear(), Points(), ckpt_path="last")
 
 

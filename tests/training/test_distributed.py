@@ -84,7 +84,7 @@ def two_ranks(monkeypatch):
 def test_ranks_of_another_run_are_refused(two_ranks):
     description = {"model": {"init_args": {}}, "split": "x", "optimizer": {"lr": 0.1}}
     state = RunState(ServerState.start({"prompt": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}))
-    about = (Points(), description, state, {"evaluate_every": 1})
+    about = (Points(), description, state, "rounds=3")
     check_same_run(two_ranks(str), *about)
     with pytest.raises(UserError, match=r"^Rank 1 has other images, options, checkpoints or versions"):
         check_same_run(two_ranks(lambda fingerprint: fingerprint[::-1]), *about)

@@ -88,8 +88,8 @@ def test_half_epochs_in_a_federation(tmp_path):
 def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
     federation(tmp_path, name="run").fit(Linear(), Points())
     for change, expected in [
-        ({"reset_optimizer": False}, "training.reset_optimizer: was True, is False"),
-        ({"epochs": 0.5}, "training.local_epochs: was 1, is 0.5"),
+        ({"reset_optimizer": False}, "training.local.reset_optimizer: was True, is False"),
+        ({"epochs": 0.5}, "training.local.epochs: was 1, is 0.5"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")
@@ -231,7 +231,7 @@ def test_a_client_takes_clipped_steps(tmp_path):
         assert gradient.norm() > 1.5 * NORM
         weight = (weight - 0.5 * gradient * NORM / gradient.norm()).detach().requires_grad_()
     torch.testing.assert_close(after.shared["weight"], weight, atol=1e-6, rtol=1e-5)
-    assert run.description["training"]["gradient_clip_val"] == NORM
+    assert run.description["training"]["local"]["gradient_clip_val"] == NORM
 
 
 def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):

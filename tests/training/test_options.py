@@ -13,7 +13,7 @@ import pytest
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.core.state import Client
 from fedvlp.federation import Federation
-from fedvlp.training.options import GROUPS, REPLACEMENTS, check_clients
+from fedvlp.training.options import GROUPS, REPLACEMENTS, Clients, RunOptions, Server, check_clients
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, Points, federation
@@ -58,19 +58,17 @@ def test_determinism_is_demanded_of_pytorch_and_cublas(tmp_path, monkeypatch):
 CLIENTS = [Client(id, 0, 5) for id in (3, 0, 8, 1)]
 
 
-def federation_of(tmp_path, cohort_size, min_clients):
-    made = federation(tmp_path, cohort_size=cohort_size, min_clients=min_clients)
-    made.module = Linear()
-    made.data = Points()
-    return made
+def options(cohort_size, min_clients):
+    clients = Clients(cohort_size=cohort_size)
+    return RunOptions(3, 0, "32-true", clients=clients, server=Server(min_clients=min_clients))
 
 
 @pytest.mark.parametrize(("cohort_size", "min_clients"), [(None, 4), (3, 3), (9, 4), (2, 1)])
-def test_enough_clients(tmp_path, cohort_size, min_clients):
-    check_clients(federation_of(tmp_path, cohort_size, min_clients), CLIENTS)
+def test_enough_clients(cohort_size, min_clients):
+    check_clients(options(cohort_size, min_clients), CLIENTS)
 
 
 @pytest.mark.parametrize(("cohort_size", "min_clients", "found"), [(None, 5, 4), (3, 4, 3), (9, 5, 4)])
-def test_too_few_clients_are_refused(tmp_path, cohort_size, min_clients, found):
+def test_too_few_clients_are_refused(cohort_size, min_clients, found):
     with pytest.raises(UserError, match=rf"{found} clients, but min_clients is {min_clients}"):
-        check_clients(federation_of(tmp_path, cohort_size, min_clients), CLIENTS)
+        check_clients(options(cohort_size, min_clients), CLIENTS)

@@ -192,7 +192,7 @@ def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
     run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger)
     run.fit(PersonalBias(), Points(clients=2))
     assert steps.steps == [(0, 0), (1, 0)] * 2  # two phases
-    assert len(run.run_state.history) == run.rounds == 1
+    assert len(run.run_state.history) == run.options.rounds == 1
     assert run.folder is None
     assert not steps.folder.exists()
     assert not list(tmp_path.iterdir())

@@ -133,7 +133,7 @@ def changed_options(bench: Bench) -> None:
         "--model.optimizer.lr=0.3": "lr",
         "--model.prompt_length=3": "prompt_length",
         "--seed_everything=5": "seed",
-        "--trainer.local.epochs=2": "local_epochs",
+        "--trainer.local.epochs=2": "training.local.epochs",
         "--data.held_out=domain 0": "split",
         "--data.batch_size=7": "batch_size",
     }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.state import State, weighted_mean
-from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import check_ranges
 
@@ -110,7 +110,7 @@ class Aggregator:
         """Raises UserError if so many clients are too few; ``where`` they are is such as ``phase 'train'``."""
         if num_clients < self.min_clients:
             raise UserError(
-                f"{class_and_options(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
+                f"{to_jsonable(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
                 f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
                 "aggregator."
             )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning import Fabric
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -22,7 +23,6 @@ from fedvlp.core.state import Client, State
 from fedvlp.data import EvaluationSplit, FederatedDataModule, Images
 from fedvlp.data.files.images import Indices
 from fedvlp.data.loaders import BoundLoaders
-from fedvlp.training.callback import RunView
 from fedvlp.training.cohort import Attack
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.errors import UserError
@@ -290,14 +290,19 @@ class Backdoor(Attack):
         return BackdooredData(data, self.hostile(data.clients), poison, loaders)
 
     def measure(
-        self, run: RunView, data: TrainingData, deployed: State, personal: Mapping[int, State]
+        self,
+        module: FederatedModule,
+        data: TrainingData,
+        fabric: Fabric,
+        deployed: State,
+        personal: Mapping[int, State],
     ) -> dict[str, float]:
-        """Returns the attack's success rates, in percent."""
+        """Measure the attack's success rates, in percent."""
         scores: dict[str, float] = {}
         # One process measures and tells the others, so that all log the same.
-        if run.is_global_zero and isinstance(data, BackdooredData):
-            scores = evaluate(run.module, data, run.fabric, deployed, personal)
-        return {f"attack_success/{name}": value for name, value in run.fabric.broadcast(scores).items()}
+        if fabric.is_global_zero and isinstance(data, BackdooredData):
+            scores = evaluate(module, data, fabric, deployed, personal)
+        return {f"attack_success/{name}": value for name, value in fabric.broadcast(scores).items()}
 
 
 def mixed(honest: Batch, poisoned: Batch, is_poisoned: Tensor) -> Batch:

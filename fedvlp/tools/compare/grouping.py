@@ -135,7 +135,7 @@ def config_name(record: Record) -> str:
             options.pop("optimizer", None)
             named[name] = set(options.items())
     add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
-    work = (record.training.get("local_steps"), record.training.get("local_epochs"))
+    work = (record.training.get("steps"), record.training.get("epochs"))
     done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised, "work": work}
     # An option that a config leaves out has none of the values that others give it.
     true = {(option, value) for option, value in set().union(*named.values()) if done.get(option) == value}

@@ -86,7 +86,7 @@ def _describe(cli: FederationCLI, claimed: Mapping[str, Any]) -> dict[str, Any]:
     """Describe method, training, data and communication as the summary must, whose method is ``claimed``."""
     federation = cast(Federation, cli.trainer)
     federation.prepare(cli.model, cli.datamodule)
-    cost = communication_cost(cli.model, cli.datamodule.clients, federation.local.every_add_on)
+    cost = communication_cost(cli.model, cli.datamodule.clients, federation.options.local.all_add_ons)
     counts = cost.rows(rounds=1)[-1] if cli.model.configure_phases() else dict.fromkeys(COUNTS, 0)
     return {
         **federation.description,

@@ -9,7 +9,7 @@ from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.aggregation.robust import CoordinateMedian, FedGMA, Krum, MultiKrum, NormClipping, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, FedYogi, ServerMomentum
 from fedvlp.testing import check_aggregator
-from fedvlp.utils.digests import class_and_options
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 
 RULES = [
@@ -22,9 +22,7 @@ RULES = [
     NormClipping(1.5),
     NormClipping(1.5, TrimmedMean(0.2)),
 ]
-each_rule = pytest.mark.parametrize(
-    "rule", RULES, ids=lambda rule: "+".join(map(str, class_and_options(rule).values()))
-)
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: "+".join(map(str, to_jsonable(rule).values())))
 BEFORE = {"prompt": torch.tensor([[0.5, -1.0, 2.0]]), "bias": torch.tensor([-0.25])}
 
 
@@ -108,13 +106,13 @@ def test_what_is_not_given_is_as_in_the_papers():
     """Another default changes every result of those who did not give the option."""
     mean = {"class": "WeightedMean"}
     moments = {"learning_rate": 0.01, "beta1": 0.9, "beta2": 0.99, "tau": 0.001, "inner": mean}
-    assert class_and_options(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
-    assert class_and_options(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
-    assert class_and_options(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
+    assert to_jsonable(TrimmedMean()) == {"class": "TrimmedMean", "share": 0.2}
+    assert to_jsonable(FedGMA()) == {"class": "FedGMA", "agreement": 0.4, "learning_rate": 1.0}
+    assert to_jsonable(NormClipping(3.0)) == {"class": "NormClipping", "max_norm": 3.0, "inner": mean}
     momentum = {"class": "ServerMomentum", "learning_rate": 1.0, "momentum": 0.9, "inner": mean}
-    assert class_and_options(ServerMomentum()) == momentum
-    assert class_and_options(FedAdam()) == {"class": "FedAdam", **moments}
-    assert class_and_options(FedYogi()) == {"class": "FedYogi", **moments}
+    assert to_jsonable(ServerMomentum()) == momentum
+    assert to_jsonable(FedAdam()) == {"class": "FedAdam", **moments}
+    assert to_jsonable(FedYogi()) == {"class": "FedYogi", **moments}
 
 
 def test_clipping_against_a_loop():

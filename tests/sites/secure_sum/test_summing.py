@@ -346,7 +346,8 @@ def other_model(place, request):
 def other_options(place, request):
     values = dict(request.values)
     if request.kind == "prepare" and place != DROPPED:
-        values["training"] = {**values["training"], "steps": 1}
+        local = {**values["training"]["local"], "steps": 1}
+        values["training"] = {**values["training"], "local": local}
     return Message(request.kind, values, request.tensors)
 
 

@@ -133,7 +133,7 @@ def run_of(config, **other):
     options.pop("optimizer", None)
     partition = content.get("data", {}).get("init_args", {}).get("partition")
     local = content.get("trainer", {}).get("local", {})
-    training = {"seed": 0, "local_steps": local.get("steps"), "local_epochs": local.get("epochs", 1)}
+    training = {"seed": 0, "steps": local.get("steps"), "epochs": local.get("epochs", 1)}
     if "add_ons" in local:
         training["add_ons"] = [{"class": local["add_ons"], "weight": 0.01}]
     training |= other.pop("training", {})

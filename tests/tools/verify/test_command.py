@@ -100,7 +100,7 @@ def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
     assert main(["verify", str(entry), "--tolerance", "0.5"]) == 0
     capsys.readouterr()
     change(entry / "config.yaml", lambda config: config["trainer"]["local"].update(steps=7))
-    assert "training.local_steps: the summary says 2, found 7" in refused(capsys, entry, "--tolerance", "20")
+    assert "training.local.steps: the summary says 2, found 7" in refused(capsys, entry, "--tolerance", "20")
 
 
 def test_each_value_that_differs_is_named():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -45,7 +45,7 @@ def test_a_run_that_goes_on_equals_one_that_was_never_stopped(tmp_path, add_on, 
     options = {"add_ons": add_on, "cohort_size": 2, "seed": 5, "personal_on_disk": on_disk, **file_callbacks()}
     whole = federation(tmp_path / "whole", rounds=3, **options)
     whole.fit(PersonalBias(), Points())
-    assert whole.description["training"]["add_ons"][0]["class"] == type(add_on).__name__
+    assert whole.description["training"]["local"]["add_ons"][0]["class"] == type(add_on).__name__
     first = federation(tmp_path / "parts", rounds=3, **{**options, **file_callbacks()})
     first.add_callback(Stop())
     with pytest.raises(Interrupted):
@@ -121,7 +121,7 @@ def test_privacy_is_not_claimed_where_an_add_on_gets_past_the_noise(tmp_path, ad
 
 def test_scaled_gradients_are_refused(tmp_path):
     run = federation(tmp_path, add_ons=Scaffold())
-    run.precision = "16-mixed"
+    run.options = replace(run.options, precision="16-mixed")
     with pytest.raises(UserError, match="16-mixed scales them"):
         run.fit(Linear(), Points())
 
