@@ -31,14 +31,14 @@ from fedvlp.training.callback import RunView
 from fedvlp.training.distributed import on_every_process
 from fedvlp.training.engine import Engine, LocalEngine
 from fedvlp.training.evaluation import filter_roles
-from fedvlp.training.fit_loop import FitLoop
+from fedvlp.training.fit_loop import train_rounds
 from fedvlp.training.lightning_hooks import Hooks, check_callbacks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import with_secure_sum
-from fedvlp.training.task import check_add_ons, set_up_phases
+from fedvlp.training.task import check_add_ons
 from fedvlp.utils.errors import UserError, escape_control_chars
 from fedvlp.utils.files import check_replaceable
 from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range, check_ranges
@@ -165,21 +165,16 @@ class Federation(RunView):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self.prepare(model, datamodule)
-        add_ons = list(self.options.local.all_add_ons)
-        attack = self.options.clients.attack
-        hostile = None if attack is None else attack.add_on(datamodule.clients)
-        if hostile is not None:
-            add_ons.append(hostile)  # last, since hostile clients change what honest ones would send
-        loop = FitLoop(self, set_up_phases(model, phases, add_ons), Hooks(self.callbacks, self, model), self.engine)
+        train = partial(train_rounds, self, self.engine, phases, Hooks(self.callbacks, self, model))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
-            return loop.fit(self._checkpoint("last"), checkpoint, may_start_anew=ckpt_path == "last")
+            return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")
         if ckpt_path is not None:
             raise UserError("fast_dev_run starts from scratch and keeps nothing. Leave ckpt_path out.")
         self.data = setup.with_short_splits(datamodule)
         self.fabric.print(setup.FAST_DEV_RUN_NOTICE, flush=True)
         with TemporaryDirectory(prefix="fedvlp-") as folder:
-            state = loop.fit(Path(folder), None)
+            state = train(Path(folder), None)
         self.folder = None
         return state
 
@@ -314,7 +309,7 @@ class Federation(RunView):
         phases = with_aggregation(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)
         privacy_account(phases, len(clients), cohort_size, self.fabric.world_size)
         setup.check_data(datamodule, cohort_size)
-        check_add_ons(options.local.all_add_ons, phases, datamodule, options.precision)
+        check_add_ons(model, options.local.all_add_ons, phases, datamodule, options.precision)
         for phase in phases:
             phase.strategy.check(clients)
         check_clients(options, clients)

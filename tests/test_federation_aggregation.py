@@ -54,17 +54,11 @@ def test_rule_is_part_of_the_run(tmp_path):
     summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
     assert summary["training"]["server"]["aggregation"] == {"class": "TrimmedMean", "share": 0.34}
     for rule, expected in [
-        (TrimmedMean(0.4), r"training\.aggregation\.share: was 0\.34, is 0\.4"),
-        (None, r"training\.aggregation: was {'class': 'TrimmedMean', 'share': 0\.34}, is None"),
+        (TrimmedMean(0.4), r"training\.server\.aggregation\.share: was 0\.34, is 0\.4"),
+        (None, r"training\.server\.aggregation: was {'class': 'TrimmedMean', 'share': 0\.34}, is None"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", aggregation=rule).fit(Linear(), Points(), ckpt_path="last")
-
-
-def test_run_without_a_rule_is_described_as_before(tmp_path):
-    run = federation(tmp_path, rounds=1, **file_callbacks())
-    run.fit(Linear(), Points())
-    assert run.description["training"]["server"]["aggregation"] is None
 
 
 def test_too_few_clients_are_refused_before_a_round(tmp_path):

@@ -65,28 +65,30 @@ class SitesEngine:
         """A store of the names of the sites' files."""
         return StoreAtSites()
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
+    def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
         """Train clients at their sites; a client without a usable reply failed."""
         # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
-        self.registry.regather(min(here.min_clients, len(clients)))
-        results = self._train_once(clients, task, here)
+        self.registry.regather(min(workspace.options.server.min_clients, len(clients)))
+        results = self._train_once(clients, task, workspace)
         failed = [client for client, result in results.items() if result.failure]
-        if here.on_failure == "retry" and failed:
-            for client, second in self._train_once(failed, task, here).items():
+        if workspace.options.clients.on_failure == "retry" and failed:
+            for client, second in self._train_once(failed, task, workspace).items():
                 first = results[client].failure
                 results[client] = second if second.failure else replace(second, retried=first)
         trained = list(results.values())
-        if not here.secure_sum:
+        if not workspace.options.server.secure_sum:
             return PhaseResults(trained)
         # Imported here: it needs what comes with Flower.
         from fedvlp.sites.secure_sum.summing import summed_at_sites
 
-        return summed_at_sites(self.registry, trained, task, here.min_clients)
+        return summed_at_sites(self.registry, trained, task, workspace.options.server.min_clients)
 
-    def _train_once(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> dict[Client, ClientResult]:
+    def _train_once(
+        self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace
+    ) -> dict[Client, ClientResult]:
         # A client without images is a site that has not connected yet.
         present = [client for client in clients if client.num_examples]
-        replies = self.request({client: self._training(task, client, here) for client in present})
+        replies = self.request({client: self._training(task, client, workspace) for client in present})
         absent = {name: SiteError(problem) for name, problem in self.registry.problems.items()}
         absent |= {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
         away = SiteError("was not there when the round began")
@@ -96,7 +98,7 @@ class SitesEngine:
             results[client] = client_result(task, client, reply)
         return results
 
-    def _training(self, task: PhaseTask, client: Client, here: Workspace) -> Message:
+    def _training(self, task: PhaseTask, client: Client, workspace: Workspace) -> Message:
         """The message of the kind ``train`` for a client."""
         noise = client_noise(task.phase.strategy)
         values = {
@@ -107,7 +109,7 @@ class SitesEngine:
             "factor": task.learning_rate_factor,
             "share": task.shares_of_steps.get(client.id, 1.0),
             "noise": None if noise is None else asdict(noise),
-            "weighting": next(iter(weightings(task.phase.strategy))) if here.secure_sum else None,
+            "weighting": next(iter(weightings(task.phase.strategy))) if workspace.options.server.secure_sum else None,
             "client": client.id,
             "domain": client.domain,
             # Names alone: personal tensors are at the site, and a resumed run names the files of its checkpoint.
@@ -161,7 +163,7 @@ class SitesEngine:
         return self.registry.places.get(client.name, "")
 
     def evaluate(
-        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
+        self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """The accuracies that sites measured and those of the server's own images, in percent.
 
@@ -170,7 +172,7 @@ class SitesEngine:
         what all share.
         """
         self.registry.look()
-        splits = run.data.evaluation_splits()
+        splits = federation.data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         requests: dict[Client, Message] = {}
         for client in chain.from_iterable(split.clients for split in at_sites):
@@ -184,7 +186,7 @@ class SitesEngine:
             }
             requests[client] = Message("evaluate", values, deployed)
         self.class_counts = {}
-        accuracies = self._accuracies(self.request(requests), run.data.class_names)
+        accuracies = self._accuracies(self.request(requests), federation.data.class_names)
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
         # A role's scores of only some sites would differ from those of all.
@@ -195,9 +197,10 @@ class SitesEngine:
         # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                predictions = shared_predictions(module, run.fabric, split, deployed)
+                predictions = shared_predictions(module, federation.fabric, split, deployed)
                 accuracy[split.name] = predictions.accuracy
-                self.class_counts[split.name] = count_classes(predictions, split.class_names or run.data.class_names)
+                class_names = split.class_names or federation.data.class_names
+                self.class_counts[split.name] = count_classes(predictions, class_names)
         means = with_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 

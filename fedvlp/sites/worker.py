@@ -23,7 +23,6 @@ from fedvlp.core.balance import count_classes
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, RunState, ServerState, State, select, update_norm
-from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
@@ -39,7 +38,7 @@ from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Server
 from fedvlp.training.setup import make_fabric, set_up_data, set_up_method
-from fedvlp.training.task import PhaseTask, set_up_phases, validation_splits
+from fedvlp.training.task import PhaseTask, validation_splits
 from fedvlp.utils.digests import from_jsonable
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
@@ -240,21 +239,19 @@ class SiteWorker:
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
         set_up_data(self.fabric, self.module, data, options.precision, serves_images=False)
         add_ons = options.local.listed_add_ons
-        setups = set_up_phases(self.module, check_phases(self.module), add_ons)
-        # What arrives is what this client is to download: the server's strategy has already chosen it.
-        self.setups = [replace(setup, phase=replace(setup.phase, strategy=FedAvg(), download=None)) for setup in setups]
         self.store = DiskStore(folder)
         self.workspace = Workspace(
+            options=options,
             fabric=self.fabric,
             module=self.module,
             data=data,
-            local=options.local,
+            phases=check_phases(self.module),
+            add_ons=add_ons,
             initial_personal=self.module.personal_state(),
-            seed=options.seed,
             store=self.store,
             hooks=Hooks([]),
             validation=validation_splits(add_ons, data),
-            run_folder=folder,
+            folder=folder,
         )
         self.allows_class_counts = config.policy.class_counts
         self.sums: Any = None
@@ -267,7 +264,7 @@ class SiteWorker:
     def train(self, request: Message) -> Message:
         """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
         values = request.values
-        if values["phase"] >= len(self.setups):
+        if values["phase"] >= len(self.workspace.phases):
             raise SiteProblem("knows no phase of that number")
         if self.sums is None and values["weighting"] is not None:
             raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
@@ -335,7 +332,7 @@ class SiteWorker:
         The module still holds what the site trained last, which leaves only with noise or in a sum, so a server that
         sends fewer tensors must not measure it. The deployed method does not depend on tensors that the state lacks.
         """
-        uploaded = [name for setup in self.setups for name in setup.phase.upload]
+        uploaded = [name for phase in self.workspace.phases for name in phase.upload]
         tensors = select(self.module.communicable_state(), uploaded)
         return {name: torch.zeros_like(value) for name, value in tensors.items() if name not in state}
 
@@ -357,11 +354,11 @@ class SiteWorker:
             personal=self._states("personal", values["personal"]),
             optimizer_states=self._states("optimizer", values["optimizer"]),
         )
-        setup = self.setups[values["phase"]]
-        if values["noise"] is not None:
-            setup = replace(setup, add_ons=(*setup.add_ons, NoisyUpload(ClientNoise(**values["noise"]))))
-        return SiteTask(
-            setup=setup,
+        task = SiteTask.of_phase(
+            self.module,
+            self.workspace.phases,
+            values["phase"],
+            self.workspace.add_ons,
             state=state,
             seeds={self.client.id: values["seed"]},
             # The server has applied schedules and weights; a site sees neither all rounds nor other clients.
@@ -370,6 +367,9 @@ class SiteWorker:
             learning_rate_factor=values["factor"],
             shares_of_steps={self.client.id: values["share"]} if values["share"] < 1 else {},
         )
+        if values["noise"] is None:
+            return task
+        return replace(task, add_ons=(*task.add_ons, NoisyUpload(ClientNoise(**values["noise"]))))
 
     def _states(self, group: str, name: str) -> StatesOnDisk:
         """The client's personal tensors, if the server names a file of them."""
@@ -404,11 +404,13 @@ def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, di
     client = Client(0, 0, 0)
     server = ServerState.start(module.shared_state())
     found: dict[str, dict[str, tuple[list[int], int]]] = {}
-    for setup in set_up_phases(module, check_phases(module), _read_options(told).local.listed_add_ons):
-        module.start_client(RoundContext(0, setup.phase, client))
-        task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: [client])
+    phases, add_ons = check_phases(module), _read_options(told).local.listed_add_ons
+    of_round = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: [client]}
+    for index, phase in enumerate(phases):
+        module.start_client(RoundContext(0, phase, client))
+        task = PhaseTask.of_phase(module, phases, index, add_ons, **of_round)
         sent = {**module.upload_state(), **task.sent_like(server.shared)}
-        found[setup.phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
+        found[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
     return found
 
 

@@ -17,7 +17,7 @@ from lightning import Fabric
 from torch import Tensor
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import RoundContext
+from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Batch, EvaluationSplit, Inputs, Loader, TrainingData
 from fedvlp.core.state import (
     ADD_ON,
@@ -34,8 +34,8 @@ from fedvlp.runs.client_store import ClientStore, StoredState
 from fedvlp.training.add_ons.base import AddOn, LocalContext
 from fedvlp.training.evaluation import accuracy_now
 from fedvlp.training.lightning_hooks import Hooks
-from fedvlp.training.local_training import LocalTraining, make_optimizer, optimizer_state, reset_gradient_scale
-from fedvlp.training.options import OnClientFailure
+from fedvlp.training.local_training import make_optimizer, optimizer_state, reset_gradient_scale
+from fedvlp.training.options import RunOptions
 from fedvlp.training.task import PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError, is_out_of_memory
 from fedvlp.utils.files import write_text
@@ -49,44 +49,40 @@ DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno,
 
 
 class ClientError(Exception):
-    """A client did something that its update can't be made of."""
+    """Raised when a client's result cannot be turned into an update."""
 
 
 @dataclass(frozen=True)
 class Workspace:
-    """What all clients that train in this process share: one module, whose tensors are swapped, data and devices.
+    """What all rounds of a run share: one module, whose tensors are swapped, data, devices and options.
 
     Args:
+        options: of training; with round, phase and client their seed fixes every random draw.
         fabric: device and precision.
         module: the method.
         data: the clients' batches.
-        local: how long a client trains and with which optimizer.
+        phases: of a round, with their aggregators.
+        add_ons: of local training, in their order.
         initial_personal: personal tensors of the module before the first round.
-        seed: of the federation; with round, phase and client it fixes every random draw.
         store: keeps the clients' personal tensors.
         hooks: of the callbacks.
-        validation: where an add-on measures clients, the splits of all their domains.
-        run_folder: gets the tracebacks of clients that fail; None to keep none.
-        on_failure: what is done about a client that fails.
-        min_clients: how many clients each phase needs.
-        secure_sum: whether the server sees the mean of all updates in place of each.
-        optimizers: of the running phase, by its place in the round, where it can serve the next client too.
-        errors: what clients raised in the running phase, by the client's id.
+        validation: if an add-on measures clients, the splits of all their domains.
+        folder: gets the tracebacks of clients that fail; None to keep none.
+        optimizers: of the running phase, by its index in the round, if the next client can use them, too.
+        errors: Exceptions of clients in the running phase, by the client's id.
     """
 
+    options: RunOptions
     fabric: Fabric
     module: FederatedModule
     data: TrainingData
-    local: LocalTraining
+    phases: Sequence[Phase]
+    add_ons: Sequence[AddOn]
     initial_personal: State
-    seed: int
     store: ClientStore
     hooks: Hooks
     validation: Sequence[EvaluationSplit] = ()
-    run_folder: Path | None = None
-    on_failure: OnClientFailure = "skip"
-    min_clients: int = 1
-    secure_sum: bool = False
+    folder: Path | None = None
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 
@@ -122,65 +118,65 @@ class ClientResult:
         return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
 
 
-def train_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResult:
-    """The life of one client in one phase, in the order in which it happens."""
-    module = here.module
+def train_client(client: Client, task: PhaseTask, workspace: Workspace) -> ClientResult:
+    """Train one client for one phase."""
+    module = workspace.module
     download = task.download(client)
     module.load_state(of_method(download))
     # After the download, since a first personal state may be made from it.
-    module.load_state(personal_state(client, task, here))
+    module.load_state(personal_state(client, task, workspace))
     module.start_client(RoundContext(task.round, task.phase, client))
-    batches, steps = local_batches(client, task, here)
+    batches, steps = local_batches(client, task, workspace)
 
-    optimizer = prepare_optimizer(client, task, here)
+    optimizer = prepare_optimizer(client, task, workspace)
     # Before the generators are seeded: what add-ons draw must not change what the method draws.
-    add_ons = begin_add_ons(client, task, here, download, optimizer, steps)
+    add_ons = begin_add_ons(client, task, workspace, download, optimizer, steps)
     # From here every draw follows from seed, round, phase and client, whoever trained before.
     seed_generators(task.seeds[client.id])
     if optimizer is not None:
         if not module.training:  # looked at first, since to set it walks through all of CLIP
             module.train()
         for index, batch in enumerate(batches):
-            inputs, labels = here.fabric.to_device(batch)
-            with here.fabric.autocast():
+            inputs, labels = workspace.fabric.to_device(batch)
+            with workspace.fabric.autocast():
                 loss = check_loss(module, module.training_step((inputs, labels), index))
-            here.fabric.backward(loss)
+            workspace.fabric.backward(loss)
             # By passes of their own: gradients add up in place, and the method's graph is freed before.
             add_ons.backward(inputs)
             optimizer.step()
             optimizer.zero_grad()
             module.on_train_batch_end(loss.detach(), (inputs, labels), index)
             outputs = {"loss": loss.detach(), "client": client}
-            here.hooks.call("on_train_batch_end", outputs, (inputs, labels), index)
+            workspace.hooks.call("on_train_batch_end", outputs, (inputs, labels), index)
     elif task.phase.one_pass:
         with torch.no_grad():
             for index, batch in enumerate(batches):
-                module.training_step(here.fabric.to_device(batch), index)
+                module.training_step(workspace.fabric.to_device(batch), index)
 
     upload, kept = add_ons.finish(checked_upload(module), task.index)
     update = ClientUpdate(client, upload, client.num_examples, module.logged_means())
     personal = module.personal_state()
-    if optimizer is not None and not here.local.reset_optimizer:
+    if optimizer is not None and not workspace.options.local.reset_optimizer:
         kept |= add_prefix(optimizer_state(optimizer.optimizer, module.communicable_state()), str(task.index))
     # Phases share one entry: those that did not run keep theirs.
     kept = task.kept(client) | kept
     # Kept now and not once it is accepted: with files only one client's tensors are in memory.
-    stored = here.store.keep(task.round, client.id, personal, kept)
+    stored = workspace.store.keep(task.round, client.id, personal, kept)
     return ClientResult(update, *stored, is_finite(personal, kept))
 
 
-def personal_state(client: Client, task: PhaseTask, here: Workspace) -> State:
+def personal_state(client: Client, task: PhaseTask, workspace: Workspace) -> State:
     """A client's personal tensors: of its last round, or those to start with."""
     if client.id in task.state.personal:
         return task.state.personal[client.id]
-    if not here.initial_personal:
+    if not workspace.initial_personal:
         return {}
     # Seeded by the client alone: what it begins with does not depend on when it first takes part.
-    seed_generators(derive_seed(here.seed, client.id))
-    return here.module.initial_personal_state(here.initial_personal)
+    seed_generators(derive_seed(workspace.options.seed, client.id))
+    return workspace.module.initial_personal_state(workspace.initial_personal)
 
 
-def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Iterator[Batch], int]:
+def local_batches(client: Client, task: PhaseTask, workspace: Workspace) -> tuple[Iterator[Batch], int]:
     """A client's batches in a phase, and how many they are; a straggler gets fewer."""
 
     def loader_of(shuffle: int) -> Loader:
@@ -188,14 +184,14 @@ def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Ite
         seed = task.seeds[client.id]
         # A fraction of an epoch goes through passes of several rounds; each pass has one order in all of them.
         if shuffle != task.round:
-            seed = derive_seed(here.seed, shuffle, task.index, client.id)
-        return here.data.train_dataloader(client, seed=seed)
+            seed = derive_seed(workspace.options.seed, shuffle, task.index, client.id)
+        return workspace.data.train_dataloader(client, seed=seed)
 
     if task.phase.one_pass:
         loader = loader_of(task.round)
         batches, steps = iter(loader), len(loader)
     else:
-        batches, steps = here.local.batches(loader_of, task.round)
+        batches, steps = workspace.options.local.batches(loader_of, task.round)
     if client.id in task.shares_of_steps:
         # Rounded up, so that each straggler takes a step.
         steps = math.ceil(task.shares_of_steps[client.id] * steps)
@@ -203,22 +199,22 @@ def local_batches(client: Client, task: PhaseTask, here: Workspace) -> tuple[Ite
     return batches, steps
 
 
-def prepare_optimizer(client: Client, task: PhaseTask, here: Workspace) -> Any:
+def prepare_optimizer(client: Client, task: PhaseTask, workspace: Workspace) -> Any:
     """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable."""
-    module = here.module
-    reset_gradient_scale(here.fabric)
-    if task.index in here.optimizers:
-        optimizer = here.optimizers[task.index]
+    module = workspace.module
+    reset_gradient_scale(workspace.fabric)
+    if task.index in workspace.optimizers:
+        optimizer = workspace.optimizers[task.index]
         optimizer.optimizer.state.clear()
         return optimizer
-    continued = {} if here.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
-    optimizer = make_optimizer(here.fabric, module, task.learning_rate_factor, continued)
+    continued = {} if workspace.options.local.reset_optimizer else strip_prefix(task.kept(client), str(task.index))
+    optimizer = make_optimizer(workspace.fabric, module, task.learning_rate_factor, continued)
     # To make one for each client takes a third of the loop's own time. PyTorch's own remember nothing outside of their
     # state, so without it they are exactly fresh ones; one that the method configures may depend on the client.
     is_default = type(module).configure_optimizers is FederatedModule.configure_optimizers
     is_pytorchs = optimizer is not None and type(optimizer.optimizer).__module__.startswith("torch.optim.")
-    if is_default and is_pytorchs and here.local.reset_optimizer:
-        here.optimizers[task.index] = optimizer
+    if is_default and is_pytorchs and workspace.options.local.reset_optimizer:
+        workspace.optimizers[task.index] = optimizer
     return optimizer
 
 
@@ -264,77 +260,77 @@ class AddOnsAtWork(list[tuple[AddOn, LocalContext]]):
 
 
 def begin_add_ons(
-    client: Client, task: PhaseTask, here: Workspace, download: State, optimizer: Any, steps: int
+    client: Client, task: PhaseTask, workspace: Workspace, download: State, optimizer: Any, steps: int
 ) -> AddOnsAtWork:
     """Begins the add-ons of the phase, once the client's tensors are in the module."""
     at_work = AddOnsAtWork()
-    if not task.setup.add_ons:
+    if not task.add_ons:
         return at_work
     # A client measures itself on images of its own domain alone, never on those of others.
-    splits = [split for split in here.validation if client in split.clients]
-    trained = here.module.trainable_by_name()
+    splits = [split for split in workspace.validation if client in split.clients]
+    trained = workspace.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}
-    for place, add_on in enumerate(task.setup.add_ons):
+    for place, add_on in enumerate(task.add_ons):
         local = LocalContext(
             client=client,
-            module=here.module,
-            fabric=here.fabric,
+            module=workspace.module,
+            fabric=workspace.fabric,
             optimizer=optimizer,
-            names=task.setup.names,
+            names=task.names,
             trained=trained,
             start=start,
             downloaded=of_method(download),
-            received=here.fabric.to_device(strip_prefix(download, f"{ADD_ON}/{place}")),
-            kept=here.fabric.to_device(strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")),
+            received=workspace.fabric.to_device(strip_prefix(download, f"{ADD_ON}/{place}")),
+            kept=workspace.fabric.to_device(strip_prefix(task.kept(client), f"{ADD_ON}/{task.index}/{place}")),
             steps=steps,
-            proximal_weight=sum(each.proximal_weight for each in task.setup.add_ons),
+            proximal_weight=sum(each.proximal_weight for each in task.add_ons),
             seed=task.seeds[client.id],
-            accuracy=partial(accuracy_now, here.module, here.fabric, splits),
+            accuracy=partial(accuracy_now, workspace.module, workspace.fabric, splits),
         )
         add_on.begin(local)
         at_work.append((add_on, local))
     return at_work
 
 
-def train_clients(clients: Sequence[Client], task: PhaseTask, here: Workspace) -> list[ClientResult]:
+def train_clients(clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> list[ClientResult]:
     """The results of clients, trained sequentially in the one module."""
-    here.optimizers.clear()  # learning rates are those of the round
-    with restored_generators(), here.module.frozen_tensor_set():
-        results = [try_client(client, task, here) for client in clients]
+    workspace.optimizers.clear()  # learning rates are those of the round
+    with restored_generators(), workspace.module.frozen_tensor_set():
+        results = [try_client(client, task, workspace) for client in clients]
     # Without a context what is logged goes to Lightning, as outside of a federation.
-    here.module.context = None
-    here.store.flush()
+    workspace.module.context = None
+    workspace.store.flush()
     return results
 
 
-def try_client(client: Client, task: PhaseTask, here: Workspace) -> ClientResult:
+def try_client(client: Client, task: PhaseTask, workspace: Workspace) -> ClientResult:
     """The result of a client: that of its training, or that it failed."""
     retried = ""
     while True:
         try:
-            result = train_client(client, task, here)
+            result = train_client(client, task, workspace)
             return replace(result, retried=retried) if retried else result
         except Exception as error:
             # A callback's mistake is not the client's, nor is a fault of the machine.
-            if here.hooks.has_raised or is_of_machine(error) or here.on_failure == "fail":
+            if workspace.hooks.has_raised or is_of_machine(error) or workspace.options.clients.on_failure == "fail":
                 raise
-            here.module.zero_grad()  # what it leaves must not count for the next client
-            if here.on_failure == "skip" or retried:
-                return ClientResult.of_failure(client, keep_error(client, task, here, error))
+            workspace.module.zero_grad()  # what it leaves must not count for the next client
+            if workspace.options.clients.on_failure == "skip" or retried:
+                return ClientResult.of_failure(client, keep_error(client, task, workspace, error))
             retried = reason_of(error)
 
 
-def keep_error(client: Client, task: PhaseTask, here: Workspace, error: Exception) -> str:
+def keep_error(client: Client, task: PhaseTask, workspace: Workspace, error: Exception) -> str:
     """Writes a client's traceback into the run's folder; what went wrong, in a line."""
     # Kept with its traceback: if every client fails, the first is raised unchanged.
-    here.errors[client.id] = error
+    workspace.errors[client.id] = error
     # Not with its frames' variables, by which a step's whole graph would take the next client's memory.
     traceback.clear_frames(error.__traceback__)
     reason = reason_of(error)
-    if here.run_folder is None or isinstance(error, ClientError):
+    if workspace.folder is None or isinstance(error, ClientError):
         return reason
     name = f"round-{task.round + 1:05d}-{task.phase.name}-client-{client.id:06d}.txt"
-    path = here.run_folder / FAILURES / name
+    path = workspace.folder / FAILURES / name
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(traceback.format_exception(error)))
     return f"{reason} (traceback in {path})"

@@ -12,7 +12,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.base import AddOn
-from fedvlp.training.task import PhaseTask, of_method, set_up_phases
+from fedvlp.training.task import PhaseTask, of_method
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
 Counts = dict[str, int]
@@ -45,10 +45,11 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
     """Returns what each client and the server would send in one round, counted from the tensors; trains nothing."""
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
-    for setup in set_up_phases(module, check_phases(module), add_ons):
-        phase = setup.phase
+    method_phases = check_phases(module)
+    for index, phase in enumerate(method_phases):
         phase.strategy.check(clients)
-        task = PhaseTask(setup, RunState(server), seeds={}, rounds=1, all_clients=lambda: clients)
+        of_round = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: clients}
+        task = PhaseTask.of_phase(module, method_phases, index, add_ons, **of_round)
         # A phase is counted after those before it are aggregated: it may send what they made.
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []

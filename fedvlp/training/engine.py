@@ -57,11 +57,11 @@ class Engine(Protocol):
     def client_store(self, run: Path | None) -> ClientStore:
         """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
-        """Train a phase's clients, some of which may fail; sum their updates if ``here.secure_sum``."""
+    def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
+        """Train a phase's clients, some of which may fail; sum their updates if ``options.server.secure_sum``."""
 
     def evaluate(
-        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
+        self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """The accuracies as :func:`fedvlp.training.evaluation.evaluate` returns them."""
 
@@ -88,35 +88,39 @@ class LocalEngine:
         """Memory, or files in the run's folder where the options ask for them."""
         return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
-    def train(self, clients: Sequence[Client], task: PhaseTask, here: Workspace) -> PhaseResults:
+    def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
         """Train this process's share of the clients, and exchange the results with the other processes."""
-        self.initial_personal = here.initial_personal
-        fabric = here.fabric
+        self.initial_personal = workspace.initial_personal
+        fabric = workspace.fabric
         # Without batches a client's images are its steps; only the balance of processes depends on it.
-        batch_size = getattr(here.data, "batch_size", 1)
-        shares = balance_clients(clients, lambda client: here.local.num_steps(client, batch_size), fabric.world_size)
+        batch_size = getattr(workspace.data, "batch_size", 1)
+        local = workspace.options.local
+        shares = balance_clients(clients, lambda client: local.num_steps(client, batch_size), fabric.world_size)
         # Of this phase alone: an older error would be raised in its place.
-        here.errors.clear()
-        results = train_clients(shares[fabric.global_rank], task, here)
+        workspace.errors.clear()
+        results = train_clients(shares[fabric.global_rank], task, workspace)
         if isinstance(fabric.strategy, GlooStrategy):
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
             results = [result for of_rank in by_rank for result in of_rank]
         # Gathered by rank, and ranks train unequal shares.
         results = sorted(results, key=lambda result: result.client.id)
-        return PhaseResults.of_sum(*summed(results, task.phase.strategy)) if here.secure_sum else PhaseResults(results)
+        if workspace.options.server.secure_sum:
+            return PhaseResults.of_sum(*summed(results, task.phase.strategy))
+        return PhaseResults(results)
 
     def evaluate(
-        self, run: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
+        self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
         """Measures on all splits in this process."""
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
-        accuracy = evaluate(module, run.data, run.fabric, deployed, personal, initial, self.predictions)
+        accuracy = evaluate(module, federation.data, federation.fabric, deployed, personal, initial, self.predictions)
         self.class_counts = {}
         for name, predictions in self.predictions.items():
             if name.split("/")[0] != OUT_OF_DISTRIBUTION:
-                self.class_counts[name] = count_classes(predictions, predictions.class_names or run.data.class_names)
+                class_names = predictions.class_names or federation.data.class_names
+                self.class_counts[name] = count_classes(predictions, class_names)
         return accuracy
 
 

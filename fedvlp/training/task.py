@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, client_noise, guarantees
@@ -23,42 +24,33 @@ from fedvlp.core.strategies import FedAvg, averaged_tensors
 from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
 
-
-@dataclass(frozen=True)
-class PhaseSetup:
-    """A phase with the add-ons that are at work in it; the same in every round.
-
-    Attributes:
-        phase: what is trained, sent and combined.
-        index: place of the phase in the round, from 0.
-        names: the trained tensors that are averaged over clients.
-        add_ons: those at work, in their order.
-    """
-
-    phase: Phase
-    index: int
-    names: tuple[str, ...] = ()
-    add_ons: tuple[AddOn, ...] = ()
+Task = TypeVar("Task", bound="PhaseTask")
 
 
 @dataclass(frozen=True)
 class PhaseTask:
     """A phase of one round, as every client of the cohort is asked to train it.
 
-    What add-ons exchange is beside the method's tensors, under ``add_on/<place>/``.
+    Add-ons exchange tensors next to the method's, under ``add_on/<index>/``.
 
     Attributes:
-        setup: the phase and its add-ons.
+        phase: what is trained, sent and combined.
+        index: place of the phase in the round, from 0.
+        names: the trained tensors that are averaged over clients.
+        add_ons: those at work in the phase, in their order.
         state: the federation's state before the phase.
         seeds: of each client's random draws, by the client's id.
         rounds: number of all rounds.
-        all_clients: all clients; of sites that come late it is only known later how many images they have.
+        all_clients: all clients; sites that join late report only then how many images they have.
         learning_rate_factor: on the learning rates of every optimizer of the round.
         shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
             all.
     """
 
-    setup: PhaseSetup
+    phase: Phase
+    index: int
+    names: tuple[str, ...]
+    add_ons: tuple[AddOn, ...]
     state: RunState
     seeds: Mapping[int, int]
     rounds: int
@@ -66,15 +58,24 @@ class PhaseTask:
     learning_rate_factor: float = 1.0
     shares_of_steps: Mapping[int, float] = field(default_factory=dict)
 
-    @property
-    def phase(self) -> Phase:
-        """The phase."""
-        return self.setup.phase
-
-    @property
-    def index(self) -> int:
-        """Place of the phase in the round, from 0."""
-        return self.setup.index
+    @classmethod
+    def of_phase(
+        cls: type[Task],
+        module: FederatedModule,
+        phases: Sequence[Phase],
+        index: int,
+        add_ons: Sequence[AddOn],
+        **of_round: Any,
+    ) -> Task:
+        """Make the task of a phase; ``of_round`` are the attributes from ``state`` on."""
+        phase = phases[index]
+        names = averaged_names(module, phase)
+        at_work = [add_on for add_on in add_ons if names or not add_on.needs_average]
+        # The last, so that what other add-ons make of the upload is hidden as well.
+        noise = client_noise(phase.strategy)
+        if noise is not None:
+            at_work.append(NoisyUpload(noise))
+        return cls(phase, index, names, tuple(at_work), **of_round)
 
     @property
     def round(self) -> int:
@@ -86,9 +87,9 @@ class PhaseTask:
         server = self.state.server
         download = self.phase.broadcast(server, client)
         # Most runs have none, and with many clients a second dict for each is felt.
-        if self.setup.add_ons:
-            averaged = {name: server.shared[name] for name in self.setup.names}
-            for place, add_on in enumerate(self.setup.add_ons):
+        if self.add_ons:
+            averaged = {name: server.shared[name] for name in self.names}
+            for place, add_on in enumerate(self.add_ons):
                 extra = add_on.download(self._memory(place), averaged)
                 download = download | add_prefix(extra, f"{ADD_ON}/{place}")
         return download
@@ -99,9 +100,9 @@ class PhaseTask:
 
     def sent_like(self, shared: State) -> State:
         """Tensors such as each client uploads for add-ons."""
-        averaged = {name: shared[name] for name in self.setup.names}
+        averaged = {name: shared[name] for name in self.names}
         sent: State = {}
-        for place, add_on in enumerate(self.setup.add_ons):
+        for place, add_on in enumerate(self.add_ons):
             sent |= add_prefix(add_on.sent_like(averaged), f"{ADD_ON}/{place}")
         return sent
 
@@ -111,7 +112,7 @@ class PhaseTask:
         Add-ons see the updates first, in their order; then the phase's strategy combines them.
         """
         server = self.state.server
-        if not self.setup.add_ons or not updates:
+        if not self.add_ons or not updates:
             return self.phase.aggregate(server, updates)
         weights = self._weights()
         # Add-ons see what they sent; the strategy and add-ons after them see the method's tensors alone.
@@ -119,13 +120,13 @@ class PhaseTask:
         updates = [replace(update, state=of_method(update.state)) for update in updates]
         rounds: list[ServerRound] = []
         memory: State = {}
-        for place, add_on in enumerate(self.setup.add_ons):
+        for place, add_on in enumerate(self.add_ons):
             server_round = ServerRound(
                 updates=updates,
                 sent=[strip_prefix(state, f"{ADD_ON}/{place}") for state in sent],
                 shared=server.shared,
                 memory=self._memory(place),
-                names=self.setup.names,
+                names=self.names,
                 clients=self.all_clients(),
                 weights=weights,
                 round=server.round,
@@ -156,38 +157,22 @@ class PhaseTask:
         return {client.id: 1.0 if counts_once else float(client.num_examples) for client in self.all_clients()}
 
 
-def set_up_phases(module: FederatedModule, phases: Sequence[Phase], add_ons: Sequence[AddOn]) -> tuple[PhaseSetup, ...]:
-    """The phases of a round with the add-ons at work in each.
+def check_add_ons(
+    module: FederatedModule, add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str
+) -> None:
+    """Check that add-ons work with method, aggregation, data and precision, before anything is trained.
 
     Raises:
-        UserError: if an add-on needs averages and no phase averages anything.
+        UserError: if no phase averages, gradients are scaled, noise would not cover what an add-on sends, weights would
+            not count, or a client has no validation images to measure on.
     """
-    setups: list[PhaseSetup] = []
-    for index, phase in enumerate(phases):
-        names = averaged_names(module, phase)
-        at_work = [add_on for add_on in add_ons if names or not add_on.needs_average]
-        # The last, so that what other add-ons make of the upload is hidden as well.
-        noise = client_noise(phase.strategy)
-        if noise is not None:
-            at_work.append(NoisyUpload(noise))
-        setups.append(PhaseSetup(phase, index, names, tuple(at_work)))
-    needing = [add_on for add_on in add_ons if add_on.needs_average]
-    if setups and needing and not any(setup.names for setup in setups):
-        raise UserError(
-            f"trainer.local.add_ons has {type(needing[0]).__name__}, but no phase of {type(module).__name__} averages "
-            "what clients train. Leave it out, or take a method that does."
-        )
-    return tuple(setups)
-
-
-def check_add_ons(add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str) -> None:
-    """Checks add-ons against what they can't be had with, before anything is trained.
-
-    Raises:
-        UserError: if gradients are scaled, uploads are hidden by noise, which what add-ons send would get past, weights
-            would not count, or a client has no validation images to measure on.
-    """
+    averages = not phases or any(averaged_names(module, phase) for phase in phases)
     for add_on in add_ons:
+        if add_on.needs_average and not averages:
+            raise UserError(
+                f"trainer.local.add_ons has {type(add_on).__name__}, but no phase of {type(module).__name__} averages "
+                "what clients train. Leave it out, or take a method that does."
+            )
         name = type(add_on).__name__
         if add_on.needs_gradients and precision == "16-mixed":
             raise UserError(f"{name} needs gradients unchanged, but 16-mixed scales them. Use bf16-mixed or 32-true.")

@@ -58,7 +58,7 @@ def test_a_run_does_not_go_on_with_other_augmentation(tmp_path):
     data.augmentation = "none"
     federation(tmp_path, rounds=1, **options).fit(Linear(), data)
     data.augmentation = "crop_flip"
-    with pytest.raises(UserError, match=r"training\.augmentation: was None, is 'crop_flip'"):
+    with pytest.raises(UserError, match=r"training\.augmentation: was 'none', is 'crop_flip'"):
         federation(tmp_path, rounds=2, **options).fit(Linear(), data, ckpt_path="last")
 
 

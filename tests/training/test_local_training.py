@@ -209,7 +209,7 @@ def test_schedule_is_part_of_the_run(tmp_path):
     federation(tmp_path, name="run", schedule=ExponentialDecay(0.5)).fit(Linear(), Points())
     for schedule, expected in [
         (ExponentialDecay(0.25), "schedule.gamma: was 0.5, is 0.25"),
-        (None, "training.schedule: was {'class': 'ExponentialDecay'"),
+        (None, "training.local.schedule: was {'class': 'ExponentialDecay'"),
     ]:
         with pytest.raises(UserError, match=expected):
             federation(tmp_path, name="run", schedule=schedule).fit(Linear(), Points(), ckpt_path="last")

@@ -62,7 +62,7 @@ def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
     """Returns the rows of one method, with all that they depend on."""
-    cost = communication_cost(model, data.clients, trainer.options.local.all_add_ons)
+    cost = communication_cost(model, data.clients, trainer.local.all_add_ons)
     clients = len(data.clients)
     about = {
         "method": type(model).__name__,
@@ -71,11 +71,11 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "classes": len(data.class_names),
         "domains": len(data.source_domains),
         "all_clients": clients,
-        "clients": min(trainer.options.clients.cohort_size or clients, clients),
-        "rounds": trainer.options.rounds,
+        "clients": min(trainer.clients.cohort_size or clients, clients),
+        "rounds": trainer.rounds,
         "image_statistics": list(model.image_statistics),
     }
-    rows = [about | row for row in cost.rows(trainer.options.rounds, trainer.options.clients.cohort_size)]
+    rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
     # The row of all phases together is the last; with one phase it says what the first says.
     return rows if len(cost.phases) > 1 else rows[-1:]
 
