@@ -134,11 +134,6 @@ def test_planted_pickle_is_never_loaded(tmp_path):
         load_checkpoint(path)
 
 
-def test_missing_checkpoint(tmp_path):
-    with pytest.raises(UserError, match="No checkpoint at"):
-        federation(tmp_path).fit(Linear(), Points(), ckpt_path=str(tmp_path / "gone.safetensors"))
-
-
 @pytest.mark.parametrize("option", ["epochs", "evaluate_every", "steps", "cohort_size", "num_threads"])
 def test_counts_below_one_are_refused(tmp_path, option):
     with pytest.raises(UserError, match=option):

@@ -1,7 +1,5 @@
 """The rule that a federation is given: in every phase, in the description of the run, and after a resume."""
 
-import json
-
 import pytest
 import torch
 
@@ -46,19 +44,6 @@ def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
     again = federation(tmp_path, name="broken", rounds=4, aggregation=rule, **file_callbacks())
     again.fit(PersonalBias(), Points(), ckpt_path="last")
     assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
-
-
-def test_rule_is_part_of_the_run(tmp_path):
-    run = federation(tmp_path, name="run", aggregation=TrimmedMean(0.34), enable_progress_bar=False)
-    run.fit(Linear(), Points())
-    summary = json.loads((run.folder / "summary.json").read_text("utf-8"))
-    assert summary["training"]["server"]["aggregation"] == {"class": "TrimmedMean", "share": 0.34}
-    for rule, expected in [
-        (TrimmedMean(0.4), r"training\.server\.aggregation\.share: was 0\.34, is 0\.4"),
-        (None, r"training\.server\.aggregation: was {'class': 'TrimmedMean', 'share': 0\.34}, is None"),
-    ]:
-        with pytest.raises(UserError, match=expected):
-            federation(tmp_path, name="run", aggregation=rule).fit(Linear(), Points(), ckpt_path="last")
 
 
 def test_too_few_clients_are_refused_before_a_round(tmp_path):

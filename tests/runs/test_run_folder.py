@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -14,16 +12,6 @@ from fedvlp.runs.descriptions import describe_optimizer, describe_phases, load_d
 from fedvlp.runs.run_folder import find_checkpoints, run_of
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
-
-
-class Moving(Linear):
-    """A method whose code, and no option, says what its strategy keeps."""
-
-    names = ("weight",)
-
-    def configure_phases(self):
-        strategy = MovingAverage(FedAvg(), ema_share(0.75), self.names)
-        return [replace(phase, strategy=strategy) for phase in super().configure_phases()]
 
 
 def test_phases_are_described_down_to_the_innermost_strategy():
@@ -41,25 +29,6 @@ def test_phases_are_described_down_to_the_innermost_strategy():
             "strategy": {"class": "ByName", "parts": {"a": moving, "('b', 'c')": slots}},
         }
     }
-
-
-def test_a_run_does_not_go_on_with_another_strategy(tmp_path, monkeypatch):
-    options = {"name": "run", **file_callbacks()}
-    federation(tmp_path, rounds=1, **options).fit(Moving(), Points())
-    federation(tmp_path, rounds=2, **options).fit(Moving(), Points(), ckpt_path="last")
-    monkeypatch.setattr(Moving, "names", ())
-    with pytest.raises(UserError, match=r"phases.train.strategy.names: was \['weight'\], is \[\]"):
-        federation(tmp_path, rounds=3, **options).fit(Moving(), Points(), ckpt_path="last")
-
-
-def test_a_run_does_not_go_on_with_other_augmentation(tmp_path):
-    options = {"name": "run", **file_callbacks()}
-    data = Points()
-    data.augmentation = "none"
-    federation(tmp_path, rounds=1, **options).fit(Linear(), data)
-    data.augmentation = "crop_flip"
-    with pytest.raises(UserError, match=r"training\.augmentation: was 'none', is 'crop_flip'"):
-        federation(tmp_path, rounds=2, **options).fit(Linear(), data, ckpt_path="last")
 
 
 def touched(path):

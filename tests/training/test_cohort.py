@@ -128,13 +128,6 @@ def test_the_draws_depend_not_on_interruptions(tmp_path):
     assert_same_run(parts.run_state, whole.run_state)
 
 
-def test_a_run_does_not_go_on_with_another_dropout(tmp_path):
-    options = {"name": "run", **file_callbacks()}
-    federation(tmp_path, rounds=1, dropout=0.25, **options).fit(Linear(), Points())
-    with pytest.raises(UserError, match=r"training.clients.dropout: was 0.25, is 0.0"):
-        federation(tmp_path, rounds=2, **options).fit(Linear(), Points(), ckpt_path="last")
-
-
 def test_a_rule_gets_as_many_uploads_as_it_needs(tmp_path):
     options = {**file_callbacks(), "dropout": 0.9, "aggregation": TrimmedMean(share=0.3), "rounds": 4}
     made = federation(tmp_path, name="run", **options)

@@ -85,16 +85,6 @@ def test_half_epochs_in_a_federation(tmp_path):
     assert (halves[0, 1] + halves[1, 1])[:3] == whole[0, 1]
 
 
-def test_optimizer_and_fractions_are_part_of_the_run(tmp_path):
-    federation(tmp_path, name="run").fit(Linear(), Points())
-    for change, expected in [
-        ({"reset_optimizer": False}, "training.local.reset_optimizer: was True, is False"),
-        ({"epochs": 0.5}, "training.local.epochs: was 1, is 0.5"),
-    ]:
-        with pytest.raises(UserError, match=expected):
-            federation(tmp_path, name="run", **change).fit(Linear(), Points(), ckpt_path="last")
-
-
 def test_steps_and_epochs_at_once_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"local.steps or local.epochs, got both \(3 and 0.5\)"):
         federation(tmp_path, epochs=0.5, steps=3)
@@ -203,19 +193,6 @@ def test_every_group_is_scaled_but_one_that_is_not_scheduled(tmp_path):
     for optimizer, factor in zip(optimizers, [1.0, 0.5, 0.25], strict=True):
         assert [group["lr"] for group in optimizer.param_groups] == [0.5 * factor, 0.125 * factor, 0.75]
     assert [row["learning_rate_factor"] for row in run.run_state.history] == [1.0, 0.5, 0.25]
-
-
-def test_schedule_is_part_of_the_run(tmp_path):
-    federation(tmp_path, name="run", schedule=ExponentialDecay(0.5)).fit(Linear(), Points())
-    for schedule, expected in [
-        (ExponentialDecay(0.25), "schedule.gamma: was 0.5, is 0.25"),
-        (None, "training.local.schedule: was {'class': 'ExponentialDecay'"),
-    ]:
-        with pytest.raises(UserError, match=expected):
-            federation(tmp_path, name="run", schedule=schedule).fit(Linear(), Points(), ckpt_path="last")
-    longer = federation(tmp_path, name="run", schedule=ExponentialDecay(0.5), rounds=4)
-    longer.fit(Linear(), Points(), ckpt_path="last")
-    assert len(longer.run_state.history) == 4
 
 
 NORM = 0.125
