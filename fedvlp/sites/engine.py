@@ -18,11 +18,11 @@ from fedvlp.sites.data import MEASURED, SplitAtSite
 from fedvlp.sites.registry import UNDECIDED, SiteRegistry
 from fedvlp.sites.wire import Message, SiteError, SiteRefusal
 from fedvlp.training.callback import RunView
-from fedvlp.training.client import ClientResult, Workspace
+from fedvlp.training.client import Workspace
 from fedvlp.training.engine import PhaseResults
 from fedvlp.training.evaluation import shared_predictions, with_means
 from fedvlp.training.secure_sum import weightings
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning import Fabric
@@ -30,13 +30,12 @@ from fedvlp.core.state import (
     strip_prefix,
     upload_error,
 )
-from fedvlp.runs.client_store import ClientStore, StoredState
+from fedvlp.runs.client_store import ClientStore
 from fedvlp.training.add_ons.base import AddOn, LocalContext
 from fedvlp.training.evaluation import accuracy_now
-from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import make_optimizer, optimizer_state, reset_gradient_scale
 from fedvlp.training.options import RunOptions
-from fedvlp.training.task import PhaseTask, of_method
+from fedvlp.training.task import ClientResult, PhaseTask, of_method
 from fedvlp.utils.errors import MachineError, UserError, is_out_of_memory
 from fedvlp.utils.files import write_text
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
@@ -50,6 +49,15 @@ DISK_FAULTS = {errno.ENOSPC, errno.EROFS, errno.EIO, errno.EFBIG, getattr(errno,
 
 class ClientError(Exception):
     """Raised when a client's result cannot be turned into an update."""
+
+
+class HookCaller(Protocol):
+    """Calls the hooks of all callbacks; :class:`fedvlp.training.lightning_hooks.Hooks` is one."""
+
+    has_raised: bool
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """Call one hook of every callback that has it."""
 
 
 @dataclass(frozen=True)
@@ -80,42 +88,11 @@ class Workspace:
     add_ons: Sequence[AddOn]
     initial_personal: State
     store: ClientStore
-    hooks: Hooks
+    hooks: HookCaller
     validation: Sequence[EvaluationSplit] = ()
     folder: Path | None = None
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ClientResult:
-    """What one client's local training left.
-
-    Attributes:
-        update: what it sends.
-        personal: its personal tensors.
-        optimizer_state: what its optimizers and add-ons continue from; empty where they start from scratch.
-        is_finite: whether no value of its personal tensors is NaN or infinite.
-        failure: why there is nothing of all this; empty if the client trained to the end.
-        retried: what went wrong in its first try; empty if there was but one.
-    """
-
-    update: ClientUpdate
-    personal: StoredState
-    optimizer_state: StoredState
-    is_finite: bool = True
-    failure: str = ""
-    retried: str = ""
-
-    @property
-    def client(self) -> Client:
-        """Who trained."""
-        return self.update.client
-
-    @classmethod
-    def of_failure(cls, client: Client, reason: str) -> ClientResult:
-        """What a client leaves that failed: nothing but the reason."""
-        return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
 
 
 def train_client(client: Client, task: PhaseTask, workspace: Workspace) -> ClientResult:

@@ -15,11 +15,11 @@ from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.core.state import Client, ClientUpdate, State, detached
 from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.callback import RunView
-from fedvlp.training.client import ClientResult, Workspace, train_clients
+from fedvlp.training.client import Workspace, train_clients
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.evaluation import evaluate
 from fedvlp.training.secure_sum import summed
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import ClientResult, PhaseTask
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import restored, with_stored
 from fedvlp.runs.descriptions import describe_optimizer
-from fedvlp.training.client import ClientResult, Workspace
+from fedvlp.training.client import Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.training.engine import Engine, PhaseResults
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 

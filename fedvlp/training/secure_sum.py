@@ -16,8 +16,8 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.state import KEEPS_NOT_FINITE, State
 from fedvlp.core.strategies import FedAvg, Strategy
 from fedvlp.training.add_ons.base import AddOn
-from fedvlp.training.client import ClientResult
 from fedvlp.training.options import RunOptions
+from fedvlp.training.task import ClientResult
 from fedvlp.utils.errors import UserError
 
 

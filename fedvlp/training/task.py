@@ -1,4 +1,4 @@
-"""One phase of one round: what each client is asked to do in it, and what the server makes of the uploads."""
+"""One phase of one round: the task of each client, the result of each, and the server's state after it."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from fedvlp.core.state import (
     strip_prefix,
 )
 from fedvlp.core.strategies import FedAvg, averaged_tensors
+from fedvlp.runs.client_store import StoredState
 from fedvlp.training.add_ons.base import AddOn, NoisyUpload, ServerRound
 from fedvlp.utils.errors import UserError
 
@@ -137,8 +138,8 @@ class PhaseTask:
             memory |= add_prefix(remembered, f"{ADD_ON}/{self.index}/{place}")
             rounds.append(server_round)
         after = self.phase.aggregate(server, updates)
-        for place, (add_on, server_round) in enumerate(zip(self.setup.add_ons, rounds, strict=True)):
-            combined = {name: after.shared[name] for name in self.setup.names}
+        for place, (add_on, server_round) in enumerate(zip(self.add_ons, rounds, strict=True)):
+            combined = {name: after.shared[name] for name in self.names}
             changed, remembered = add_on.after_aggregation(server_round, combined)
             memory |= add_prefix(remembered, f"{ADD_ON}/{self.index}/{place}")
             # A deployed average over rounds stays as the strategy made it.
@@ -155,6 +156,37 @@ class PhaseTask:
         # Without an average there is nothing to weigh, and 1 is as good as any.
         counts_once = all(average.weighting == "uniform" for average in averages)
         return {client.id: 1.0 if counts_once else float(client.num_examples) for client in self.all_clients()}
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What one client's local training left.
+
+    Attributes:
+        update: what it sends.
+        personal: its personal tensors.
+        optimizer_state: what its optimizers and add-ons continue from; empty where they start from scratch.
+        is_finite: whether no value of its personal tensors is NaN or infinite.
+        failure: why there is nothing of all this; empty if the client trained to the end.
+        retried: what went wrong in its first try; empty if there was but one.
+    """
+
+    update: ClientUpdate
+    personal: StoredState
+    optimizer_state: StoredState
+    is_finite: bool = True
+    failure: str = ""
+    retried: str = ""
+
+    @property
+    def client(self) -> Client:
+        """Who trained."""
+        return self.update.client
+
+    @classmethod
+    def of_failure(cls, client: Client, reason: str) -> ClientResult:
+        """What a client leaves that failed: nothing but the reason."""
+        return cls(ClientUpdate(client, {}, client.num_examples), {}, {}, failure=reason)
 
 
 def check_add_ons(

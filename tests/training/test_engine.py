@@ -4,9 +4,9 @@ import torch
 
 from fedvlp.core.state import ClientUpdate
 from fedvlp.runs.client_store import ClientStore, DiskStore
-from fedvlp.training.client import ClientResult
 from fedvlp.training.engine import LocalEngine, PhaseResults
 from fedvlp.training.evaluation import evaluate
+from fedvlp.training.task import ClientResult
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 

@@ -93,7 +93,7 @@ class Measured(Attack):
     seed: int = 0
     data: list = field(default_factory=list)
 
-    def measure(self, run, data, deployed, personal):
+    def measure(self, module, data, fabric, deployed, personal):
         self.data.append(data)
         return {"success": 12.5}
 

@@ -16,10 +16,9 @@ from fedvlp.core.state import State, numel, select
 from fedvlp.sites.registry import SiteRegistry
 from fedvlp.sites.secure_sum.protocol import Parts, SumSite, sum_of_sites
 from fedvlp.sites.wire import Message, SiteError, SiteProblem
-from fedvlp.training.client import ClientResult
 from fedvlp.training.engine import PhaseResults
 from fedvlp.training.secure_sum import sum_error, sum_weight, weightings
-from fedvlp.training.task import PhaseTask
+from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
