@@ -56,7 +56,7 @@ class HookCaller(Protocol):
 
     has_raised: bool
 
-    def call(self, name: str, **arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
         """Call one hook of every callback that has it."""
 
 
