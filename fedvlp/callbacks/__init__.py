@@ -35,17 +35,16 @@ __all__ = [
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
     """Returns the callbacks of every run; those that measure come before those that write."""
     baselines = Baselines()
-    checkpoints = Checkpoints()
     return [
         baselines,
         Communication(),
         Privacy(),
         ProgressBar(enabled=progress_bar),
         MetricsFile(),
-        checkpoints,
+        Checkpoints(),
         PredictionsFile(baselines),
         Summary(baselines),
         Plots(baselines),
         MetricsLoggers(),
-        EventLog(checkpoints),
+        EventLog(),
     ]

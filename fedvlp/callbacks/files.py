@@ -16,6 +16,7 @@ from fedvlp.results.predictions import CONFUSION_FILE, confusions, write_predict
 from fedvlp.results.record import LAST_ROW
 from fedvlp.results.rounds import best_round, is_accuracy
 from fedvlp.runs.checkpoint import save_checkpoint, save_prompts
+from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.prediction import without_validation
 from fedvlp.utils.files import atomic_write, write_text
@@ -28,14 +29,10 @@ class Checkpoints(FederationCallback):
 
     Args:
         keep: how many checkpoints stay; the older ones are there in case the newest is damaged.
-
-    Attributes:
-        newest: the checkpoint that was written last; None before the first.
     """
 
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
-        self.newest: Path | None = None
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Writes the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
@@ -45,11 +42,10 @@ class Checkpoints(FederationCallback):
         run_state = federation.run_state
         if best_round(run_state.history) is row:
             _write_prompts(federation, "prompts_best.safetensors")
-        folder = Path(federation.log_dir) / "checkpoints"
-        self.newest = folder / f"round-{row['round']:05d}.safetensors"
-        save_checkpoint(self.newest, run_state, federation.description)
+        path = checkpoint_file(Path(federation.log_dir), row["round"])
+        save_checkpoint(path, run_state, federation.description)
         # Numbers of rounds are padded with zeros, so names sort as rounds do.
-        for old in sorted(folder.glob("round-*.safetensors"))[: -self.keep]:
+        for old in sorted(path.parent.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedvlp.callbacks.files import Checkpoints
 from fedvlp.core.phases import Phase
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State
 from fedvlp.runs.events import append_events
+from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.version import __version__
 
@@ -80,9 +80,6 @@ class EventLog(FederationCallback):
     ``fedvlp status`` reads it, also while the run is going.
     """
 
-    def __init__(self, checkpoints: Checkpoints | None = None) -> None:
-        self.checkpoints = checkpoints
-
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Notes which process starts or resumes the run, after which round."""
         federation: RunView = trainer
@@ -132,8 +129,9 @@ class EventLog(FederationCallback):
         """Notes the round's accuracies in percent and its time, and the checkpoint."""
         shown = {name: row[name] for name in ("seconds", "lost", *ROLES) if name in row}
         self._write(federation, "round_ended", round=row["round"], **shown)
-        if self.checkpoints is not None and self.checkpoints.newest is not None:
-            self._write(federation, "checkpoint", round=row["round"], file=self.checkpoints.newest.name)
+        checkpoint = checkpoint_file(Path(federation.log_dir), row["round"])
+        if checkpoint.is_file():
+            self._write(federation, "checkpoint", round=row["round"], file=checkpoint.name)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Notes that the run came to its end."""

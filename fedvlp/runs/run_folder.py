@@ -80,6 +80,11 @@ def find_checkpoints(where: Path) -> list[Path]:
     return []
 
 
+def checkpoint_file(run: Path, round: int) -> Path:
+    """Return the path of the checkpoint after so many rounds."""
+    return run / "checkpoints" / f"round-{round:05d}.safetensors"
+
+
 def run_of(trained: Path) -> Path:
     """Returns the run folder of trained tensors, from a file in it or a folder above it."""
     if trained.is_file():

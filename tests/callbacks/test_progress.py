@@ -28,7 +28,7 @@ class Unlucky(PersonalBias):
 def logged(tmp_path, module, *others, rounds=2, ckpt_path=None, **options):
     """Runs with an event log, and returns the run's events."""
     checkpoints = Checkpoints()
-    callbacks = [*others, checkpoints, EventLog(checkpoints)]
+    callbacks = [*others, checkpoints, EventLog()]
     made = federation(tmp_path, rounds=rounds, name="run", default_callbacks=False, callbacks=callbacks, **options)
     made.fit(module, Points(), ckpt_path=ckpt_path)
     return list(read_events(made.folder))

@@ -85,7 +85,7 @@ def test_of_a_run_that_ended_by_an_error(run, capsys):
 
 def test_of_a_finished_run(tmp_path, capsys):
     checkpoints = Checkpoints()
-    options = {"default_callbacks": False, "callbacks": [checkpoints, EventLog(checkpoints)]}
+    options = {"default_callbacks": False, "callbacks": [checkpoints, EventLog()]}
     made = federation(tmp_path, name="run", **options)
     made.fit(Linear(), Points())
     code, text = told(capsys, tmp_path)
