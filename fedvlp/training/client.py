@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from lightning import Fabric
@@ -51,6 +51,7 @@ class ClientError(Exception):
     """Raised when a client's result cannot be turned into an update."""
 
 
+@runtime_checkable
 class HookCaller(Protocol):
     """Calls the hooks of all callbacks; :class:`fedvlp.training.lightning_hooks.Hooks` is one."""
 
