@@ -14,8 +14,14 @@ from types import ModuleType
 import fedvlp
 
 FACADE = "fedvlp"
-MODULES = ("fedvlp.core.slots", "fedvlp.core.strategies", "fedvlp.training.local_training")
-"""Modules whose classes a config may name, in packages whose others are not public."""
+MODULES = (
+    "fedvlp.core.aggregation",
+    "fedvlp.core.slots",
+    "fedvlp.core.strategies",
+    "fedvlp.methods",
+    "fedvlp.training.local_training",
+)
+"""Packages and modules without ``__all__`` that have public classes."""
 ROOT = Path(fedvlp.__path__[0])
 
 

@@ -36,7 +36,7 @@ def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
     whole = federation(tmp_path, name="whole", rounds=4, aggregation=rule, **file_callbacks())
     whole.fit(PersonalBias(), Points())
     moments = [name for name in whole.run_state.server.memory if name.endswith("weight")]
-    assert {name.split("/")[0] for name in moments} == {"0", "1"}
+    assert {name.split("/")[0] for name in moments} == {"both", "weight"}
     broken = federation(tmp_path, name="broken", rounds=4, aggregation=rule, **file_callbacks())
     broken.add_callback(StopAfter(2))
     with pytest.raises(Interrupted):

@@ -307,7 +307,7 @@ def _words(run: Proposal, uploads: Uploads) -> list[str]:
     """What a site's keeper has to know of a run."""
     told, noise = run.told, run.told["noise"]
     clip = told["model"]["init_args"].get("clip")
-    sent: list[str] = Field(default_factory=list)
+    sent: list[str] = []
     for phase, tensors in uploads.items():
         for name, (shape, count) in tensors.items():
             sent.append(f"    {name}, {' x '.join(map(str, shape))} numbers, {count:,} bytes, after the phase {phase}")

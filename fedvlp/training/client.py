@@ -77,6 +77,7 @@ class Workspace:
         hooks: of the callbacks.
         validation: if an add-on measures clients, the splits of all their domains.
         folder: gets the tracebacks of clients that fail; None to keep none.
+        first_round: the round, counted from 0, with which this process began.
         optimizers: of the running phase, by its index in the round, if the next client can use them, too.
         errors: Exceptions of clients in the running phase, by the client's id.
     """
@@ -92,6 +93,7 @@ class Workspace:
     hooks: HookCaller
     validation: Sequence[EvaluationSplit] = ()
     folder: Path | None = None
+    first_round: int = 0
     optimizers: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, Exception] = field(default_factory=dict)
 

@@ -125,6 +125,7 @@ def make_workspace(federation: RunView, engine: Engine, phases: Sequence[Phase],
         hooks=hooks,
         validation=validation_splits(options.local.all_add_ons, data),
         folder=federation.folder,
+        first_round=state.server.round,
     )
 
 

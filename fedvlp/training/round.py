@@ -78,7 +78,8 @@ def is_lost(workspace: Workspace, state: RunState, results: PhaseResults) -> boo
     """Whether no client can be used and some can't repeat the round, so that the run continues with the next round."""
     all_failed = all(result.failure for result in results.clients)
     # A fault that persists would end in a finished run in which nothing was trained, so a second loss ends the run.
-    lost_before = bool(state.history) and "lost" in state.history[-1]
+    # Losses before a resume do not count: sites that took part in the round can't repeat it.
+    lost_before = state.server.round > workspace.first_round and "lost" in state.history[-1]
     return results.is_final and all_failed and not lost_before and workspace.options.clients.on_failure != "fail"
 
 

@@ -101,7 +101,7 @@ def test_the_callback_writes_what_its_page_says(desk):
     import_module("use_norms")
     (found,) = (desk / "runs").glob("*/*/update_norms.csv")
     rows = list(csv.DictReader(found.read_text(encoding="utf-8").splitlines()))
-    assert [row["client"] for row in rows] == ["cartoon", "painting", "photo"]
+    assert [row["client"] for row in rows] == ["colour", "duotone", "emoji", "line", "solid"]
     assert all(float(row["distance"]) > 0 for row in rows)
 
 

@@ -88,7 +88,7 @@ def test_the_server_measures_on_a_domain_that_no_site_has(method, tmp_path, imag
 
 def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp_path, image_root):
     config = method_config("single_domain", epochs=4)
-    config["model"]["init_args"]["optimizer"]["init_args"]["lr"] = 0.05
+    config["model"]["init_args"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
     simulated, deployed = both(tmp_path, image_root, config)
     assert rows(simulated) == rows(deployed)
     assert rows(deployed)[0]["validation"] != rows(deployed)[1]["validation"], "no prompt of a client was measured"
