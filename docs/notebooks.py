@@ -184,8 +184,8 @@ def different_words(one: str, other: str) -> list[str]:
 
 
 def _words(printed: str) -> list[str]:
-    # How long a run took ends its line; a rule below a title is as wide as the table.
-    without_seconds = re.sub(r"\d+ s$", "s", printed, flags=re.MULTILINE)
+    # A line ends with the seconds that something took; a rule below a title is as wide as the table.
+    without_seconds = re.sub(r"[\d.]+ s(?=\)?$)", "s", printed, flags=re.MULTILINE)
     return re.sub(r"-{3,}", "---", without_seconds).split()
 
 
