@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.house import House
 
-CEILINGS = {"lines": 41_500, "modules on the longest chain of imports": 20}
+CEILINGS = {"lines": 40_400, "modules on the longest chain of imports": 20}
 
 
 @pytest.fixture(scope="module")
