@@ -299,7 +299,7 @@ class Federation(RunView):
         Returns:
             The phases of a round, with their aggregators.
         """
-        # First what is known without the data, whose images may take minutes to encode.
+        # Checks that need no data come first, because encoding the images may take minutes.
         options = self.options
         cohort_size = options.clients.cohort_size
         setup.check_writable(self.default_root_dir)

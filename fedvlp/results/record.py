@@ -387,7 +387,7 @@ def _without_groups(training: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beside_accuracy(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Returns what a summary has of a split or role beside its accuracy."""
+    """Return a split's or role's other scores from a summary."""
     measured: dict[str, float] = {name: scores[name] for name in SCORES if name in scores}
     measured |= {name: scores[name]["accuracy"] for name in WORST if name in scores}
     # A run has one folder of images out of distribution; they are by the folder's name.

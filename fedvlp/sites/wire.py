@@ -97,7 +97,7 @@ class Noise(Schema):
 
 
 class Description(Schema):
-    """A run, by which a site decides whether to take part; ``noise`` is what each client adds to what it sends."""
+    """Describes a run, so that a site can decide whether to take part; ``noise`` is added to each client's upload."""
 
     data: Options
     model: Options

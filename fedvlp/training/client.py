@@ -63,7 +63,7 @@ class HookCaller(Protocol):
 
 @dataclass(frozen=True)
 class Workspace:
-    """What all rounds of a run share: one module, whose tensors are swapped, data, devices and options.
+    """State shared by all rounds of a run: options, data, devices, and the one module into which tensors are loaded.
 
     Args:
         options: of training; with round, phase and client their seed fixes every random draw.
@@ -151,7 +151,7 @@ def personal_state(client: Client, task: PhaseTask, workspace: Workspace) -> Sta
         return task.state.personal[client.id]
     if not workspace.initial_personal:
         return {}
-    # Seeded by the client alone: what it begins with does not depend on when it first takes part.
+    # The round does not enter the seed, so a client's first tensors are the same whenever it joins.
     seed_generators(derive_seed(workspace.options.seed, client.id))
     return workspace.module.initial_personal_state(workspace.initial_personal)
 
@@ -246,7 +246,7 @@ def begin_add_ons(
     at_work = AddOnsAtWork()
     if not task.add_ons:
         return at_work
-    # A client measures itself on images of its own domain alone, never on those of others.
+    # A client measures itself only on images of its own domain.
     splits = [split for split in workspace.validation if client in split.clients]
     trained = workspace.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}

@@ -96,7 +96,7 @@ class LocalEngine:
         batch_size = getattr(workspace.data, "batch_size", 1)
         local = workspace.options.local
         shares = balance_clients(clients, lambda client: local.num_steps(client, batch_size), fabric.world_size)
-        # Of this phase alone: an older error would be raised in its place.
+        # Otherwise an error of an earlier phase could be raised.
         workspace.errors.clear()
         results = train_clients(shares[fabric.global_rank], task, workspace)
         if isinstance(fabric.strategy, GlooStrategy):

@@ -224,7 +224,7 @@ def drop_out(workspace: Workspace, cohort: Sequence[Client], number: int, metric
         return {}
     clients = workspace.data.clients
     needed = [most_needed_uploads(phase.strategy, clients, len(cohort)) for phase in workspace.phases]
-    # Fewer would end the run, which is not what a study of drop-out is to show.
+    # With fewer clients the run would end, and a study of drop-out would show nothing.
     least = max([options.server.min_clients, *needed])
     present = set(present_clients(cohort, options.clients.dropout, least, options.seed, number))
     absent = [client for client in cohort if client not in present]

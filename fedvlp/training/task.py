@@ -160,15 +160,15 @@ class PhaseTask:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What one client's local training left.
+    """The result of one client's local training.
 
     Attributes:
-        update: what it sends.
+        update: its upload.
         personal: its personal tensors.
-        optimizer_state: what its optimizers and add-ons continue from; empty where they start from scratch.
+        optimizer_state: state of its optimizers and add-ons; empty where they start from scratch in each round.
         is_finite: whether no value of its personal tensors is NaN or infinite.
-        failure: why there is nothing of all this; empty if the client trained to the end.
-        retried: what went wrong in its first try; empty if there was but one.
+        failure: why the client has no usable result; empty if it trained to the end.
+        retried: why its first try failed; empty if there was only one.
     """
 
     update: ClientUpdate

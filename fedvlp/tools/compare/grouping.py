@@ -26,7 +26,7 @@ VALIDATION = Protocol(
 
 
 def protocol_of(record: Record) -> Protocol:
-    """Return the protocol by which a run is compared: a special one by its title, others by what was measured."""
+    """Find the protocol of a run: special ones by their title, the usual two by the splits that were measured."""
     usual = PROTOCOLS["leave_domains_out"], PROTOCOLS["all_seen"]
     for protocol in PROTOCOLS.values():
         if protocol.title == record.data.get("kind") and protocol not in usual:

@@ -1,6 +1,6 @@
 """Changes to local training that work with any method. ``trainer.local.add_ons`` lists those of a run.
 
-An add-on says what clients and the server exchange for it. Each of the library has its own file.
+An add-on declares the tensors that clients and server exchange for it. Each add-on has its own file.
 """
 
 from importlib import import_module
