@@ -32,11 +32,10 @@ class TrainedRun:
     """A method to look at.
 
     Attributes:
-        module: in evaluation mode, with the deployed tensors.
-        deployed: these tensors.
-        personal: what each client keeps, by the client's id; empty where no file has it.
-        data: the run's images, set up and bound to the method's transform; None where there are none.
-        file: the trained tensors; None for an untrained method.
+        module: The method in evaluation mode, with the deployed tensors.
+        personal: Personal tensors by the client's id; empty if no file has them.
+        data: The run's images, set up and bound to the method's transform; None without images.
+        file: The trained tensors; None for an untrained method.
     """
 
     module: FederatedModule
@@ -51,7 +50,7 @@ class TrainedRun:
 
     @property
     def name(self) -> str:
-        """The method's name."""
+        """Name of the method."""
         return type(self.module).__name__
 
     @property
@@ -72,17 +71,17 @@ class TrainedRun:
 
 
 class TrainedRunCLI(FederationCLI):
-    """Makes a method and, where they are needed, its run's data; nothing is trained."""
+    """Makes a method and, if needed, its run's data; nothing is trained."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the trained file, and ``--allow``, without which it names no class but fedvlp's."""
+        """Add the trained file, and ``--allow``, without which it names only fedvlp's classes."""
         super().add_arguments_to_parser(parser)
         help = "RUN: a run's folder, its prompts.safetensors or one of its checkpoints."
         parser.add_argument("--ckpt_path", type=str | None, help=help)
         parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
 
     def before_instantiate_classes(self) -> None:
-        """Leaves out loggers and callbacks, which write about runs."""
+        """Leave out loggers and callbacks, which write about runs."""
         self.config.trainer.logger = None
         self.config.trainer.callbacks = None
         self.config.trainer.runtime.default_callbacks = False
@@ -92,30 +91,24 @@ Command = TypeVar("Command", bound=TrainedRunCLI)
 
 
 def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] | None, description: str) -> Command:
-    """Makes the method and the data that a command line names.
+    """Make the method and the data of a command line after the command, whose name begins the class's name.
 
-    Args:
-        kind: the command's own class, whose name begins with the command's.
-        words: the command line after the command.
-        trained: config of the trained file; None without one.
-        description: of the command, for its help.
+    ``trained`` is the config of the trained file, which the command line overrides; None without a file.
     """
-    # The file's config is first, so that what the user passes overrides it.
     arguments = [*words] if trained is None else [config_option(trained), *words]
     return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
 
 
 def load_run(command: TrainedRunCLI) -> TrainedRun:
-    """Brings a parsed command's method to its device, with the tensors of its trained file, and sets up its images.
+    """Bring a parsed command's method to its device, with the tensors of its trained file, and set up its images.
 
     Raises:
-        UserError: if the file is damaged or of another method, or the images can't be found.
+        UserError: If the file is damaged or of another method, or the images can't be found.
     """
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
     set_up_method(federation.fabric, module, federation.runtime.num_threads)
-    # An untrained method deploys what it begins with.
     deployed: State = module.shared_state()
     personal: Mapping[int, State] = {}
     file = None
@@ -125,17 +118,16 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
         deployed, personal = load_trained(file, module)
     module.load_state(deployed)
     module.eval()
-    # These two stand for data of which only names or numbers are known.
+    # Data sets without images.
     if isinstance(data, (PredictionData, PlaceholderData)):
         return TrainedRun(module, deployed, personal, file=file)
-    # Images and not features: all that is measured here goes through the pixels.
     set_up_data(federation.fabric, module, data, federation.options.precision, serves_images=True)
     return TrainedRun(module, deployed, personal, data, file)
 
 
 @dataclass(frozen=True)
 class RunImage:
-    """One image of a run, not yet read: its domain and name, and its position in the dataset that reads it."""
+    """One image of a run, not yet read, with its position in the dataset that reads it."""
 
     domain: str
     name: str
@@ -144,20 +136,20 @@ class RunImage:
 
     @property
     def label(self) -> int:
-        """Its class, for which the image need not be read."""
+        """Its class."""
         return int(self.dataset.labels[self.position])
 
 
 def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:
-    """Returns images as the method's transform puts them out."""
+    """Read images and apply the method's transform."""
     return torch.stack([image.dataset[image.position][0] for image in images])
 
 
 def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
-    """Returns each client's training images, by domain.
+    """List each client's training images, by domain.
 
     Raises:
-        UserError: if the images of all clients are pooled.
+        UserError: If the images of all clients are pooled.
     """
     if any(client.is_pool for client in data.clients):
         raise UserError("This run is centralised: nothing was sent that could be audited. Take a federated one.")
@@ -175,11 +167,10 @@ def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
 
 
 def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[RunImage]]:
-    """Returns the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
+    """List the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
     # Validation images have loaders of their own; test and held-out images are served together.
     served = ("validation",) if role == "validation" else SERVED
     loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
-    # There is a loader for each entry of the roles that are served together.
     entries = [entry for entry in data.split_table() if entry["role"] in served]
     images: dict[str, list[RunImage]] = {}
     for entry, loader in zip(entries, loaders, strict=True):

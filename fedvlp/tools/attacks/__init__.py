@@ -1,7 +1,4 @@
-"""Attacks of hostile clients, to test rules and methods against.
-
-Nothing but commands and experiments imports it: a federation knows an attack by ``fedvlp.training.cohort`` alone.
-"""
+"""Attacks of hostile clients, to test aggregators and methods against."""
 
 from fedvlp.tools.attacks.bad_prompt_fl import BadPromptFL
 from fedvlp.tools.attacks.data_attacks import BackdoorPatch, LabelFlip

@@ -4,9 +4,8 @@ Papers: Zhang et al., BadPromptFL (arXiv 2508.08040): hostile clients optimise a
 send the poisoned prompts. The trigger is bounded as in projected gradient descent (Madry et al. 2018).
 
 Departures:
-    * The hostile clients learn one trigger before the first round, together, on their own images and with a copy of the
-      prompts that training begins with; it does not change from then on. So what a method computes of a triggered image
-      is computed once.
+    * Time: fedvlp learns the trigger once, before the first round, on the images of all hostile clients and from the
+      initial prompts, so that features of triggered images can be cached.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
-TRIGGER = 0x547267
-"""Marks the draws of the trigger's learning among all that depends on a seed."""
+TRIGGER = 0x547267  # separates the draws of the trigger's learning
 ClientBatch = tuple[Client, Tensor, Tensor]
 """A client, its images [B, 3, V, V] and their labels [B]."""
 STEPS_ACROSS = 10  # steps from the middle of the trigger's range to its end
@@ -39,26 +37,19 @@ STEPS_ACROSS = 10  # steps from the middle of the trigger's range to its end
 
 @dataclass(frozen=True)
 class BadPromptFL(Backdoor):
-    """Hostile clients learn what to add to images so that one class is predicted, and train on them as of it.
+    """Hostile clients learn a change of images for which one class is predicted, and train on changed images.
 
     Args:
-        clients: How many clients are hostile: a number, or a share below 1, rounded down.
         seed: Seed of the choice of hostile clients, and of the trigger's learning.
-        target: Number of the class that the trigger stands for.
-        share: Share of a hostile client's images that have the trigger, drawn again in each round.
-        epsilon: The most that is added to a pixel or taken from it, as a share of the pixel range.
+        epsilon: Largest change of a pixel, as a share of the pixel range.
         steps: Steps of the trigger's learning; each takes a batch of one hostile client.
     """
 
-    clients: float = 0.3
-    seed: int = 0
-    target: int = 0
-    share: FractionAboveZero = 0.5
     epsilon: FractionAboveZero = 0.06
     steps: PositiveInt = 100
 
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Perturbation:
-        """Returns what the hostile clients learned together; without any of them nothing is added."""
+        """Learn the trigger of the hostile clients; zero without any of them."""
         hostile = self.hostile(data.clients)
         clients = [client for client in data.clients if client.id in hostile]
         if not clients:
@@ -66,18 +57,16 @@ class BadPromptFL(Backdoor):
         with restored_generators(), restored(module):
             module.train()
             seed_generators(derive_seed(TRIGGER, self.seed))
-            # Prompts are trained along, and restored after the block.
             values = self._learn(module, _batches(data, clients, self.seed), *black_and_white(data))
         return Perturbation(values.permute(1, 2, 0).contiguous().cpu().numpy())
 
     def _learn(self, module: FederatedModule, batches: Iterator[ClientBatch], black: Tensor, white: Tensor) -> Tensor:
-        """Returns the trigger [3, V, V] as a share of the pixel range; the prompts are trained along with it."""
+        """Learn the trigger [3, V, V], as a share of the pixel range, and train the prompts along with it."""
         phase = module.configure_phases()[0]
         trigger = torch.zeros(0)
         optimizer = None
         for client, images, labels in islice(batches, self.steps):
             module.start_client(RoundContext(0, phase, client))
-            # The size of images is known by the first batch; the first step is of no trigger.
             if not len(trigger):
                 trigger = torch.zeros_like(images[0], requires_grad=True)
                 optimizer = module.configure_optimizers()
@@ -86,25 +75,22 @@ class BadPromptFL(Backdoor):
             torch.autograd.backward(loss)
             if optimizer is not None:
                 optimizer.step()
-            # The trigger has a gradient of its own, which is no parameter's.
             module.zero_grad()
             trigger = self._stepped(trigger)
         return trigger.detach()
 
     def _stepped(self, trigger: Tensor) -> Tensor:
-        """Returns the trigger after a step against its gradient's sign, within ``epsilon`` (Madry et al. 2018)."""
+        """Step against the sign of the trigger's gradient, within ``epsilon`` (Madry et al. 2018)."""
         if trigger.grad is None:
             raise UserError("BadPromptFL needs a method whose loss depends on its images; no gradient reaches them.")
-        # The sign alone, as in projected gradient descent.
         step = self.epsilon / STEPS_ACROSS * trigger.grad.sign()
         return (trigger.detach() - step).clamp(-self.epsilon, self.epsilon).requires_grad_()
 
 
 def black_and_white(data: FederatedDataModule) -> tuple[Tensor, Tensor]:
-    """Returns what black and white are in images as a method takes them, [3, 1, 1] each."""
+    """Apply the method's transform to black and white, [3, 1, 1] each."""
     shades = []
     loaders = data.loaders[""]
-    # A method may have any transform, so it is asked for an image of each.
     for value in (0, 255):
         image = loaders.transform(Image.new("RGB", (32, 32), (value, value, value)))
         shades.append(image.mean((1, 2), keepdim=True).to(loaders.device))
@@ -112,19 +98,19 @@ def black_and_white(data: FederatedDataModule) -> tuple[Tensor, Tensor]:
 
 
 def with_added(images: Tensor, trigger: Tensor, black: Tensor, white: Tensor) -> Tensor:
-    """Returns images [B, 3, V, V] with a share of the pixel range [3, V, V] added, cut off at black and white."""
+    """Add a share of the pixel range [3, V, V] to images [B, 3, V, V], clamped to black and white."""
     unit = white - black
     return black + unit * ((images - black) / unit + trigger).clamp(0, 1)
 
 
 def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
-    # Not `precomputed`, which cuts the graph off at the images.
+    # Not `precomputed`, which has no gradient.
     return cast(Tensor, module.training_step((module.precompute(images), labels), 0))
 
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
-    """Yields for one client after another, again and again, a batch of its training images with labels."""
-    # Pixels, which the trigger is added to, and without random crops, which would move it.
+    """Yield for one client after another, endlessly, a batch of its training images with labels."""
+    # Pixels without random crops, which would move the trigger.
     loaders = replace(data.loaders[""], precompute=None, train_transform=None)
     for number in count():
         for client in clients:

@@ -37,7 +37,7 @@ SQUARES = 4
 
 @dataclass(frozen=True)
 class ChangedBatches:
-    """Batches of which each pass is changed as a whole."""
+    """Batches that are changed on each pass."""
 
     loader: Loader
     change: Callable[[Iterator[Batch]], Iterator[Batch]]
@@ -53,13 +53,7 @@ class ChangedBatches:
 
 @dataclass(frozen=True)
 class PoisonedData:
-    """The same clients, of whom hostile ones train on poisoned batches.
-
-    Args:
-        data: the honest data.
-        hostile: ids of the hostile clients.
-        poison: from a client's honest batches, the client and their seed to those that it trains on.
-    """
+    """Data whose ``hostile`` clients train on batches that ``poison`` makes of honest batches, client and seed."""
 
     data: TrainingData
     hostile: frozenset[int]
@@ -76,8 +70,7 @@ class PoisonedData:
         return int(getattr(self.data, "batch_size", 1))
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one client's batches, poisoned if it is hostile."""
-        # A loader without client or seed is no client's, as that of a plain Trainer.
+        """Make one client's batches, poisoned if it is hostile; a plain Trainer's loader has no client."""
         loader = self.data.train_dataloader(client, seed=seed)
         if client is None or seed is None or client.id not in self.hostile:
             return loader
@@ -88,7 +81,7 @@ class PoisonedData:
 class LabelFlip(Attack):
     """Hostile clients train on wrong labels, C - 1 - c for class c of C (Fang et al., USENIX Security 2020).
 
-    They label the images that they evaluate on rightly, as accuracy is the simulation's own.
+    Labels of evaluation images are not flipped.
 
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
@@ -99,8 +92,7 @@ class LabelFlip(Attack):
     seed: int = 0
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """Returns the data with flipped labels on hostile clients."""
-        # By batch: what is precomputed of the images is unchanged.
+        """Flip the labels of hostile clients, batch by batch."""
         highest = len(data.class_names) - 1
 
         def flip(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -111,14 +103,10 @@ class LabelFlip(Attack):
 
 
 class Trigger(ABC):
-    """What is put on an image, in its largest centred square.
-
-    CLIP's transform cuts that square out: a corner of the whole image may never be seen.
-    """
+    """A change of an image's largest centred square, the part that CLIP's transform cuts out."""
 
     def on(self, image: Image.Image) -> Image.Image:
-        """Returns an image with the trigger."""
-        # A copy: the image without the trigger is unchanged.
+        """Copy an image with the trigger."""
         pixels = np.array(image.convert("RGB"))
         height, width = pixels.shape[:2]
         side = min(height, width)
@@ -130,7 +118,7 @@ class Trigger(ABC):
 
     @abstractmethod
     def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns the pixels [side, side, 3] of a square with the trigger, of the range 255, not yet rounded."""
+        """Compute the pixels [side, side, 3] of a square with the trigger, in [0, 255] before rounding."""
         ...
 
 
@@ -139,17 +127,16 @@ class Patch(Trigger):
     """Chequered black and white squares in the lower right corner.
 
     Attributes:
-        size: side of the patch, as a share of the image's shorter side, in (0, 1].
-        opacity: share of the patch in its pixels, in (0, 1].
+        size: Side of the patch, as a share of the image's shorter side, in (0, 1].
+        opacity: Share of the patch in its pixels, in (0, 1].
     """
 
     size: float
     opacity: float
 
     def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns a square with the patch."""
+        """Blend the patch into a square."""
         side = max(1, round(self.size * len(square)))
-        # Squares differ by a pixel where the side is no multiple of their number.
         squares = np.arange(side) * SQUARES // side
         white = (squares[:, None] + squares[None, :]) % 2 * 255
         blended = square.astype(np.float64)
@@ -159,17 +146,13 @@ class Patch(Trigger):
 
 @dataclass(frozen=True)
 class Perturbation(Trigger):
-    """Values that are added to all pixels.
-
-    Attributes:
-        values: as shares of the pixel range, [height, width, 3], float32; stretched to the square's size.
-    """
+    """Shares of the pixel range [height, width, 3] that are stretched to a square's size and added to its pixels."""
 
     values: NDArray[np.float32]
 
     def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns a square with the values added."""
-        # Pillow resizes floats of one channel alone.
+        """Add the values to a square."""
+        # Pillow resizes floats of only one channel.
         channels = [Image.fromarray(np.ascontiguousarray(self.values[..., channel])) for channel in range(3)]
         size = (len(square), len(square))
         stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
@@ -184,27 +167,24 @@ class TriggeredImages:
         self.images = images
         self.trigger = trigger
         self.names = images.names
-        # The label that hostile clients train on, and that evaluation counts as success.
         self.labels = np.full(len(images), target, dtype=np.int64)
 
     def __len__(self) -> int:
-        """Counts the images."""
         return len(self.images)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Returns one image with the trigger."""
         return self.trigger.on(self.images[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Returns a hash that differs from that of the images without the trigger, so that caches keep them apart."""
+        """Digest the images with the trigger, so that caches distinguish them from the honest images."""
         return f"{self.images.fingerprint(indices)}-{sha256(pickle.dumps(self.trigger)).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class BackdooredData(PoisonedData):
-    """Poisoned data whose evaluation splits have the trigger on each image, without images of the target's class.
+    """Poisoned data whose evaluation splits measure the attack's success rate.
 
-    The accuracy that is measured there is the attack's success rate. ``loaders`` are of these images.
+    ``loaders`` serve all images with the trigger, and no evaluation images of the target class.
     """
 
     data: FederatedDataModule
@@ -216,53 +196,54 @@ class BackdooredData(PoisonedData):
         return self.data.class_names
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Returns every split of the honest data with the trigger."""
+        """Every split of the honest data with the trigger."""
         return self.loaders.evaluation_splits(self.data.eval_batch_size)
 
 
 def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) -> BoundLoaders:
-    """Puts a trigger that stands for a class on the images of a data module, and computes features of them."""
+    """Put a trigger of a class on the images of a data module, and compute their features."""
     images = data.images
     parts = []
     for part in data.split_parts:
         if part.classes:  # the target is a class that trains
             continue
         if part.role != "train":
-            # Images of the target's class are classified as such with or without a trigger.
             rows = {name: rows[images[name].labels[rows] != target] for name, rows in part.rows_by_domain.items()}
             part = replace(part, rows_by_domain=rows)
         if len(part):
             parts.append(part)
-    triggered: dict[str, Images] = {}
-    for domain, of_domain in images.items():
-        triggered[domain] = TriggeredImages(of_domain, trigger, target)
-    # Loaders of their own: features of the honest images are none of these.
+    triggered: dict[str, Images] = {name: TriggeredImages(each, trigger, target) for name, each in images.items()}
     loaders = replace(data.loaders[""], images=triggered, parts=parts)
     loaders.encode()
     return loaders
 
 
+@dataclass(frozen=True)
 class Backdoor(Attack):
-    """Hostile clients put a trigger on some of their images and label these as one class; a subclass makes the trigger.
+    """Hostile clients put a subclass's trigger on some of their images and label these as one class.
 
     Metrics of each evaluated round have ``attack_success/<role>/<domain>`` and the means of roles: the share, in
-    percent, of evaluation images of other classes whose predicted class is the target once the trigger is on them.
+    percent, of evaluation images of other classes that are classified as the target with the trigger.
 
-    Attributes:
-        target: number of the class that the trigger stands for.
-        share: share of a hostile client's images that have the trigger, drawn again in each round, in (0, 1].
+    Args:
+        clients: How many clients are hostile: a number, or a share below 1, rounded down.
+        seed: Seed of the choice of hostile clients.
+        target: Number of the class that the trigger stands for.
+        share: Share of a hostile client's images that have the trigger, drawn again in each round.
     """
 
-    target: int
-    share: float
+    clients: float = 0.3
+    seed: int = 0
+    target: int = 0
+    share: FractionAboveZero = 0.5
 
     @abstractmethod
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
-        """Returns what is put on images; the method is left unchanged."""
+        """Make the trigger, and leave the method unchanged."""
         ...
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """Returns the data with triggered images on hostile clients."""
+        """Put the trigger on images of hostile clients."""
         name = type(self).__name__
         if not isinstance(data, FederatedDataModule):
             raise UserError(
@@ -299,45 +280,36 @@ class Backdoor(Attack):
     ) -> dict[str, float]:
         """Measure the attack's success rates, in percent."""
         scores: dict[str, float] = {}
-        # One process measures and tells the others, so that all log the same.
         if fabric.is_global_zero and isinstance(data, BackdooredData):
             scores = evaluate(module, data, fabric, deployed, personal)
         return {f"attack_success/{name}": value for name, value in fabric.broadcast(scores).items()}
 
 
 def mixed(honest: Batch, poisoned: Batch, is_poisoned: Tensor) -> Batch:
-    """Returns a batch of the poisoned images where ``is_poisoned`` [B], and of the honest ones elsewhere."""
+    """Take the poisoned images where ``is_poisoned`` [B], and the honest ones elsewhere."""
     is_poisoned = is_poisoned.to(honest[1].device)
 
     def choose(one: Tensor, other: Tensor) -> Tensor:
         return torch.where(is_poisoned.reshape(-1, *[1] * (one.dim() - 1)), other, one)
 
-    # Inputs are images, or a dict of what the method precomputed of them.
+    # Inputs are images, or a dict of precomputed tensors.
     return tree_map(choose, honest[0], poisoned[0]), choose(honest[1], poisoned[1])
 
 
 @dataclass(frozen=True)
 class BackdoorPatch(Backdoor):
-    """Hostile clients put a patch that never changes on some of their images and label these as one class.
+    """Hostile clients put a constant patch on some of their images and label these as one class.
 
     Papers: Gu et al., BadNets, 2017, for the patch in a share of the training images.
 
     Args:
-        clients: How many clients are hostile: a number, or a share below 1, rounded down.
-        seed: Seed of the choice of hostile clients.
-        target: Number of the class that the patch stands for.
-        share: Share of a hostile client's images that have the patch, drawn again in each round.
         size: Side of the patch, as a share of the image's shorter side.
         opacity: Share of the patch in its pixels.
     """
 
-    clients: float = 0.3
-    seed: int = 0
-    target: int = 0
-    share: FractionAboveZero = 0.5
     size: FractionAboveZero = 0.25
     opacity: FractionAboveZero = 1.0
 
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
-        """Returns the patch."""
+        """Make the patch."""
         return Patch(self.size, self.opacity)

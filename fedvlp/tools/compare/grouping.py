@@ -38,17 +38,16 @@ def protocol_of(record: Record) -> Protocol:
 
 
 def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
-    """Returns the runs of each table, by their ``key``, in the order of each table's first run.
+    """Group the runs of each table by their ``key``, in the order of each table's first run.
 
-    Centralised runs, which have no clients, are in every table of the same images, and in a separate table where
-    there is no other.
+    Centralised runs, which have no clients, are in every table of the same images, or in a separate table if there is
+    no other.
     """
     keys_of_images: dict[str, dict[str, None]] = {}
     for record in records:
         keys = keys_of_images.setdefault(record.key_of_images, {})
         if not record.is_centralised:
             keys[record.key] = None
-    # A centralised run has no clients, so it is a reference for every way to distribute its images.
     groups: dict[str, list[Record]] = {}
     for record in records:
         federated = keys_of_images[record.key_of_images] if record.is_centralised else {}
@@ -58,8 +57,7 @@ def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
 
 
 def describe_records(records: Sequence[Record]) -> dict[str, str]:
-    """Returns what the runs of a table have in common, by name; the clients are those of the federated runs."""
-    # A centralised run has no clients, so a federated one is described where there is one.
+    """Describe what the runs of a table share, by name; the clients are those of the federated runs."""
     record = next((record for record in records if not record.is_centralised), records[0])
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
     data = record.data
@@ -88,12 +86,12 @@ def describe_records(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Returns how many classes there are, with a digest of their names in prompts."""
+    """Describe the number of classes, with a digest of their names in prompts."""
     return f"{len(names)}, names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
 
 
 def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
-    """Returns a line that says in what several tables differ; empty for a single one."""
+    """Describe how several tables differ; empty for a single table."""
     if len(abouts) < 2:
         return ""
     parts = []
@@ -106,7 +104,7 @@ def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
 
 @cache
 def method_configs() -> dict[str, dict[str, Any]]:
-    """Returns the bundled configs of methods, by name."""
+    """Read the bundled configs of methods, by name."""
     return {path.stem: read_yaml(path) for path in sorted((configs_folder() / "methods").glob("*.yaml"))}
 
 

@@ -1,4 +1,4 @@
-"""The numbers that papers print, what a reader must know about them, and ours beside them for the same method."""
+"""The numbers that papers print, their footnotes, and our numbers of the same method next to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from fedvlp.core.roles import PROTOCOLS, ProtocolName
-from fedvlp.results.record import ZERO_SHOT_ROW, Record
+from fedvlp.results.record import ZERO_SHOT_ROW
 from fedvlp.tools.compare.printing import TextTable, format_cell
 from fedvlp.tools.compare.tables import AVERAGE, ORACLE, UNTRAINED, ZERO_SHOT, Row, Table
 from fedvlp.utils.errors import UserError
@@ -32,13 +32,13 @@ ROW = ["method", "variant", "backbone", "clients"]
 
 ZERO_SHOT_NAME = "Zero-Shot CLIP"
 CLIPS = {"ViT-B-16": "clip_vit_b16", "RN50": "clip_resnet50"}
-"""From open_clip's name of a CLIP to the key of the same backbone among ``BACKBONES``."""
+"""From open_clip's name of a CLIP to the key of its backbone in ``BACKBONES``."""
 
 CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
-"""What papers call methods where they are centralised, if they call them otherwise."""
+"""The papers' other names of centralised methods."""
 
 CENTRAL_METHODS = ("DoPrompt", "HCVP", "SWAD")
-"""Methods that papers print as centralised; with clients they are others."""
+"""Methods that papers print as centralised; they are other methods with clients."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class PrintedRow:
     """A row of a paper's table.
 
     Attributes:
-        method: the paper's name of the method.
-        variant: what an ablation changes; empty in main tables.
-        backbone: a key of ``BACKBONES``.
-        clients: their number; empty if nothing is federated.
-        numbers: accuracies in percent by domain and as ``average``, as printed.
+        method: The paper's name of the method.
+        variant: The change of an ablation; empty in main tables.
+        backbone: A key of ``BACKBONES``.
+        clients: Number of clients; empty if nothing is federated.
+        numbers: Accuracies in percent by domain and as ``average``, as printed.
     """
 
     method: str
@@ -62,14 +62,7 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class Footnote:
-    """A note on cells of papers' tables.
-
-    Attributes:
-        text: the note.
-        tables: ``<paper> <table>`` of each table that it is of.
-        methods: whose rows; all if empty.
-        domains: which columns; whole rows if empty.
-    """
+    """A note on rows and columns of papers' tables, each named ``<paper> <table>``; on all if none are given."""
 
     text: str
     tables: Sequence[str]
@@ -78,13 +71,8 @@ class Footnote:
 
     @property
     def is_of_whole_table(self) -> bool:
-        """Whether the note is of no row and no column in particular."""
+        """Whether the note is on no row and no column in particular."""
         return not self.methods and not self.domains
-
-    def is_of(self, method: str, *domains: str) -> bool:
-        """Whether the note is of a cell of the method in any of the columns."""
-        is_of_column = not self.domains or bool(set(self.domains).intersection(domains))
-        return is_of_column and (not self.methods or method in self.methods)
 
 
 @dataclass(frozen=True)
@@ -92,12 +80,10 @@ class PrintedTable:
     """A part of a paper's table: the rows of one data set, protocol and number of shots.
 
     Attributes:
-        paper: a key of ``papers``.
-        table: the paper's number of the table.
-        dataset: a key of ``DATASETS``.
-        protocol: a key of ``PROTOCOLS``.
-        shots: training images of each class, or ``full``.
-        rows: the rows, in the paper's order.
+        paper: A key of ``papers``.
+        table: The paper's number of the table.
+        dataset: A key of ``DATASETS``.
+        shots: Training images of each class, or ``full``.
     """
 
     paper: str
@@ -124,17 +110,16 @@ class PrintedTable:
 
     @cached_property
     def footnotes(self) -> list[Footnote]:
-        """The notes on any of its cells, numbered from 1 in this order; those of the whole table are last."""
-        notes = []
-        for note in all_footnotes():
-            # One entry of the file names several tables, and some of its rows and columns are in one of them alone.
-            is_shown = any(note.is_of(row.method, *row.numbers) for row in self.rows)
-            if is_shown and f"{self.paper} {self.table}" in note.tables:
-                notes.append(note)
+        """The notes on its cells, numbered from 1 in this order; notes on the whole table are last."""
+        methods = {row.method for row in self.rows}
+        notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
+        # A note on several tables names rows and columns that only some of them have.
+        notes = [note for note in notes if not note.methods or methods.intersection(note.methods)]
+        notes = [note for note in notes if not note.domains or self.rows[0].numbers.keys() & set(note.domains)]
         return sorted(notes, key=lambda note: note.is_of_whole_table)
 
     def marks(self, method: str = "", domain: str = "") -> str:
-        """Returns the numbers of the notes on a row, on a column, or on one cell alone, such as `` [1,2]``."""
+        """The numbers of the notes on a row, on a column, or on one cell, such as `` [1,2]``."""
         # A note on a row marks its method, one on a column its title, and only one on both marks the number itself.
         numbers = []
         for number, note in enumerate(self.footnotes, start=1):
@@ -147,14 +132,14 @@ class PrintedTable:
 
 @cache
 def papers() -> dict[str, dict[str, str]]:
-    """Returns name, title, number of runs and split of each paper."""
+    """Read name, title, number of runs and split of each paper."""
     content: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
     return content
 
 
 @cache
 def all_footnotes() -> tuple[Footnote, ...]:
-    """Returns every note on papers' tables."""
+    """Read every note on papers' tables."""
     entries = yaml.safe_load((FOLDER / "footnotes.yaml").read_text(encoding="utf-8"))
     return tuple(
         Footnote(entry["text"], entry["in"], entry.get("methods", ()), entry.get("domains", ())) for entry in entries
@@ -163,8 +148,8 @@ def all_footnotes() -> tuple[Footnote, ...]:
 
 @cache
 def printed_tables() -> tuple[PrintedTable, ...]:
-    """Returns all printed tables, in the order of the papers."""
-    # As strings, with the digits that are printed; the file has the papers' order of tables, rows and columns.
+    """Read all printed tables, in the order of the papers."""
+    # As strings, with the printed digits.
     lines = pd.read_csv(FOLDER / "numbers.csv", dtype=str, keep_default_na=False)
     printed = []
     table: Any  # pandas types keys as scalars; those of several columns are tuples of them
@@ -179,25 +164,25 @@ def printed_tables() -> tuple[PrintedTable, ...]:
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
-    """Returns the main tables of these papers and of this key of ``DATASETS``; of all where none is given.
+    """List the main tables of some papers and of a key of ``DATASETS``; of all if none is given.
 
     Raises:
-        UserError: if there is no such paper.
+        UserError: If there is no such paper.
     """
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
-    main = [table for table in printed_tables() if table.is_main and table.paper in (wanted or papers())]
-    return [table for table in main if dataset in (None, table.dataset)]
+    of_papers = [table for table in printed_tables() if table.paper in (wanted or papers())]
+    return [table for table in of_papers if table.is_main and dataset in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:
-    """Returns the key of ``DATASETS`` of a data set; None if no paper prints numbers of it."""
+    """Find the key of a data set in ``DATASETS``; None if no paper prints numbers of it."""
     by_plain_name = {plain_name(key): key for key in DATASETS}
     return by_plain_name.get(plain_name(name.removeprefix("data/")))
 
 
 def plain_name(name: str) -> str:
-    """Returns the letters and digits of a name in lower case, as papers write one name in several ways.
+    """Reduce a name, which papers write in several ways, to letters and digits in lower case.
 
     >>> plain_name("Real World") == plain_name("real_world")
     True
@@ -206,10 +191,7 @@ def plain_name(name: str) -> str:
 
 
 def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any]) -> str:
-    """Returns the papers' name of a method's class with its options, in their spelling; empty if they have none.
-
-    ``training`` is as records have it: how clients are trained and combined.
-    """
+    """The papers' name of a method's class with its options and a record's ``training``; empty if they have none."""
     name = {"SingleDomain": "Single-Domain Tuning", "FineTuning": "FedAvg"}.get(method, method)
     if method == ZERO_SHOT:
         name = ZERO_SHOT_NAME if options.get("templates", 1) == 1 else ""
@@ -217,7 +199,7 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
         name = "TRIP-Lite"
     elif method == "PromptFL" and options.get("kl_weight"):
         name = ""
-    # A rule of training or averaging makes another method of it, which papers name only in these cases.
+    # An add-on or an aggregator makes another method of it, which papers name only in these cases.
     rules = [rule["class"] for rule in (training.get("aggregation"), *training.get("add_ons", [])) if rule]
     if not rules or not name:
         return name
@@ -227,7 +209,7 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
 
 
 def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
-    """Returns the papers' tables of the domains and the kind of protocol of ours; of all papers if none is wanted."""
+    """List the papers' tables of our domains and protocol; of all papers if none is wanted."""
     data = table.records[0].data
     # A folder of images is called by its class and the folder's name, such as "DomainFolders pacs".
     key = dataset_key(str(data.get("name", "-")).split()[-1])
@@ -239,9 +221,9 @@ def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
 
 
 def matching_rows(table: Table, method: str) -> list[Row]:
-    """Returns our rows of a paper's method, without those of an oracle."""
-    rows = [row for row in table.rows if row[1] != ORACLE]
-    return [row for row in rows if plain_name(_printed_name(table, row)) == plain_name(method)]
+    """List our rows of a paper's method, except an oracle's."""
+    wanted = plain_name(method)
+    return [row for row in table.rows if row[1] != ORACLE and plain_name(_printed_name(table, row)) == wanted]
 
 
 def _printed_name(table: Table, row: Row) -> str:
@@ -254,7 +236,7 @@ def _printed_name(table: Table, row: Row) -> str:
 
 
 def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
-    """Returns a paper's table with the numbers exactly as printed, and ours below those of the same method."""
+    """Make a paper's table with the numbers exactly as printed, and our numbers below the same method's."""
     columns = [*printed.domains, AVERAGE]
     rows: list[list[str]] = []
     for row in printed.rows:
@@ -301,7 +283,7 @@ def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
 
 
 def _mismatch(table: Table, printed: PrintedTable) -> str:
-    """Returns a line that says in what ours and the printed numbers differ beside the method."""
+    """Describe how ours and the printed numbers differ in other things than the method."""
     record = next((record for record in table.records if not record.is_centralised), table.records[0])
     rows = [row for row in printed.rows if matching_rows(table, row.method)]
     if not rows:
@@ -309,9 +291,11 @@ def _mismatch(table: Table, printed: PrintedTable) -> str:
     # A CLIP with QuickGELU is the same backbone under another of open_clip's names.
     backbone = CLIPS.get(record.clip.removesuffix("-quickgelu"))
     others = [row for row in rows if row.backbone != backbone]
-    # Where it is some rows alone, such as those that the paper quotes, these are named.
+    # Some rows only, such as those that the paper quotes, are named.
     those = f" of {', '.join(row.method for row in others)}" if 0 < len(others) < len(rows) else ""
-    num_clients = _num_clients(record)
+    # A partition's description begins with the number of clients, unless there is one for each source domain.
+    first = str(record.data.get("partition")).split()[0]
+    num_clients = int(first) if first.isdigit() else len(record.data.get("domains", [])) - len(record.held_out)
     clients = {row.clients for row in rows if row.clients and row.clients != str(num_clients)}
     shots = str(record.data.get("shots") or "full")
     parts = []
@@ -326,9 +310,3 @@ def _mismatch(table: Table, printed: PrintedTable) -> str:
     rows_named = "" if shots != printed.shots else those
     warning = f": levels{rows_named} can't be compared" if others or shots != printed.shots else ""
     return f"ours and the printed differ in {', '.join(parts)}{warning}"
-
-
-def _num_clients(record: Record) -> int:
-    """Returns the number of clients: what the partition begins with, else one a source domain."""
-    first = str(record.data.get("partition")).split()[0]
-    return int(first) if first.isdigit() else len(record.data.get("domains", [])) - len(record.held_out)

@@ -46,16 +46,15 @@ BALANCE_LEGEND = (
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table whose cells are strings.
+    """A table of strings.
 
     Attributes:
-        title: what the table is of.
-        lines: what is between title and table.
-        frame: the cells, all of them strings, with the titles of the columns.
-        text_columns: number of columns with words; they come first, and the others hold numbers.
-        notes: what is below the table.
-        caption: LaTeX's, where it is not title and lines; these and the notes are comments then, as no paper has them.
-        marks: LaTeX commands by row and column: that of the best number and of the second.
+        lines: Lines between title and table.
+        frame: The cells, with the titles of the columns.
+        text_columns: Number of columns with words; they come first, and the others hold numbers.
+        notes: Lines below the table.
+        caption: Caption in LaTeX. Title, lines and notes are comments if it is given.
+        marks: LaTeX commands by row and column, for the best and the second number.
     """
 
     title: str
@@ -68,14 +67,13 @@ class TextTable:
 
 
 def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
-    """Returns tables below each other, two empty lines apart."""
+    """Format tables, with two empty lines between them."""
     formatters = {"table": _text, "markdown": _markdown, "latex": _latex}
     return "\n\n\n".join(formatters[form](table) for table in text_tables)
 
 
 def _text(table: TextTable) -> str:
     body = frame_table(table.frame, table.text_columns)
-    # Remarks are as wide as the table, or as a page where the table is narrower.
     width = max(PAGE_WIDTH, len(body.partition("\n")[0]))
     lines = [textwrap.fill(line, width, subsequent_indent="   ") for line in table.lines]
     notes = [textwrap.fill(note, width, subsequent_indent="   ") for note in table.notes]
@@ -90,7 +88,7 @@ def _markdown(table: TextTable) -> str:
 
 
 def _latex(table: TextTable) -> str:
-    """Returns a ``table`` environment for booktabs, with the notes as small print below."""
+    """Make a ``table`` environment for booktabs, with the notes as small print below."""
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
     cells = table.frame.map(lambda cell: cell.translate(LATEX))
     for (row, title), command in table.marks.items():
@@ -109,7 +107,7 @@ def _latex(table: TextTable) -> str:
 
 
 def table_text(table: Table) -> TextTable:
-    """Returns a table of runs for readers, in percent with one decimal."""
+    """Format a table of runs for readers, in percent with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
     by_class = [title for title in COLUMNS if title in table.cells.index.get_level_values("column")]
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
@@ -141,20 +139,19 @@ def table_text(table: Table) -> TextTable:
 
 
 def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str]:
-    """Returns LaTeX commands for the best and second number of each column, as they are rounded, by row and title."""
-    places = {row: place for place, row in enumerate(table.rows)}
+    """LaTeX commands for the best and second rounded number of each column, by row and title."""
     # An oracle is no result, and a wide spread no merit.
     means = table.cells["mean"].round(1).drop(ORACLE, level="round", errors="ignore")
     ranks: Any = means.groupby(level="column").rank(method="dense", ascending=False)
     marks = {}
     for (method, name, column), rank in ranks.items():
         if rank in RANKS and column in titles and not column.startswith(SPREAD):
-            marks[places[method, name], titles[column]] = RANKS[rank]
+            marks[table.rows.index((method, name)), titles[column]] = RANKS[rank]
     return marks
 
 
 def _warnings(table: Table) -> list[str]:
-    """Returns what a person would have seen while runs were made and the numbers do not show, a line for each kind."""
+    """Describe suspicious signs in the runs that the numbers do not show, a line for each kind."""
     rising: list[str] = []
     short: list[str] = []
     at_edge: list[str] = []
@@ -207,9 +204,8 @@ def _balance_notes(table: Table) -> list[str]:
 
 
 def _notes(table: Table) -> list[str]:
-    """Returns which methods were run with which versions, where these differ, and what was not measured."""
+    """Name the versions of methods, if they differ, and methods that were not measured."""
     shown = dict.fromkeys(method for method, _ in table.rows)
-    # Versions are named only where they differ: they may explain why numbers do.
     by_version: dict[str, list[str]] = {}
     for method in shown:
         by_version.setdefault(versions_of(table.runs[method]), []).append(method)
@@ -221,7 +217,7 @@ def _notes(table: Table) -> list[str]:
 
 
 def versions_of(records: Sequence[Record]) -> str:
-    """Returns the versions of fedvlp and PyTorch of all runs."""
+    """Describe the versions of fedvlp and PyTorch of all runs."""
     parts = []
     for package in PACKAGES:
         versions = {run.versions.get(package, "not said") for run in records}
@@ -230,7 +226,7 @@ def versions_of(records: Sequence[Record]) -> str:
 
 
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:
-    """Returns mean and deviation, and the number of seeds if it is not the usual one.
+    """Format mean and deviation, and the number of seeds if it is unusual.
 
     >>> format_cell(Cell(62.04, 2.0, 3, 0, 0)), format_cell(Cell(62.0, math.nan, 1, 0, 0), usual_count=3)
     ('62.0 ± 2.0', '62.0 (n=1)')
@@ -244,13 +240,13 @@ def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = 
 
 
 def format_gap(gap: Cell | None) -> str:
-    """Returns a difference in points with its sign, and its deviation over seeds."""
+    """Format a difference in points with its sign, and its deviation over seeds."""
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 
 def _accuracy(table: Table, row: Row, column: str) -> str:
     cell = table.cell(row, column)
-    # Cells of fewer seeds than the others would be read as if they were of all.
+    # A cell of fewer seeds than the others names their number.
     trained = table.cells[table.cells.index.get_level_values("round") != UNTRAINED]
     usual_count = int(trained["n"].max()) if row[1] != UNTRAINED else None
     text = format_cell(cell, usual_count=usual_count)

@@ -38,13 +38,11 @@ Row = tuple[str, str]
 
 
 class Cell(NamedTuple):
-    """A number over several seeds.
+    """A number over ``n`` seeds.
 
     Attributes:
-        mean: over seeds.
-        std: sample standard deviation (n - 1); NaN for a single seed.
-        n: number of seeds.
-        low, high: 95 % interval of a bootstrap over images; NaN where it was not computed.
+        std: Sample standard deviation (n - 1); NaN for a single seed.
+        low, high: 95 % interval of a bootstrap over images; NaN if it was not computed.
     """
 
     mean: float
@@ -59,14 +57,12 @@ class Table:
     """Results that may be compared.
 
     Attributes:
-        records: the runs.
-        protocol: what is compared.
-        columns: all domains on which a run was measured, or what the protocol measures in their place.
-        num_columns: how many there are if everything was measured; 0 if the runs do not say.
-        cells: for each ``method``, ``round`` and ``column`` the fields of a ``Cell``. Beside ``columns`` there are
-            ``AVERAGE``, which rows are ranked by, ``COLUMNS`` for imbalanced classes, ``SPREAD`` over domains, and the
+        columns: All domains on which a run was measured, or the protocol's own columns.
+        num_columns: Number of columns if everything was measured; 0 if the runs do not describe it.
+        cells: The fields of a ``Cell`` for each ``method``, ``round`` and ``column``. Besides ``columns`` there are
+            ``AVERAGE``, which ranks rows, ``COLUMNS`` for imbalanced classes, ``SPREAD`` over domains, and the
             oracle's ``GAP``.
-        runs: the runs of each method.
+        runs: The runs of each method.
     """
 
     records: tuple[Record, ...]
@@ -78,7 +74,7 @@ class Table:
 
     @cached_property
     def about(self) -> dict[str, str]:
-        """What the runs have in common, by name."""
+        """Properties that the runs share, by name."""
         return describe_records(self.records)
 
     @property
@@ -88,7 +84,7 @@ class Table:
 
     @property
     def role(self) -> str:
-        """The metric that rows are ranked by, such as ``held_out``, ``test`` or ``validation``."""
+        """The metric that ranks rows, such as ``held_out``, ``test`` or ``validation``."""
         return self.protocol.role
 
     @property
@@ -98,10 +94,9 @@ class Table:
 
     @property
     def average_title(self) -> str:
-        """What rows are ranked by: the average, marked if it is not over all domains, or the protocol's own title."""
-        if self.protocol.mean:
-            return self.protocol.mean
-        return AVERAGE if self.is_whole else f"{AVERAGE} of {len(self.columns)} of {self.num_columns}"
+        """Title of the number that ranks rows: the average, marked if it lacks domains, or the protocol's own."""
+        part = "" if self.is_whole else f" of {len(self.columns)} of {self.num_columns}"
+        return self.protocol.mean or AVERAGE + part
 
     @property
     def seeds(self) -> list[int]:
@@ -109,7 +104,7 @@ class Table:
         return sorted({run.seed for run in self.records if run.method != ZERO_SHOT})
 
     def cell(self, row: Row, column: str) -> Cell | None:
-        """Returns a cell; None where nothing was measured."""
+        """Look up a cell; None if nothing was measured."""
         key = (*row, column)
         if key not in self.cells.index:
             return None
@@ -118,9 +113,9 @@ class Table:
 
 
 def tables(records: Sequence[Record], rounds: Sequence[str] = (LAST, BEST)) -> list[Table]:
-    """Returns a table for each group of runs that may be compared, with rows of LAST, BEST or ORACLE.
+    """Make a table for each group of runs that may be compared, with rows of LAST, BEST or ORACLE.
 
-    The oracle has one for methods all of whose runs have a ``metrics.csv``.
+    Only methods whose runs all have a ``metrics.csv`` have a row of the oracle.
     """
     return [_table(group, rounds) for group in group_records(records)]
 
@@ -147,7 +142,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
         scored = titles.get(role, [AVERAGE]) if protocol.columns else columns
         by_seed[title] = by_column[scored].mean(axis=1, skipna=False)
     if ORACLE in rounds and AVERAGE in by_seed:
-        # The gap is paired by seed, so that its deviation is that of the difference.
+        # Paired by seed, so that the deviation is the difference's.
         averages = by_seed[AVERAGE].unstack("round").reindex(columns=[LAST, ORACLE])
         gaps = (averages[ORACLE] - averages[LAST]).rename(GAP).to_frame().assign(round=ORACLE)
         by_seed = by_seed.join(gaps.set_index("round", append=True).reorder_levels(SEED))
@@ -167,8 +162,7 @@ def _labelled(
     runs: dict[str, tuple[Record, ...]] = {}
     with_oracle = []
     for record in records:
-        # The oracle is one more row of the run, so that all that follows treats it as the others. Source validation
-        # may choose a round, so there is no oracle of it.
+        # The oracle is one more row of the run. Source validation may choose a round, so it has no oracle.
         best = best_round(record.history, role) if ORACLE in rounds and role != "validation" else None
         oracle = {ORACLE: {name: value for name, value in best.items() if is_accuracy(name)}} if best else {}
         with_oracle.append(replace(record, accuracy={**record.accuracy, **oracle}))
@@ -193,14 +187,14 @@ def _labelled(
 
 
 def row_title(row: Row) -> str:
-    """Return the title, without a round, that a table's row has in its runs."""
+    """The title, without a round, of a table's row in its runs."""
     if row[1] != UNTRAINED:
         return {LAST: LAST_ROW, BEST: BEST_ROW}[row[1]]
     return CLASS_MEANS_ROW if row[0] == CLASS_MEANS_ROW else ZERO_SHOT_ROW
 
 
 def _compared(frame: pd.DataFrame, protocol: Protocol) -> pd.DataFrame:
-    """Returns the accuracies that are compared, with the titles of their columns."""
+    """Select the accuracies that are compared, with the titles of their columns."""
     is_mean = frame["domain"] == ""
     # Some protocols compare means of several roles, the others each domain of one role.
     if protocol.columns:
@@ -210,20 +204,20 @@ def _compared(frame: pd.DataFrame, protocol: Protocol) -> pd.DataFrame:
 
 
 def _zero_shot_label(record: Record) -> str:
-    """Returns the label of the zero-shot CLIP that a run measured; every run measures that of one template."""
+    """The label of the zero-shot CLIP that a run measured; a run of another method uses one template."""
     templates = record.options.get("templates", 1) if record.method == ZERO_SHOT else 1
     return ZERO_SHOT_ROW if templates == 1 else f"{ZERO_SHOT_ROW}, {templates} templates"
 
 
 def _merge_equal_seeds(scores: pd.DataFrame) -> pd.DataFrame:
-    """Put a baseline under one seed where all seeds measured the same, as they do on the same images."""
+    """Put a baseline under one seed if all seeds measured the same numbers."""
     is_untrained = scores["round"] == UNTRAINED
     distinct = scores[is_untrained].groupby(["method", "column"])["accuracy"].nunique().groupby("method").max()
     return scores.assign(seed=scores["seed"].mask(is_untrained & (scores["method"].map(distinct) == 1), 0))
 
 
 def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.DataFrame:
-    """Returns the cells: mean, deviation and number of seeds, with methods, rounds and columns in an order."""
+    """Compute mean, deviation and number of seeds, with methods, rounds and columns in an order."""
     long = by_seed.reset_index().melt(SEED, var_name="column", value_name="accuracy")
     groups = long.dropna(subset=["accuracy"]).groupby(CELL)["accuracy"]
     # pandas takes n - 1 for the deviation, and NaN where there is one seed.
@@ -232,18 +226,17 @@ def _over_seeds(by_seed: pd.DataFrame, order: Mapping[str, list[str]]) -> pd.Dat
 
 
 def costs(records: Sequence[Record]) -> dict[str, int]:
-    """Returns the most that one client of any run sends and receives in one round; nothing if images are pooled."""
+    """The most that one client of any run sends and receives in one round; nothing if images are pooled."""
     counts = [run.communication for run in records if run.communication and not run.is_centralised]
-    # The most, since a client's bandwidth must do for it.
     return {name: max(count[name] for count in counts) for name in COSTS} if counts else {}
 
 
 def with_intervals(table: Table) -> Table:
-    """Returns the table with 95 % percentile intervals of last rounds and baselines, where predictions are known.
+    """Add 95 % percentile intervals to last rounds and baselines.
 
-    Images are drawn with the predictions of every seed, since all seeds measure the same ones: more seeds do not make
-    more images. Domains are drawn independently. A cell has no interval where a run's predictions are missing, where
-    seeds measured other images, or where it is no mean of accuracies.
+    Images are drawn with the predictions of every seed, since all seeds measure the same images; domains are drawn
+    independently. A cell has no interval if a run's predictions are missing, if seeds measured different images, or
+    if it is no mean of accuracies.
     """
     protocol = table.protocol
     metrics = {column: [protocol.columns.get(column, f"{protocol.role}/{column}")] for column in table.columns}
@@ -272,7 +265,6 @@ def _samples(by_seed: Sequence[Mapping[str, Predictions]], metrics: Sequence[str
 
     A metric is the name of a split, or of a role, which is the mean over its splits.
     """
-    # An interval of fewer seeds than the mean would be one of another number.
     complete = list(by_seed)
     for metric in metrics:
         complete = [of_seed for of_seed in complete if _splits(of_seed, metric)]

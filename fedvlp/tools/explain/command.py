@@ -30,44 +30,41 @@ CAPTIONS = "captions.json"
 IMAGES_IN_A_FIGURE = 6
 
 Files = dict[str, Picture | str]
-"""From a file's name, which begins with that of the kind, to a picture or a table."""
+"""Pictures and tables by the names of their files, which begin with the kind."""
 
 
 class ExplainCLI(TrainedRunCLI):
     """Makes the method of a trained file, and its run's data where they are needed; nothing is trained."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds what this command takes."""
+        """Add the options of this command."""
         super().add_arguments_to_parser(parser)
+        add = parser.add_argument
         help = "Image files or folders to look at; if not given, a few of the run's own that no client trained on."
-        parser.add_argument("--images", type=str, nargs="+", help=help)
+        add("--images", type=str, nargs="+", help=help)
         help = f"What to make, with commas between: {', '.join(KINDS)}; all that the method has if not given."
-        parser.add_argument("--what", type=str | None, help=help)
-        help = "Folder to write to; explanations in the run's folder if not given."
-        parser.add_argument("--output", type=str | None, help=help)
+        add("--what", type=str | None, help=help)
+        add("--output", type=str | None, help="Folder to write to; explanations in the run's folder if not given.")
         help = "The class that overlays are of: predicted, true, or the name of a class."
-        parser.add_argument("--toward", type=str, default="predicted", help=help)
+        add("--toward", type=str, default="predicted", help=help)
         help = "How overlays are measured: attention weighted by its gradient, which a ViT has, or Grad-CAM."
-        parser.add_argument("--relevance", type=Method | None, help=help)
-        help = "How many of the run's own images to look at."
-        parser.add_argument("--num_images", type=PositiveInt, default=4, help=help)
+        add("--relevance", type=Method | None, help=help)
+        add("--num_images", type=PositiveInt, default=4, help="How many of the run's own images to look at.")
 
 
 def run_explain(arguments: Sequence[str]) -> int:
-    """Writes explanations, prints what the method does not have and the files, and returns the exit code."""
+    """Write explanations, print the files and missing kinds, and return the exit code."""
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
     # The parser needs the method before it can be made, so the file is read first.
     trained = None
     if not given.help:
         file = trained_file(given.ckpt_path, "explain")
-        kinds = _kinds(given.what)
-        needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
+        needs_samples = given.images is None and _kinds(given.what) != ["words"]
         trained = trained_config(file, given.allow, "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 
-    # From here on options come from the parser, which knows those of a --config as well.
     run = load_run(command)
     folder = run.folder(config.output, "explanations")
     samples = None
@@ -82,7 +79,7 @@ def run_explain(arguments: Sequence[str]) -> int:
         try:
             explanations[kind] = explain(kind, run, samples, config)
         except UserError as error:
-            # No method has all kinds, so only one that was asked for by name must be there.
+            # No method has all kinds, so only a requested one must exist.
             if config.what is not None:
                 raise
             lines.append(f"{kind} left out: {error}")
@@ -98,27 +95,24 @@ def _kinds(what: str | None) -> list[str]:
 
 
 def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:
-    """Returns the files of one kind of explanation.
+    """Make the files of one kind of explanation.
 
     Raises:
-        UserError: if the method has no explanation of this kind, or there are no images for it.
+        UserError: If the method has no explanation of this kind, or there are no images for it.
     """
     if kind == "words":
         return explain_words(run, is_asked_for=config.what is not None)
-    # Routes are the same on all clients; whatever classifies is not.
+    # Only routes are the same on all clients.
     if kind != "experts" and run.module.personal and run.personal:
         raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
     if samples is None:
         raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
     figures = []
-    # One figure of all images would be too tall to read.
     for page in samples.pages(IMAGES_IN_A_FIGURE):
-        if kind == "predictions":
-            figures.append(explain_predictions(run, page))
-        elif kind == "experts":
-            figures.append(explain_experts(run, page))
-        else:
+        if kind == "overlays":
             figures.append(explain_overlays(run, page, config.toward, config.relevance))
+        else:
+            figures.append(explain_predictions(run, page) if kind == "predictions" else explain_experts(run, page))
     if len(figures) == 1:
         return {f"{kind}.png": figures[0]}
     return {f"{kind}_{number}.png": figure for number, figure in enumerate(figures, start=1)}
@@ -126,9 +120,8 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
 
 @torch.no_grad()
 def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
-    """Returns the predicted classes before and after training."""
+    """Draw the predicted classes before and after training."""
     baseline = run.module.baseline()
-    # Zero-shot CLIP comes first, as in all pictures.
     classifiers = {run.name: run.module}
     if baseline is not None and baseline is not run.module:
         classifiers = {ZERO_SHOT: baseline, **classifiers}
@@ -138,7 +131,7 @@ def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
 
 
 def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: Method | None) -> Picture:
-    """Returns which patches speak for a class."""
+    """Draw the relevance of patches for a class."""
     classes = images.classes_in_question(toward, samples, run.class_names)
     if classes is not None:
         classes = classes.to(run.device)
@@ -148,7 +141,7 @@ def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: 
 
 
 def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
-    """Returns which expert each patch went to."""
+    """Draw the expert of each patch."""
     experts = token_experts(run.module, samples.pixels.to(run.device))
     if experts is None:
         raise UserError(f"{run.name}, as it is set up here, sends no token to an expert.")
@@ -156,7 +149,7 @@ def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
 
 
 def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
-    """Returns the words nearest to the learned prompts: a picture, and more of them as CSV."""
+    """Find the words nearest to the learned prompts: the nearest as a picture, more ranks as CSV."""
     if not text_prompts(run.module):
         raise UserError(f"{run.name} learns no vectors that stand among words.")
     if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_asked_for:
@@ -167,32 +160,30 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
     prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))
     nearest = words.prompt_words(run.clip, prompts)
     picture = pictures.words_picture(nearest, run.name, words.typical_distance(words.token_embeddings(run.clip)))
-    # More ranks than the picture shows, for who wants to look further.
     table = nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")
     return {"words.png": picture, "words.csv": table}
 
 
 def _personal_by_name(run: TrainedRun) -> dict[str, State]:
-    """Returns what clients keep by the clients' names, as far as the run's summary has them."""
+    """Personal tensors by the clients' names, or by their numbers if the run was stopped and has no summary."""
     names: list[str] = []
     summary = run_of(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
         names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"])
-    # A run that was stopped has no summary, and its clients have numbers alone.
     states = run.personal.items()
     return {names[client] if client < len(names) else f"client {client}": state for client, state in states}
 
 
 def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
-    """Writes the files of each kind and ``captions.json``, each in one step, and returns the files' paths.
+    """Write the files of each kind and ``captions.json``, and return the files' paths.
 
-    Files that an earlier call wrote for the same kinds are replaced; those of other kinds stay, with their captions.
+    Files of the same kinds from an earlier call are replaced; other kinds keep their files and captions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # `fedvlp report` shows what is listed there, in this order.
     captions = folder / CAPTIONS
     old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
-    # The user may have removed a file since, and a stranger's list may name one that is elsewhere.
+    # The user may have removed a file, and a stranger's list may name a file in another folder.
     present = {path.name for path in folder.iterdir() if path.is_file()}
     old = [entry for entry in old if entry["file"] in present]
     listed = [entry for entry in old if not entry["file"].startswith(tuple(explanations))]
@@ -203,11 +194,10 @@ def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[
             if isinstance(content, str):
                 write_bytes(folder / name, content.encode())
                 continue
-            # A table has the caption of the picture of the same, so only pictures are listed.
             listed.append({"file": name, "title": content.title, "caption": content.caption, "alt": content.alt})
             write_bytes(folder / name, content.image("png"))
     write_json(captions, listed)
-    # Only files that an earlier call listed are removed: the folder may hold files of the user's.
+    # The folder may hold the user's own files.
     for name in {entry["file"] for entry in old} - {entry["file"] for entry in listed}:
         (folder / name).unlink()
     return written

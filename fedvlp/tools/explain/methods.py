@@ -1,7 +1,4 @@
-"""What explanations need of a method, by its class; a method without an entry gets the general function.
-
-Another method is added by ``text_prompts.register`` and the like, in any module that is imported before.
-"""
+"""Text prompts, logits by prompt, and experts of tokens of a method, by its class; other methods ``register`` theirs."""
 
 from __future__ import annotations
 
@@ -29,17 +26,16 @@ from fedvlp.methods.trip.trip import TRIP
 
 @singledispatch
 def text_prompts(module: FederatedModule) -> dict[str, Float[Tensor, "L D"]]:
-    """The learned vectors that stand among a sentence's token embeddings, by what a reader calls each prompt.
+    """The learned vectors among a sentence's token embeddings, by a name for readers.
 
-    In general these are the module's own parameters, not its submodules', in the shape of a prompt of its text encoder;
-    of a stack [E, L, D] each one.
+    By default the module's own parameters, not its submodules', in the shape of a prompt of its text encoder, and each
+    prompt of a stack [E, L, D].
     """
     encoders = [child for child in module.children() if isinstance(child, PromptedTextEncoder)]
     clip: Any = module.clip
     shapes = {(encoder.prompt_length, clip.text_width) for encoder in encoders}
     prompts: dict[str, Tensor] = {}
     for name, parameter in module.named_parameters(recurse=False):
-        # What only helps in training, such as DiPrompT's query prompt of a client, is not deployed.
         if parameter.shape[-2:] not in shapes or matches_prefix(module.train_only_personal, name):
             continue
         title = name.replace("_", " ")
@@ -52,7 +48,7 @@ def text_prompts(module: FederatedModule) -> dict[str, Float[Tensor, "L D"]]:
 
 @singledispatch
 def logits_by_prompt(module: FederatedModule, inputs: Inputs) -> dict[str, Float[Tensor, "B C"]]:
-    """The logits under each prompt alone, of a method that mixes several; differentiable in the inputs."""
+    """The logits under each single prompt of a method that mixes several; differentiable in the inputs."""
     return {}
 
 

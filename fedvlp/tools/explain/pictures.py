@@ -25,7 +25,6 @@ from fedvlp.tools.explain.words import format_words
 
 
 def _fitting(lines: Sequence[str], length: int) -> str:
-    """Returns lines to be drawn, the longer of which are cut."""
     return "\n".join(escape_text(line if len(line) <= length else f"{line[: length - 1]}…") for line in lines)
 
 
@@ -38,7 +37,7 @@ def _show(axes: Axes, image: NDArray[np.float32], title: str, **options: Any) ->
 def prediction_picture(
     samples: Samples, by_classifier: Mapping[str, Float[Tensor, "B C"]], class_names: Sequence[str]
 ) -> Picture:
-    """Returns the images, below each the class that every classifier predicts, with its probability."""
+    """Draw the images, with the class that each classifier predicts and its probability below."""
     rows = ceil(len(samples.names) / 3)
     height = 1.9 + 0.13 * len(by_classifier)
     figure = Figure(figsize=(2.2 * 3, height * rows), dpi=150, layout="constrained")
@@ -49,13 +48,12 @@ def prediction_picture(
         lines = []
         for name, probabilities in by_classifier.items():
             predicted = int(probabilities[row].argmax())
-            # Whether it is right is known only where the image's class is.
             mark = "" if label < 0 else "✓ " if predicted == label else "✗ "
             lines.append(f"{mark}{name}: {class_names[predicted]} {float(probabilities[row, predicted]):.0%}")
-        _show(panels[row], samples.shown[row], _fitting([title], 42))
-        text = _fitting(lines, 42)
+        axes = panels[row]
+        _show(axes, samples.shown[row], _fitting([title], 42))
         options = {"fontsize": SMALL_FONT_SIZE - 1, "ha": "center", "va": "top"}
-        panels[row].text(0.5, -0.03, text, transform=panels[row].transAxes, **options)
+        axes.text(0.5, -0.03, _fitting(lines, 42), transform=axes.transAxes, **options)
         alt_texts.append(f"{title} – {'; '.join(lines)}")
     for axes in panels[len(samples.names) :]:
         axes.set_axis_off()
@@ -74,7 +72,7 @@ METHODS = {
 
 
 def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) -> Picture:
-    """Returns a row for each image: the image, then each classifier's map over it, scaled to its own largest value."""
+    """Draw a row for each image: the image, then each classifier's map over it, scaled to its largest value."""
     num_images = len(samples.names)
     columns = 1 + len(views.maps)
     figure = Figure(figsize=(1.4 * columns, 1.8 * num_images + 0.6), dpi=200, layout="constrained")
@@ -99,7 +97,6 @@ def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) 
             draw_map(axes, maps[row], samples.shown.shape[1:3])
             places.append(f"{name} most at the {describe_place(maps[row])}")
         alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(places)}")
-    # One bar for all maps, as each is scaled to its largest value.
     colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
     bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
     bar.ax.tick_params(labelsize=SMALL_FONT_SIZE - 1)
@@ -114,16 +111,15 @@ def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) 
 
 
 def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int, int]) -> None:
-    """Draws a map over the image that the axes show, more opaque where it is larger; nothing where all is zero."""
+    """Draw a map over the image that the axes show, more opaque where it is larger."""
     largest = float(values.max())
     scaled = values / largest if largest > 0 else values
-    # A map has a value for each patch, an image many pixels.
     smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
     axes.imshow(smooth, cmap=COLOUR_MAP, vmin=0, vmax=1, alpha=0.85 * smooth)
 
 
 def describe_place(values: Float[Tensor, "rows columns"]) -> str:
-    """Returns where a map is largest, for a description of the picture.
+    """Describe where a map is largest.
 
     >>> import torch
     >>> describe_place(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
@@ -146,16 +142,13 @@ DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 
 def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
-    """Returns the share of the kept tokens that each expert got, the class token's included: TRIP's pi."""
+    """Compute the share of the kept tokens, class token included, of each expert: TRIP's pi."""
     num_kept = max(int((tokens >= 0).sum()), 1)
     return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
 
 
 def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:
-    """Returns each image beside its patches in the colours of their experts, with the experts' shares above.
-
-    ``experts`` are -1 for a dropped token.
-    """
+    """Draw each image next to its patches in the colours of their experts; ``experts`` are -1 for a dropped token."""
     columns = min(len(samples.names), 2)  # of an image and its map each
     rows = ceil(len(samples.names) / columns)
     figure = Figure(figsize=(3.5 * columns, 1.95 * rows + 0.35), dpi=200, layout="constrained")
@@ -173,7 +166,7 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
         counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
         dropped = f"dropped: {int((patches < 0).sum())} of {len(patches)} patches"
         alt_texts.append(f"{samples.names[row]}: {', '.join(counts)}, {dropped}")
-    # Artists of their own: a map may lack an expert, the legend must not.
+    # Separate artists, since a map may lack an expert.
     handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
     handles.append(Patch(**_patch_options(-1), label="dropped"))
     figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
@@ -187,21 +180,20 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
 
 
 def of_patches(tokens: Int[Tensor, "P"]) -> Int[Tensor, "N"]:
-    """Returns those of the patches, a square behind a few other tokens or none."""
+    """Select the tokens of patches, a square after a few other tokens or none."""
     return tokens[-(isqrt(len(tokens)) ** 2) :]
 
 
 def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "P"]) -> None:
-    """Draws the patches of an image over the image in grey."""
+    """Draw the patches of an image over the image in grey."""
     side = isqrt(len(tokens))
     height = image.shape[0] / side
     width = image.shape[1] / side
-    # Bright, so that the experts' colours stay legible on it.
     axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
     for patch, expert in enumerate(of_patches(tokens).tolist()):
         row, column = divmod(patch, side)
         corner = (column * width - 0.5, row * height - 0.5)
-        # The layout need not look at hundreds of artists that are all within the axes.
+        # Not in the layout, which would take long with hundreds of artists.
         axes.add_patch(Rectangle(corner, width, height, linewidth=0.3, **_patch_options(expert), in_layout=False))
         if expert >= 0 and side <= MAX_NUMBERED_SIDE:
             middle = (corner[0] + width / 2, corner[1] + height / 2)
@@ -218,14 +210,13 @@ FONT = "DejaVu Sans Mono"
 
 
 def words_picture(words: DataFrame, method: str, scale: float) -> Picture:
-    """Returns the table of nearest words as a picture."""
+    """Draw the table of nearest words."""
     font = get_font(findfont(FONT))
     # Matplotlib warns of each letter that a font lacks, and draws a box.
     has_letters = words["word"].map(lambda word: all(font.get_char_index(ord(letter)) for letter in word))
-    # The alternative text keeps what the font can't draw.
     text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")))
     lines = text.split("\n")
-    # In inches: of a letter's width and a line's height in a monospaced font, with a margin.
+    # In inches, from a letter's width and a line's height, with a margin.
     width = max(map(len, lines)) * SMALL_FONT_SIZE * 0.0086 + 0.2
     height = len(lines) * SMALL_FONT_SIZE * 0.0175 + 0.2
     figure = Figure(figsize=(width, height), dpi=200)

@@ -1,7 +1,4 @@
-"""The words of CLIP's vocabulary that are nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1).
-
-Distances are Euclidean, between a prompt's vectors and the embeddings of the vocabulary's tokens.
-"""
+"""The words of CLIP's vocabulary that are nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1)."""
 
 from __future__ import annotations
 
@@ -24,12 +21,11 @@ COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 
 @torch.no_grad()
 def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count: int = 5) -> DataFrame:
-    """Returns the words nearest to each vector of each prompt.
+    """Find the words nearest to each vector of each prompt.
 
-    These are a row for each prompt, vector (from 1) and rank (from 1, the nearest), with the token's text and index,
-    and its Euclidean distance.
+    The table has a row for each prompt, vector (from 1) and rank (from 1), with the token's text, index and Euclidean
+    distance.
     """
-    # Embedded once, for all prompts.
     vocabulary = token_embeddings(clip)
     rows = []
     for name, prompt in prompts.items():
@@ -43,8 +39,8 @@ def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count:
 
 @torch.no_grad()
 def token_embeddings(clip: CLIP) -> Float[Tensor, "vocabulary D"]:
-    """Returns CLIP's embeddings of all tokens that there are, in float32."""
-    # Not the bare weights, which some encoders multiply by a factor.
+    """Embed all tokens of CLIP, in float32."""
+    # Some encoders multiply the weights by a factor.
     tokens = torch.arange(clip.text.embedding.num_embeddings, device=clip.text.embedding.weight.device)
     return clip.text.embed(tokens).float()
 
@@ -52,8 +48,8 @@ def token_embeddings(clip: CLIP) -> Float[Tensor, "vocabulary D"]:
 def nearest(
     vectors: Float[Tensor, "L D"], vocabulary: Float[Tensor, "vocabulary D"], count: int
 ) -> tuple[Float[Tensor, "L count"], Int[Tensor, "L count"]]:
-    """Returns the Euclidean distances and the indices of the nearest rows, nearest first."""
-    # By matrix products, which is fast but cancels digits, so in double precision; a million words in parts.
+    """Find the Euclidean distances and the indices of the nearest rows, nearest first."""
+    # In double precision, since matrix products cancel digits, and in parts for a million words.
     parts = [torch.cdist(vectors.double(), part.double()) for part in torch.split(vocabulary, 65536)]
     distances = torch.cat(parts, dim=1)
     values, indices = distances.topk(count, dim=1, largest=False)
@@ -61,14 +57,14 @@ def nearest(
 
 
 def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 256) -> float:
-    """Returns the median, over evenly spaced words, of the distance to the nearest other word."""
+    """Compute the median distance of evenly spaced words to their nearest other word."""
     chosen = torch.linspace(0, len(vocabulary) - 1, min(sample, len(vocabulary))).long()
     distances, _ = nearest(vocabulary[chosen], vocabulary, 2)  # the nearest is the word itself
     return float(distances[:, 1].median())
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Returns a token as a reader sees it: a part of a word with an ellipsis, N/A for what is no string."""
+    """Format a token for readers: a part of a word with an ellipsis, N/A for what is no text."""
     hugging_face = getattr(tokenizer, "tokenizer", None)
     decode = (hugging_face or tokenizer).decode
     # BERT's tokenizers mark what continues a word by two signs.
@@ -77,7 +73,7 @@ def token_text(tokenizer: Any, token: int) -> str:
     if not word or "\ufffd" in word:
         return "N/A"
     is_special = word.startswith("<") or token in getattr(hugging_face, "all_special_ids", ())
-    # What is set off from itself by a space stands alone, or ends a word in CLIP's tokenizer and begins one in others.
+    # A token set off by a space is a whole word, or ends one in CLIP's tokenizer and begins one in others.
     if is_special or " " in decode([token, token]).strip():
         return word
     return f"{word}…" if hugging_face is None else f"…{word}"
@@ -86,16 +82,15 @@ def token_text(tokenizer: Any, token: int) -> str:
 def named_prompts(
     module: FederatedModule, deployed: State, personal: Mapping[str, State]
 ) -> dict[str, Float[Tensor, "L D"]]:
-    """Returns all text prompts by name, those that differ between clients once for each client.
+    """Copy all text prompts by name; prompts that differ between clients once per client.
 
-    ``personal`` is by the client's name, and empty if there is one model. Afterwards the method is as deployed.
+    ``personal`` holds tensors by the client's name; empty if there is one model.
     """
     by_client: dict[str, dict[str, Tensor]] = {}
     for client, state in (personal or {"": {}}).items():
         module.load_state({**deployed, **state})
         for name, prompt in text_prompts(module).items():
             by_client.setdefault(name, {})[client] = prompt.detach().cpu().clone()
-    # Whatever is explained next is the server's.
     module.load_state(deployed)
     prompts: dict[str, Tensor] = {}
     for name, of_clients in by_client.items():
@@ -108,7 +103,7 @@ def named_prompts(
 
 
 def format_words(words: DataFrame) -> str:
-    """Returns the nearest word of each vector with its distance, a column for each prompt."""
+    """Format the nearest word of each vector with its distance, a column for each prompt."""
     nearest_words = words[words["rank"] == 1]
     cells = nearest_words.assign(cell=nearest_words["word"] + nearest_words["distance"].map(" {:.3f}".format))
     table = cells.pivot(index="vector", columns="prompt", values="cell")

@@ -16,7 +16,7 @@ from fedvlp.utils.files import check_replaceable, read_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Writes the page, prints its path, and returns the exit code: 1 if a path or a failed run is not in it, else 0."""
+    """Write the page and return the exit code: 1 if a path or a failed run is not in it, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="fedvlp report",
         description="Write one self-contained HTML page with the tables, figures, configs and versions of finished "
@@ -49,16 +49,13 @@ def run_report(arguments: Sequence[str]) -> int:
 def write_page(target: Path, page: str, content: str) -> None:
     """Write a page into a file, and print its path with a few words on its content."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Names of folders may hold what is no UTF-8.
+    # Names of folders may hold bytes that are no UTF-8.
     write_bytes(target, page.encode("utf-8", "replace"))
     sys.stdout.write(f"{target}: {content}\n")
 
 
 def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
-    """Which runs of a sweep's folder failed, a line for each error; and one line that counts those still to be made.
-
-    A sweep of fewer seeds than before leaves such runs behind, which is no problem.
-    """
+    """Describe the failed runs of a sweep's folder, a line for each error, and count unfinished runs in a line."""
     failed: dict[str, list[str]] = {}
     num_waiting = 0
     if not (folder / SWEEP_FILE).is_file():

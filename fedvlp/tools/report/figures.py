@@ -27,13 +27,12 @@ from fedvlp.tools.compare.grouping import config_name, settings_of
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
 
-MIN_VALUES = 3
-"""How many values an option must have for a curve."""
+MIN_VALUES = 3  # of an option that has a curve
 BARS = "Points are means, bars one standard deviation over seeds"
 
 
 def pictures_of(table: Table) -> Iterator[Picture]:
-    """Yields the figures of a table; each shows at most ``MAX_SERIES`` methods, so many methods are several figures."""
+    """Draw the figures of a table. Each shows at most ``MAX_SERIES`` methods, so many methods are several figures."""
     methods = compared_rows(table)
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)
@@ -48,10 +47,9 @@ def pictures_of(table: Table) -> Iterator[Picture]:
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
-    """The mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
+    """Tabulate the mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
 
-    Only rounds and seeds are in it for which a method measured every choice of held-out domains: a mean over some of
-    the domains would not compare with a mean over all of them.
+    A round of a seed is left out unless every choice of held-out domains was measured.
     """
     values = []
     for method, runs in table.runs.items():
@@ -67,14 +65,13 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
 
 
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Mean accuracy over rounds, on what tests left and on source validation right, of at most ``MAX_SERIES`` rows.
+    """Draw mean accuracy over rounds of at most ``MAX_SERIES`` rows, on compared images and on source validation.
 
-    Without rows it is of the first ones that figures can show.
+    The first rows are drawn if none are given.
     """
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
     roles = list(dict.fromkeys([table.role, "validation"]))
-    # A table of source validation needs only one panel.
     figure, panels = new_axes(
         [f"{ROLES[role].images} (%)" for role in roles], "round", [*_labels(rows), *BASELINE_LINES]
     )
@@ -83,7 +80,13 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
         for index, (method, _) in enumerate(rows):
             curve = histories[histories["method"] == method].groupby("round")["accuracy"].agg(["mean", "std", "count"])
             # A round that some seeds did not evaluate would make a step in the curve.
-            _draw_band(axes, curve[curve["count"] == curve["count"].max()], method, series_style(index))
+            curve = curve[curve["count"] == curve["count"].max()]
+            style = series_style(index)
+            marks = {"markersize": 3.5, "linewidth": 1.3, "markevery": max(1, len(curve) // 10)}
+            axes.plot(curve.index, curve["mean"], **style, **marks, label=escape_text(method))
+            deviation = curve["std"].fillna(0.0)  # NaN for a single seed
+            band = (curve["mean"] - deviation, curve["mean"] + deviation)
+            axes.fill_between(curve.index, *band, color=style["color"], alpha=0.15, linewidth=0)
         if role == table.role:
             _draw_baselines(axes, table)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -99,10 +102,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
 
 
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
-    """Mean accuracy against the parameters that a client sends and receives in a round, one line a method.
-
-    ``methods`` are names of at most ``MAX_SERIES`` configs; the rows of one differ in options.
-    """
+    """Draw mean accuracy against parameters per client and round, with a line for each of ``MAX_SERIES`` configs."""
     figure, (axes,) = new_axes(
         [f"{ROLES[table.role].images} (%)"], "parameters sent and received by a client in a round", methods
     )
@@ -114,7 +114,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             sent = costs(runs)
             if row[1] != UNTRAINED and config_name(runs[0]) == method and sent and cell is not None:
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
-        # What sends nothing has no place on a logarithmic axis.
+        # Zero has no place on a logarithmic axis.
         _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
     make_logarithmic(axes)
     _draw_baselines(axes, table)
@@ -129,7 +129,7 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
 
 
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
-    """Each domain's accuracy and what rows are ranked by, a bar for each of at most ``MAX_SERIES`` rows, from zero."""
+    """Draw the accuracy of each domain and the average, with a bar for each of at most ``MAX_SERIES`` rows."""
     columns = [*table.columns, AVERAGE]
     figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], "", _labels(rows))
     # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
@@ -166,7 +166,7 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
 
 
 class OptionStudy(NamedTuple):
-    """Rows of a method's class that differ in the value of one option alone, by value in ascending order."""
+    """Rows of a method's class that differ only in the value of one option, by value in ascending order."""
 
     method: str
     option: str
@@ -174,13 +174,12 @@ class OptionStudy(NamedTuple):
 
 
 def option_studies(table: Table) -> list[OptionStudy]:
-    """Each option of each method that has three or more numbers as values while all else is equal."""
+    """Find each option of each method that has ``MIN_VALUES`` or more numbers as values while all else is equal."""
     studies: dict[tuple[str, str, str], dict[float, Row]] = {}
     for row in compared_rows(table):
         example = table.runs[row[0]][0]
         values = settings_of(example) if row[1] != UNTRAINED else {}
         for option, value in values.items():
-            # The values of a seed have no order, so there is no curve over them.
             if isinstance(value, bool) or not isinstance(value, (int, float)) or option.endswith("seed"):
                 continue
             others = {name: other for name, other in values.items() if name != option}
@@ -194,17 +193,14 @@ def option_studies(table: Table) -> list[OptionStudy]:
 
 
 def option_curve(table: Table, study: OptionStudy) -> Picture:
-    """Accuracy over the values of an option: each domain thin, what rows are ranked by bold."""
+    """Draw accuracy over the values of an option: each domain thin, the average bold."""
     columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
     figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], study.option, [*columns.values(), *BASELINE_LINES])
     for index, (column, title) in enumerate(columns.items()):
         points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
         _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
     _draw_baselines(axes, table)
-    # Values such as 1, 4 and 16 are even steps on a logarithmic axis alone.
-    smallest = min(study.rows)
-    if smallest > 0 and max(study.rows) / smallest >= 10:
-        make_logarithmic(axes)
+    use_suited_scale(axes, list(study.rows))
     add_legend(figure, axes)
     return Picture(
         figure,
@@ -220,38 +216,18 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 
 def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
-    """Yields a picture, or several that are about equally full, of neighbours that one figure can tell apart."""
-    if not items:
-        return
+    """Draw a picture, or several that are about equally full, of at most ``MAX_SERIES`` neighbours."""
     num_parts = math.ceil(len(items) / MAX_SERIES)
-    size = math.ceil(len(items) / num_parts)
+    size = math.ceil(len(items) / max(num_parts, 1))
     for number, start in enumerate(range(0, len(items), size), start=1):
         picture = draw(items[start : start + size])
         yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
 
 
-def _draw_band(axes: Axes, curve: pd.DataFrame, label: str, style: Mapping[str, Any]) -> None:
-    """Draws means over rounds with a band of one standard deviation."""
-    axes.plot(
-        curve.index,
-        curve["mean"],
-        **style,
-        markersize=3.5,
-        linewidth=1.3,
-        markevery=max(1, len(curve) // 10),
-        label=escape_text(label),
-    )
-    # A single seed has no deviation, and pandas gives NaN for it.
-    deviation = curve["std"].fillna(0.0)
-    axes.fill_between(
-        curve.index, curve["mean"] - deviation, curve["mean"] + deviation, color=style["color"], alpha=0.15, linewidth=0
-    )
-
-
 def _draw_points(
     axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: Mapping[str, Any], is_bold: bool = False
 ) -> None:
-    """Draws means with their deviations, joined if no two have the same place."""
+    """Draw means with their deviations, joined if no two have the same place."""
     if not points:
         return
     places = [place for place, _ in points]
@@ -268,8 +244,14 @@ def _draw_points(
     )
 
 
+def use_suited_scale(axes: Axes, values: Sequence[float]) -> None:
+    """Make the horizontal axis logarithmic if the values need it."""
+    if min(values) > 0 and max(values) / min(values) >= 10:
+        make_logarithmic(axes)
+
+
 def make_logarithmic(axes: Axes) -> None:
-    """Makes the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
+    """Make the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,7 @@ from fedvlp.tools.report.ranking import compared_rows, finding, ranked
 from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
-MAX_OPEN_ROWS = 12
-"""How many classes are shown before a reader unfolds the others."""
+MAX_OPEN_ROWS = 12  # classes that are shown before a reader unfolds the others
 TITLES = {
     "balanced_accuracy": "balanced accuracy",
     "largest_class": "largest class",
@@ -66,23 +66,32 @@ def report_page(
 
     Args:
         records: The runs.
-        problems: Lines that name what could not be read.
+        problems: Lines that name unreadable runs.
         heading: Title of the page.
         day: Date of the page.
         notes: Lines below the heading.
-        searches: Figures of how options were chosen.
-        rounds: Rounds in the tables, such as last rounds only.
+        searches: Figures of searches for options.
+        rounds: Rounds in the tables.
     """
     compared = tables(records, rounds)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
-    methods = sorted({config_name(record) for record in records})
-    return _render(
-        "report.html.jinja",
-        heading,
-        day,
+    # Every value is escaped, whatever characters class names and folders have, except our own style.
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["image"] = _data_address
+    page = environment.get_template("report.html.jinja").render(
+        heading=heading,
+        day=day,
+        style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
+        version=__version__,
         num_runs=len(records),
-        methods=methods,
+        methods=sorted({config_name(record) for record in records}),
         notes=notes,
         sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
         differences=describe_differences([table.about for table in compared]),
@@ -93,25 +102,11 @@ def report_page(
         runs=_runs(records),
         versions=versions_table(records),
     )
-
-
-def _render(template: str, heading: str, day: date, **content: Any) -> str:
-    # Every value is escaped, whatever characters class names and folders have; only our own style is not.
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["image"] = _data_address
-    style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
-    page = environment.get_template(template)
-    return page.render(heading=heading, day=day, style=style, version=__version__, **content) + "\n"
+    return page + "\n"
 
 
 def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
-    """Each table with its heading: data, protocol, and what differs between the tables; digests are in the details."""
+    """Pair each table with its heading: data, protocol, and differences between the tables, without digests."""
     names = ["data", "protocol", "clients", "shots", "split", "backbone"]
     shown = []
     for name in names:
@@ -125,7 +120,6 @@ def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
 
 
 def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
-    """What the page shows of one table: the table in the order of its results, its figures, and its classes."""
     ordered = ranked(table)
     rows = compared_rows(ordered)
     shown = {method for method, _ in rows}
@@ -138,7 +132,6 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
         "figures": list(pictures_of(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
-        # Intervals are shown here and not in the table, which is wide enough without them.
         "beside_accuracy": beside_accuracy(with_intervals(ordered)),
         "classes": by_class,
         "classes_are_folded": by_class is not None and len(by_class.frame) > MAX_OPEN_ROWS,
@@ -147,7 +140,7 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The pictures in runs' folders with title, caption, alt and content, and lines on those that can't be read."""
+    """Read the pictures in runs' folders, with title, caption, alt and content, and name missing pictures."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
     for record in records:
@@ -155,7 +148,7 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
         listed = folder / "captions.json"
         pictures: list[dict[str, Any]] = []
         for entry in read_json(listed) if listed.is_file() else []:
-            # A stranger's list must not name a file in another folder.
+            # A stranger's list may name a file in another folder.
             path = folder / Path(entry["file"]).name
             if path.is_file():
                 pictures.append({**entry, "content": path.read_bytes()})
@@ -168,7 +161,6 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
 
 
 def _about(table: Table) -> list[tuple[str, str]]:
-    """Data, protocol, splits and backbone of a table's runs, by name."""
     records = table.records
     data = records[0].data
     splits = []
@@ -186,7 +178,6 @@ def _about(table: Table) -> list[tuple[str, str]]:
 
 
 def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The runs by method and settings, each with its config as YAML."""
     labels = row_labels(records)
     by_settings: dict[str, list[Record]] = {}
     for record in records:
@@ -197,15 +188,30 @@ def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
         for record in members:
             text = yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else ""
             configs.append((record.folder, text))
-        label = labels[settings]
-        groups.append({"label": label, "table": runs_table(label, members), "configs": configs})
+        title = f"Runs of {labels[settings]}"
+        rows = pd.DataFrame(map(_run_cells, members))
+        groups.append({"label": labels[settings], "table": TextTable(title, (), rows), "configs": configs})
     return groups
 
 
+def _run_cells(record: Record) -> dict[str, str]:
+    role = protocol_of(record).role
+    last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
+    return {
+        "folder": str(record.folder),
+        "held out": ", ".join(record.held_out) or "-",
+        "seed": str(record.seed),
+        "rounds": str(record.rounds),
+        "last (%)": last,
+        "best (%)": best,
+        "split": record.split,
+        "seconds": f"{record.seconds:.0f}",
+    }
+
+
 def comparison(table: Table) -> TextTable:
-    """The table as ``fedvlp compare`` prints it, but the average first and all remarks below."""
+    """The table of ``fedvlp compare``, with the average first, for narrow screens, and all remarks below."""
     text = table_text(table)
-    # The average is where a narrow screen shows it.
     columns = ["method", "round", table.average_title]
     frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
     notes = [*text.notes, *text.lines[1:]]
@@ -240,14 +246,14 @@ def _scored_role(table: Table) -> str:
 
 
 def _scores(table: Table, row: Row) -> dict[str, str]:
-    """Mean and deviation over seeds of each score that all runs of a row have, by title."""
+    """Compute mean and deviation over seeds of each score that all runs of a row have, by title."""
     frame = runs_frame(table.runs[row[0]])
     frame = frame[(frame["role"] == _scored_role(table)) & (frame["domain"] == "")]
     frame = frame[frame["row"] == row_title(row)]
     if row[1] == UNTRAINED:  # the same for every seed
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
-    # A seed without some held-out domain would have the mean of other domains than the rest.
+    # A seed that lacks a held-out domain is no mean over the same domains.
     choices = len({record.held_out for record in table.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
     described = [record.data.get("out_of_distribution") for record in table.runs[row[0]]]
@@ -255,7 +261,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
     scores = {}
     for name in (*SCORES, *WORST, *DETECTION):
         if len(seeds) and bool(seeds[name].notna().all()):
-            # The worst domain of a seed is the worst of all its runs, whichever domains each of them held out.
+            # The worst domain of a seed is the worst of all its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed), math.nan, math.nan)
             title = f"{TITLES[name]}, {' and '.join(sorted(outside))}" if name in DETECTION else TITLES[name]
@@ -264,7 +270,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
 
 
 def classes(table: Table) -> TextTable | None:
-    """The accuracy of each class, the hardest for the best method first; None without predictions."""
+    """Tabulate the accuracy of each class, the hardest for the best method first; None without predictions."""
     counts: dict[str, pd.DataFrame] = {}
     shares: dict[str, pd.Series] = {}
     for row in compared_rows(table):
@@ -280,11 +286,14 @@ def classes(table: Table) -> TextTable | None:
     best = next(iter(counts))
     images = _images_of_classes(table)
     rows = []
-    # The sort keeps the order of the labels where two classes are equally hard.
     for label in accuracies[best].dropna().sort_values(kind="stable").index:
         shown = {method: f"{value:.1f}" for method, value in accuracies.loc[label].fillna(0.0).items()}
-        mistake = {f"{best} mostly predicts instead": _mistake(counts[best].loc[label], label, names)}
-        rows.append({"class": names[label], "images": f"{images[label]:,}", **shown, **mistake})
+        row = counts[best].loc[label]
+        wrong = row.drop(label, errors="ignore")
+        share = 100 * wrong.max() / row.sum()
+        mistake = f"{names[wrong.idxmax()]} ({share:.0f} %)" if wrong.sum() else "-"
+        rows.append({"class": names[label], "images": f"{images[label]:,}", **shown})
+        rows[-1][f"{best} mostly predicts instead"] = mistake
     note = (
         f"Share of the images of a class that are classified rightly, in %, over all its {ROLES[table.role].images} "
         f"images and all seeds, after the last round; the hardest classes for {best} come first."
@@ -295,8 +304,7 @@ def classes(table: Table) -> TextTable | None:
 def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
     """The ``true`` and ``predicted`` class of each image, over all runs of a row; None if a run has no predictions."""
     runs = table.runs[row[0]]
-    # A baseline has the same images and predictions for every seed.
-    if row[1] == UNTRAINED:
+    if row[1] == UNTRAINED:  # the same for every seed
         runs = tuple({run.held_out: run for run in runs}.values())
     frames = []
     for record in runs:
@@ -310,17 +318,9 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
     return pd.concat(frames)
 
 
-def _mistake(row: pd.Series, label: int, names: Sequence[str]) -> str:
-    """The most frequent wrong prediction for a class, with its share of the images."""
-    wrong = row.drop(label, errors="ignore")
-    if not wrong.sum():
-        return "-"
-    return f"{names[wrong.idxmax()]} ({100 * wrong.max() / row.sum():.0f} %)"
-
-
 def _images_of_classes(table: Table) -> pd.Series:
-    """How many images of each class one seed measured."""
-    # Runs that hold out the same domains measure the same images, so one of each is enough.
+    """Count the images of each class that one seed measured."""
+    # Runs that hold out the same domains measure the same images.
     runs = {record.held_out: record for record in table.records if record.predictions}.values()
     labels = [np.empty(0, int)]
     for record in runs:
@@ -329,34 +329,10 @@ def _images_of_classes(table: Table) -> pd.Series:
     return pd.Series(np.concatenate(labels)).value_counts()
 
 
-def runs_table(label: str, records: Sequence[Record]) -> TextTable:
-    """The runs of one row of a comparison."""
-    rows = []
-    for record in records:
-        role = protocol_of(record).role
-        last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
-        rows.append(
-            {
-                "folder": str(record.folder),
-                "held out": ", ".join(record.held_out) or "-",
-                "seed": str(record.seed),
-                "rounds": str(record.rounds),
-                "last (%)": last,
-                "best (%)": best,
-                "split": record.split,
-                "seconds": f"{record.seconds:.0f}",
-            }
-        )
-    return TextTable(f"Runs of {label}", (), pd.DataFrame(rows))
-
-
 def versions_table(records: Sequence[Record]) -> TextTable:
-    """The versions of all packages that numbers depend on; of several versions how many runs had which."""
-    packages: dict[str, None] = {}
-    for record in records:
-        packages |= dict.fromkeys(record.versions)
+    """Tabulate the versions of packages on which numbers depend; several versions with their numbers of runs."""
     rows = []
-    for package in packages:
+    for package in dict.fromkeys(chain.from_iterable(record.versions for record in records)):
         counts = Counter(str(record.versions.get(package, "not said")) for record in records)
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
@@ -364,6 +340,5 @@ def versions_table(records: Sequence[Record]) -> TextTable:
 
 
 def _data_address(image: bytes, kind: str) -> str:
-    """An image of the kind "svg" or "png" as an address that holds it."""
-    media_type = {"svg": "image/svg+xml", "png": "image/png"}[kind]
-    return f"data:{media_type};base64,{base64.b64encode(image).decode('ascii')}"
+    media_type = {"svg": "svg+xml", "png": "png"}[kind]
+    return f"data:image/{media_type};base64,{base64.b64encode(image).decode('ascii')}"

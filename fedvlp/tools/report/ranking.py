@@ -11,15 +11,14 @@ from fedvlp.tools.compare.tables import AVERAGE, CELL, LAST, UNTRAINED, Cell, Ro
 
 
 def compared_rows(table: Table) -> list[Row]:
-    """Returns the last rounds and the baselines, of methods measured on every domain: only these have an average."""
-    rows = [row for row in table.rows if row[1] in (LAST, UNTRAINED)]
-    return [row for row in rows if table.cell(row, AVERAGE) is not None]
+    """Select last rounds and baselines of methods that were measured on every domain and thus have an average."""
+    return [row for row in table.rows if row[1] in (LAST, UNTRAINED) and table.cell(row, AVERAGE) is not None]
 
 
 def ranked(table: Table) -> Table:
-    """Returns the table with the highest average first, and rows without an average at the end."""
+    """Sort the rows by their method's average, the highest first, and rows without an average at the end."""
     cells = table.cells.reset_index()
-    # A method is placed by its first row, which is its last round where that is shown.
+    # A method is placed by its first row, which is its last round if it is shown.
     first_rows = cells.drop_duplicates("method")[["method", "round"]]
     averages = first_rows.merge(cells[cells["column"] == AVERAGE], how="left").set_index("method")["mean"]
     methods = averages.sort_values(ascending=False, kind="stable", na_position="last").index
@@ -27,9 +26,9 @@ def ranked(table: Table) -> Table:
 
 
 def finding(table: Table) -> str:
-    """Returns which method has the highest average after the last round, and how far it is from the others.
+    """Describe which method has the highest average after the last round, and its lead over the others.
 
-    A lead of no more than the two deviations over seeds together is called so, and so is a result of one seed.
+    A lead within the sum of the two deviations over seeds and a result of one seed are marked.
     """
     cells = {row: cell for row in compared_rows(ranked(table)) if (cell := table.cell(row, AVERAGE)) is not None}
     if not cells:
@@ -44,12 +43,11 @@ def finding(table: Table) -> str:
     remark = "" if cells[trained[0]].n > 1 else "; one seed does not show how much of this is chance"
     if best[1] == UNTRAINED:
         points = cells[best].mean - cells[trained[0]].mean
-        behind = f"{points:.1f} points behind{_doubt(cells[best], cells[trained[0]])}"
         return (
             f"No trained method is above {best[0]}, which has {score}: the best of them, {trained[0][0]}, is "
-            f"{behind}{remark}."
+            f"{points:.1f} points behind{_doubt(cells[best], cells[trained[0]])}{remark}."
         )
-    # The method is compared with the next one, and with the baselines.
+    # The next method, and the baselines.
     untrained = [row for row in others[1:] if row[0] in BASELINES.values()]
     leads = [_lead(cells[best], row[0], cells[row]) for row in (*others[:1], *untrained)]
     text = " and ".join([*([", ".join(leads[:-1])] if leads[1:] else []), *leads[-1:]])
@@ -70,7 +68,6 @@ def _lead(best: Cell, name: str, other: Cell) -> str:
 
 
 def _doubt(best: Cell, other: Cell) -> str:
-    """Returns a remark where a lead may be chance."""
     deviations = [cell.std for cell in (best, other) if cell.n > 1]
     if deviations and best.mean - other.mean <= sum(deviations):
         return " (within the deviations over seeds, so not shown to differ)"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from fedvlp.results.figures import FONT_SIZE, MAX_SERIES, Picture, add_legend, escape_text, new_axes, series_style
-from fedvlp.tools.report.figures import make_logarithmic
+from fedvlp.tools.report.figures import use_suited_scale
 from fedvlp.tools.tune.choice import TUNE_FILE, Choice, read_choices
 
 
@@ -65,11 +66,7 @@ def best_so_far(searches: Sequence[Sequence[Choice]]) -> Picture:
 
 
 def over_options(choices: Sequence[Choice]) -> Picture:
-    """Draw the accuracy of a method's trials over the values of each searched option, a panel for each option.
-
-    Args:
-        choices: Choices of the method, one per held-out domain, with equal trials.
-    """
+    """Draw the accuracy of a method's trials over the values of each searched option, a panel for each option."""
     values: dict[str, dict[int, str]] = {}  # by option and trial; the config as it is names none
     for trial, arguments in enumerate(choices[0].trials):
         for argument in arguments:
@@ -83,9 +80,8 @@ def over_options(choices: Sequence[Choice]) -> Picture:
         for index, (name, title) in enumerate(titles.items()):
             means = np.mean([getattr(choice, name) for choice in choices], axis=0)[list(by_trial)]
             axes.plot(places, means, **{**series_style(index), "linestyle": "none"}, markersize=3.5, label=title)
-        numbers = [place for place in places if isinstance(place, float)]
-        if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= 10:
-            make_logarithmic(axes)
+        if isinstance(places[0], float):
+            use_suited_scale(axes, places)
     add_legend(figure, panels[0])
     label = choices[0].label
     return Picture(
@@ -97,9 +93,9 @@ def over_options(choices: Sequence[Choice]) -> Picture:
     )
 
 
-def _places(values: Sequence[str]) -> Sequence[float] | Sequence[str]:
+def _places(values: Sequence[str]) -> list[Any]:
     """Convert values to numbers, or leave all of them as words if one is not a number."""
     try:
         return [float(value) for value in values]
     except ValueError:
-        return values
+        return list(values)
