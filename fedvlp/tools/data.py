@@ -1,4 +1,4 @@
-"""The command ``fedvlp data``: lists the published data sets, downloads them, and compares images on disk with them."""
+"""The command ``fedvlp data``: list published data sets, download them, and compare images on disk with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run_data(arguments: Sequence[str]) -> int:
-    """Runs ``list``, ``download`` or ``check``; returns 0, or 1 if the images are not those that were published."""
+    """Run ``list``, ``download`` or ``check``; return 0, or 1 if the images are not as published."""
     options = _parser().parse_args(arguments)
     if options.command == "list":
         _say(_list_of_data_sets())
@@ -37,13 +37,12 @@ def run_data(arguments: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
-    # Names of folders are shown, which may hold what a terminal acts on.
+    # Names of folders may hold control characters.
     sys.stdout.write(escape_control_chars(text) + "\n")
     sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command's options."""
     parser = argparse.ArgumentParser(prog="fedvlp data", description="The field's data sets.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
@@ -71,14 +70,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list_of_data_sets() -> str:
-    """Returns the published data sets as a table, and what can be done with them."""
     rows = [["data set", "domains", "classes", "images", "split", "download", "config"]]
     for each in DESCRIPTIONS:
         images = "-" if each.images is None else f"{each.images:,}"
         size = size_in_words(each.download_source.download_bytes) if each.download_source else "-"
         sizes = [str(len(each.domains)), str(len(each.class_names)), images]
         rows.append([each.name, *sizes, each.official_parts or "drawn", size, each.config])
-    # Numbers are aligned right, and the names of the configs left.
+    # Only the names of the configs are aligned left.
     width = max(len(row[-1]) for row in rows)
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
     return f"""{table}
@@ -91,7 +89,7 @@ Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.ro
 
 
 def _description_of(name: str) -> Description | None:
-    """Returns the description of a data set by its name or config; None for folders."""
+    """Find the description of a data set by its name or config; None for folders."""
     wanted = normalise_name(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders", "classfolders"):
         return None
@@ -103,7 +101,6 @@ def _description_of(name: str) -> Description | None:
 
 
 def _download(name: str, root: Path | None) -> None:
-    """Downloads a data set into a folder; into the one that its config names if none is given."""
     from fedvlp.data.benchmarks.download import download, source_of
 
     description = _description_of(name)
@@ -118,7 +115,7 @@ def _download(name: str, root: Path | None) -> None:
 
 
 def _check(name: str, root: Path) -> int:
-    """Prints counts, names, notes and problems of images in one screen; returns 1 if there are problems."""
+    """Print counts, names, notes and problems of images; return 1 if there are problems."""
     from fedvlp.data.benchmarks.comparison import compare
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
@@ -151,12 +148,11 @@ def _check(name: str, root: Path) -> int:
 
 
 def _counts(manifest: Manifest, description: Description | None) -> list[str]:
-    """Returns the table of domains, with the official split if there is one."""
     by_domain = {domain: manifest.role_counts(domain) for domain in manifest.files}
     totals = sum(by_domain.values(), Counter())
     roles: list[SplitName] = [role for role in ("train", "validation", "test") if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
-    # What was published depends on the layout: CoOp's SUN397 has a part of the images.
+    # The published number depends on the layout: CoOp's SUN397 has a part of the images.
     published = description.in_layout(manifest.layout, manifest.files).domain_counts if description else {}
     for domain, files in manifest.files.items():
         classes = {image.class_name for image in files}
@@ -167,7 +163,7 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 
 def _class_names(manifest: Manifest, description: Description) -> str:
-    """Returns how prompts call the classes, where that is not just the name of the folder."""
+    """Describe the classes' names in prompts that differ from the folders' names."""
     from fedvlp.data.benchmarks.layouts import some
     from fedvlp.data.domain_folders import classes_of
 

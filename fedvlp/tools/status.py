@@ -24,9 +24,7 @@ STAGES = {
     "dead": "dead: its process was killed",
 }
 
-
-SECONDS_TO_WAIT = 60.0
-"""A server that waits for sites says so each second; one that has not for so long does no longer, or was killed."""
+SECONDS_TO_WAIT = 60.0  # after the last message of a server that waits for sites, which reports each second
 
 
 def run_status(arguments: Sequence[str]) -> int:
@@ -44,14 +42,14 @@ def run_status(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"waiting    {text}\n" if options.format == "text" else json.dumps({"waiting": text}) + "\n")
         return 0
     is_sweep = (options.run / SWEEP_FILE).is_file()
-    # Folders are named after the time, so the last attempt at a run is the newest one.
+    # The last attempt at each run, in folders named after the time.
     attempts = {path.parent.parent: path.parent for path in sorted(options.run.glob(f"*/*/*/{FILE}"))}
     found = [read_status(run) for run in (attempts.values() if is_sweep else [find_run(options.run)])]
     if options.format == "json":
         sys.stdout.write(json.dumps(found if is_sweep else found[0], indent=2, default=str) + "\n")
     else:
         text = _table(found) if is_sweep else "".join(f"{name:<11}{value}\n" for name, value in _lines(*found).items())
-        # Names of clients and messages of errors may hold what a terminal acts on.
+        # Names of clients and errors may hold control characters.
         sys.stdout.write(escape_control_chars(text))
     return 0 if all(status["stage"] in ("running", "finished") for status in found) else 1
 
@@ -65,7 +63,6 @@ def _table(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _lines(status: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the lines for readers, by what each begins with."""
     lines = {
         "run": str(status["run"]),
         "state": STAGES[status["stage"]].format_map(status),
@@ -87,10 +84,9 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
         lines["checkpoint"] = str(status["checkpoint"])
     if status["stage"] in ("failed", "dead"):
         run = status["run"]
-        # Where clients are at sites, fit alone would not reach them.
-        is_of_sites = (run / "sites.json").exists()
-        command = f"fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}"
-        lines["resume"] = "start the sites' server again with ckpt_path last" if is_of_sites else command
+        lines["resume"] = f"fedvlp fit --config {run / 'config.yaml'} --ckpt_path {run}"
+        if (run / "sites.json").exists():
+            lines["resume"] = "start the sites' server again with ckpt_path last"
     return lines
 
 

@@ -25,24 +25,21 @@ from fedvlp.tools.trained_run import RunImage, read_pixels
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
-START_DEVIATION = 0.1
-"""Of the pixels from which an attack starts, in standard deviations of CLIP's normalised pixels."""
+START_DEVIATION = 0.1  # of an attack's first pixels, in standard deviations of CLIP's normalised pixels
 SOURCES = ("prompts", "full model", "full model, closed form")
-"""From what images are recovered; all other sources are baselines."""
+"""Sources of recovered images; all others are baselines."""
 MEASURES = ("mse", "psnr", "ssim", "feature_cosine")
-MOST_PSNR = 100.0
-"""In dB; a larger one, such as that of equal images, is infinite or rounding."""
+MOST_PSNR = 100.0  # in dB; a larger ratio is infinite or rounding
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was recovered of a target's images.
+    """Images recovered from one source.
 
     Attributes:
-        source: one of ``SOURCES``, or a baseline.
-        images: in the target's order.
-        distance: of its gradient from the one sent; None where none was searched for.
-        scores: similarity of each image to the true one.
+        source: One of ``SOURCES``, or a baseline.
+        distance: Distance of their gradient from the one sent; None without a search.
+        scores: Similarity of each image to the true one.
     """
 
     source: str
@@ -56,10 +53,10 @@ class Inversion:
     """All gradients that were inverted.
 
     Attributes:
-        phase: the phase whose gradients they are.
-        sent: shape of each parameter that a client sends in it, by name; empty where it sends nothing.
-        targets: for each gradient, the client and the true images.
-        recovered: for each gradient, what was recovered, and the baselines.
+        phase: Name of the gradients' phase.
+        sent: Shapes of the parameters that a client sends in it, by name.
+        targets: The client and the true images of each gradient.
+        recovered: The recovered images of each gradient, and the baselines.
     """
 
     phase: str
@@ -75,24 +72,23 @@ def invert_gradients(
     round: int,
     seed: int,
 ) -> Inversion:
-    """Returns what can be recovered of images of the clients.
+    """Recover images of the clients from gradients.
 
     Args:
-        module: the method as a client downloads it; in training mode afterwards, with no client started.
-        images: each client's training images.
-        options: of the attack.
-        round: number of finished rounds, which some losses depend on.
-        seed: of the images that are drawn, and of the attack's start.
+        module: The method as a client downloads it; in training mode afterwards, with no client started.
+        images: Each client's training images.
+        options: Options of the attack.
+        round: Number of finished rounds, on which some losses depend.
+        seed: Seed of the drawn images, and of the attack's start.
 
     Raises:
-        UserError: if nothing is trained, a client has too few images, or a gradient is zero or not finite.
+        UserError: If nothing is trained, a client has too few images, or a gradient is zero or not finite.
     """
     module.train()
     phase = chosen_phase(module, options.phase, next(iter(images)))
     targets = choose_targets(images, options, seed)
     sent: Mapping[str, Tensor] = {}
     recovered = []
-    # All gradients are of the same tensors: nothing is trained in between.
     for number, (client, chosen) in enumerate(targets):
         module.start_client(RoundContext(round, phase, client))
         sent = sent_parameters(module)
@@ -103,10 +99,10 @@ def invert_gradients(
 
 
 def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
-    """Choose a phase that takes gradients: by its name, or the first in which a client sends something, else the first.
+    """Choose a phase with gradients: by its name, or the first in which a client sends something, else the first.
 
     Raises:
-        UserError: if there is none.
+        UserError: If there is none.
     """
     phases = [phase for phase in module.configure_phases() if not phase.one_pass]
     names = ", ".join(phase.name for phase in phases)
@@ -116,7 +112,6 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
         method = type(module).__name__
         what = f"has no phase {name!r}; it has {names}" if names else "trains nothing, so it has no gradient to invert"
         raise UserError(f"{method} {what}. Correct --inversion.phase, or leave inversion out of --what.")
-    # What is sent can depend on the client, as personal tensors do.
     for phase in phases:
         module.start_client(RoundContext(0, phase, client))
         if sent_parameters(module):
@@ -127,10 +122,10 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
 def choose_targets(
     images: Mapping[Client, Sequence[RunImage]], options: InversionOptions, seed: int
 ) -> list[tuple[Client, list[RunImage]]]:
-    """Returns images of the clients in turn, drawn at random.
+    """Draw images of the clients in turn.
 
     Raises:
-        UserError: if a client has too few.
+        UserError: If a client has too few.
     """
     clients = list(images)
     targets = []
@@ -144,7 +139,7 @@ def choose_targets(
             )
         generator = torch.Generator().manual_seed(derive_seed(seed, client.id))
         order = torch.randperm(len(candidates), generator=generator).tolist()
-        # Each of a client's draws begins where the one before it stopped, so that none has the same images.
+        # A client's draws continue where the previous one stopped, so that they share no image.
         first = number // len(clients) * options.images
         rows = [order[(first + index) % len(order)] for index in range(options.images)]
         targets.append((client, [candidates[row] for row in rows]))
@@ -154,14 +149,13 @@ def choose_targets(
 def other_images(
     images: Mapping[Client, Sequence[RunImage]], targets: Sequence[RunImage], seed: int
 ) -> Float[Tensor, "B 3 V V"]:
-    """Returns for each target another image of its class, of any client, to compare with."""
+    """Draw another image of each target's class, of any client, to compare with."""
     generator = torch.Generator().manual_seed(seed)
     others = []
     for target in targets:
         candidates = [image for of_client in images.values() for image in of_client if image is not target]
         of_class = [image for image in candidates if image.label == target.label]
-        # A class of one image has none but those of other classes.
-        candidates = of_class or candidates or [target]
+        candidates = of_class or candidates or [target]  # the only image of a class is compared with other classes
         others.append(candidates[int(torch.randint(len(candidates), (1,), generator=generator))])
     return read_pixels(others)
 
@@ -174,27 +168,26 @@ def _recover(
     options: InversionOptions,
     seed: int,
 ) -> list[Recovered]:
-    """Returns what each source gives, and the baselines."""
+    """Recover images from each source, and make the baselines."""
     clip: Any = module.clip
     true = read_pixels(targets).to(next(clip.parameters()).device)
     labels = torch.tensor([target.label for target in targets], device=true.device)
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(true.device)
-    # Both models are attacked from the same start.
     attack = partial(_attack, module, true, labels, START_DEVIATION * noise, options)
     recovered = []
     if sent:
         recovered.append(attack("prompts", sent)[0])
-    # As in federated learning of the whole model, prompts included.
+    # As in federated learning of the whole model and the prompts.
     with trainable_tower(module) as tower:
         trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
         attacked, gradient = attack("full model", {**trained, **tower})
     recovered.append(attacked)
-    # Of several images the equations have more unknowns than rows.
+    # With several images the equations have more unknowns than rows.
     exact = image_of_gradient(gradient) if options.images == 1 else None
     if exact is not None:
         recovered.append(Recovered("full model, closed form", exact))
     mean, deviation = pixel_scale(clip, true)
-    # What an attacker has who has no gradient.
+    # Baselines without a gradient.
     recovered.append(Recovered("same class", others.to(noise)))
     recovered.append(Recovered("grey", (torch.full_like(noise, 0.5) - mean) / deviation))
     recovered.append(Recovered("noise", noise.clamp(*_pixel_bounds(clip, noise))))
@@ -202,7 +195,7 @@ def _recover(
 
 
 def _pixel_bounds(clip: Any, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns black and white as CLIP's transform puts them out."""
+    """Apply CLIP's normalisation to black and white."""
     mean, deviation = pixel_scale(clip, images)
     return -mean / deviation, (1 - mean) / deviation
 
@@ -216,26 +209,24 @@ def _attack(
     source: str,
     parameters: Mapping[str, Tensor],
 ) -> tuple[Recovered, Gradient]:
-    """Returns what is recovered from the gradient of some parameters, and that gradient."""
+    """Recover images from the gradient of some parameters; the second value is this gradient."""
     gradient = loss_gradient(module, images, labels, parameters)
-    # A gradient of zero has no direction, so every image would fit it.
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
     if not 0 < length < math.inf:
         raise UserError(
             f"The gradient of the {source} has the length {length:g}, so there is nothing to invert. Pass another "
             "--inversion.phase, or a trained method whose loss is finite."
         )
-    # The attacker knows the classes.
+    # The attacker is assumed to know the labels.
     gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
     recovered, distance = invert(gradient_of, gradient, start, _pixel_bounds(module.clip, start), options)
     return Recovered(source, recovered, distance), gradient
 
 
 def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
-    """Returns recovered images in the order of the true ones, with their similarity."""
+    """Match recovered images with the true ones, since a gradient has no order of images, and score them."""
     images = recovered.images
     if recovered.source in SOURCES:
-        # A gradient does not tell the order of its images, so each is matched with the true one nearest to it.
         pixels = [denormalised(clip, each).flatten(1).cpu().double() for each in (true, images)]
         _, order = linear_sum_assignment(torch.cdist(pixels[0], pixels[1]).numpy())
         images = images[torch.as_tensor(order, device=images.device)]
@@ -246,20 +237,19 @@ def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
 def similarities(
     clip: Any, images: Float[Tensor, "B 3 V V"], others: Float[Tensor, "B 3 V V"]
 ) -> list[dict[str, float]]:
-    """Returns the ``MEASURES`` of each pair of images, which are as CLIP's transform puts them out.
+    """Compute the ``MEASURES`` of each pair of normalised images.
 
-    ``mse``, ``psnr`` (in dB, at most 100) and ``ssim`` (Wang et al., 2004; with a Gaussian window of 11 pixels, so that
-    sides must have at least as many) are of pixels in [0, 1]; ``feature_cosine`` is of CLIP's joint image features.
+    ``mse``, ``psnr`` (in dB, at most 100) and ``ssim`` (Wang et al., 2004; images of at least 11 x 11 pixels) compare
+    pixels in [0, 1]; ``feature_cosine`` compares CLIP's joint image features.
     """
     one = denormalised(clip, images)
     other = denormalised(clip, others)
     errors = (one - other).square().flatten(1).mean(dim=1)
     ratios = peak_signal_noise_ratio(one, other, data_range=1.0, reduction="none", dim=(1, 2, 3))
     structure: Any = structural_similarity_index_measure(one, other, data_range=1.0, reduction="none")
-    # What is outside of black and white is cut off before CLIP sees it.
     mean, deviation = pixel_scale(clip, images)
     features = [clip.encode_image((pixels - mean) / deviation).float() for pixels in (one, other)]
     columns = [errors, ratios.clamp(max=MOST_PSNR), structure, F.cosine_similarity(*features)]
-    # Of a single image torchmetrics gives a number, not a column of one.
+    # torchmetrics reduces a single image to a scalar.
     rows = torch.stack([column.reshape(-1).cpu().double() for column in columns], dim=1).tolist()
     return [dict(zip(MEASURES, row, strict=True)) for row in rows]

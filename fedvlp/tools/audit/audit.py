@@ -1,4 +1,4 @@
-"""The measures of an audit as plain values, and how they are written: ``audit.json``, a picture."""
+"""The measures of an audit as plain values, written as ``audit.json`` and a picture."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.seeding import restored_generators, seed_generators
 from fedvlp.utils.text_table import text_table
 
-FORMAT = 1
-"""Of ``audit.json``; it changes when a reader would have to."""
+FORMAT = 1  # of audit.json
 KINDS = ("inversion", "membership")
-MAX_ROWS = 8
-"""Of images in the picture."""
+MAX_ROWS = 8  # of images in the picture
 Facts = dict[str, Any]
 
 
@@ -38,21 +36,21 @@ def audit(
     membership: MembershipOptions | None = None,
     seed: int = 0,
 ) -> tuple[Facts, Picture | None, list[str]]:
-    """Measures what a method's uploads and its deployed prompts reveal; the same for the same seed.
+    """Measure what a method's uploads and its deployed prompts reveal.
 
     Args:
-        run: the method, and the images of its clients.
-        kinds: of ``KINDS``; None for all that the method allows.
-        inversion: how gradients are inverted.
-        membership: how members are told from others.
-        seed: of all that is drawn.
+        run: The method, and the images of its clients.
+        kinds: Some of ``KINDS``; None for all that the method supports.
+        inversion: Options of inverting gradients.
+        membership: Options of recognising members.
+        seed: Seed of all random numbers.
 
     Returns:
-        What was measured, as ``audit.json`` has it; a picture of the inversion, if there is one; and what can't be
-        measured of the method, with the reason.
+        The content of ``audit.json``; a picture of the inversion, if there is one; and the kinds that can't be
+        measured, with the reason.
 
     Raises:
-        UserError: if something that was asked for by name can't be measured of this method, or nothing can.
+        UserError: If a kind in ``kinds`` can't be measured, or none can.
     """
     facts: Facts = {
         "format": FORMAT,
@@ -87,11 +85,11 @@ def audit(
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
-    """Returns the similarity of recovered images to the true ones, and a picture of both."""
+    """Measure the similarity of recovered images to the true ones, and draw both."""
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
-    finished = int(run.file is not None)  # it matters whether a round was the first, and not which one it is
-    inversion = invert_gradients(run.module, training_images(run.data), options, finished, seed)
+    # Losses only depend on whether a round was finished.
+    inversion = invert_gradients(run.module, training_images(run.data), options, int(run.file is not None), seed)
     rows: list[Facts] = []
     by_source: dict[str, list[dict[str, float]]] = {}
     for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
@@ -106,12 +104,9 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
                     "gradient_distance": recovered.distance,
                 }
                 rows.append(row | recovered.scores[index])
-    # By `fmean`, whose sum is exact, so that the order of images does not matter.
     means: dict[str, dict[str, float]] = {}
     for source, scores in by_source.items():
-        means[source] = {}
-        for measure in MEASURES:
-            means[source][measure] = fmean(score[measure] for score in scores)
+        means[source] = {measure: fmean(score[measure] for score in scores) for measure in MEASURES}
     picture = inversion_picture(run, inversion)
     facts = {
         "options": asdict(options),
@@ -125,7 +120,7 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
 
 
 def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
-    """Returns a row for each of the first images: the image, then what was recovered from each gradient."""
+    """Draw a row for each of the first images: the image, then the images recovered from each gradient."""
     rows: list[list[tuple[str, torch.Tensor]]] = []
     for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
         for index, image in enumerate(images):
@@ -136,7 +131,6 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
                     title = f"{recovered.source}\n{score['psnr']:.1f} dB, SSIM {score['ssim']:.2f}"
                     row.append((title, recovered.images[index : index + 1].detach().cpu()))
             rows.append(row)
-    # More would be too small to see.
     rows = rows[:MAX_ROWS]
     columns = max(map(len, rows))
     figure = Figure(figsize=(1.6 * columns, 2.0 * len(rows)), dpi=200, layout="constrained")
@@ -154,18 +148,15 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
         "same start. "
         "Closed form: by linear equations, where the full gradient is of one image of a ViT."
     )
-    alt_texts = []
-    for row in rows:
-        alt_texts.append(", ".join(title.replace("\n", " ") for title, _ in row))
-    return Picture(figure, f"Images recovered from gradients of {run.name}", caption, "; ".join(alt_texts))
+    alt = "; ".join(", ".join(title.replace("\n", " ") for title, _ in row) for row in rows)
+    return Picture(figure, f"Images recovered from gradients of {run.name}", caption, alt)
 
 
 def write_audit(folder: Path, facts: Facts, picture: Picture | None) -> list[Path]:
-    """Writes the files, each in one step, and returns them; a picture of an audit before is removed."""
+    """Write the files, and return them; the picture of an earlier audit is removed."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / "audit.json"
     write_json(numbers, facts)
-    # A picture that is older than the numbers beside it would mislead.
     image = folder / "inversion.png"
     if picture is None:
         image.unlink(missing_ok=True)
@@ -175,7 +166,7 @@ def write_audit(folder: Path, facts: Facts, picture: Picture | None) -> list[Pat
 
 
 def audit_table(facts: Facts) -> str:
-    """Returns the short tables that are printed, one for each measure."""
+    """Format a short table for each measure."""
     tables = {"inversion": _inversion_table, "membership": _membership_table}
     return "\n\n".join(tables[kind](facts[kind]) for kind in KINDS if facts[kind] is not None)
 

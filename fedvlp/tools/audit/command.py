@@ -18,10 +18,10 @@ from fedvlp.utils.errors import UserError
 
 
 class AuditCLI(TrainedRunCLI):
-    """Makes a method, trained or not, and the data of its clients; nothing is trained."""
+    """Makes a method and the data of its clients; nothing is trained."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds what this command takes."""
+        """Add the options of this command."""
         super().add_arguments_to_parser(parser)
         help = f"What to measure, with commas between: {', '.join(KINDS)}; all that the method allows if not given."
         parser.add_argument("--what", type=str | None, help=help)
@@ -31,21 +31,20 @@ class AuditCLI(TrainedRunCLI):
         parser.add_class_arguments(MembershipOptions, "membership", instantiate=False)
 
     def before_instantiate_classes(self) -> None:
-        """Checks the options before anything is loaded."""
+        """Check the options before anything is loaded, and switch off augmentation."""
         super().before_instantiate_classes()
         config = self.config
         if config.output is not None and Path(config.output).is_file():
             raise UserError(f"Expected --output to be a folder; {config.output} is a file.")
-        # The images themselves are looked at, not what a pass over them makes of them.
         if "augmentation" in (config.data.get("init_args") or {}):
             config.data.init_args.augmentation = "none"
 
 
 def run_audit(arguments: Sequence[str]) -> int:
-    """Measures what was asked for, writes it, and prints it in short; returns the exit code."""
+    """Measure the requested kinds, write and print them, and return the exit code."""
     arguments = with_config_paths(arguments)
     given = first_look(arguments)
-    # An untrained method comes from --config alone.
+    # An untrained method comes from --config.
     trained = None
     if given.ckpt_path is not None and not given.help:
         file = trained_file(given.ckpt_path, "audit")

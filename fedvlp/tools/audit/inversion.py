@@ -1,4 +1,4 @@
-"""Images recovered from a gradient: those whose own gradient comes nearest to the one that was sent.
+"""Images recovered from a gradient by a search for images with the nearest gradient.
 
 Papers: Zhu et al., "Deep leakage from gradients", NeurIPS 2019, arXiv 1906.08935 (DLG); Geiping et al., "Inverting
 gradients - how easy is it to break privacy in federated learning?", NeurIPS 2020, arXiv 2003.14053.
@@ -9,10 +9,10 @@ Symbols: x* -> ``images``; grad L(x, y) -> ``gradient``; alpha -> ``total_variat
     Adam on the gradient's sign, within the range of pixels    Geiping et al., Section 4
 
 Departures:
-    * The squared distance is divided by the squared length of what was sent, so that one ``total_variation`` suits all.
-    * DLG's optimizer is L-BFGS; here both distances have that of Geiping et al.
-    * The nearest image of all steps is taken, not the last one: the attacker can see which it is.
-    * Images start nearly grey. From noise of the pixels' own deviation a hundred steps do not lead away.
+    * Squared distance: fedvlp divides it by the squared length of the gradient, so that one ``total_variation`` fits.
+    * Optimizer: DLG uses L-BFGS; fedvlp uses the optimizer of Geiping et al. for both distances.
+    * Result: fedvlp returns the nearest images of all steps, which the attacker knows, instead of the last ones.
+    * Start: fedvlp begins with nearly grey images, because a hundred steps do not remove stronger noise.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class InversionOptions:
     """How images are recovered from gradients.
 
     Args:
-        gradients: How many gradients are inverted, those of the clients in turn.
-        images: How many images of a client make a gradient together.
+        gradients: Number of gradients, of the clients in turn.
+        images: Number of a client's images in each gradient.
         steps: Steps of the optimizer for each gradient.
         step_size: Its first step size, in standard deviations of CLIP's normalised pixels.
-        distance: How gradients are compared: the ``cosine`` of Geiping et al., or DLG's ``squared`` distance.
+        distance: Distance of gradients: the ``cosine`` of Geiping et al., or DLG's ``squared`` distance.
         total_variation: Weight alpha of the images' total variation, at least 0; DLG has none.
-        phase: Phase of the method's round whose gradient is inverted; the first that sends something if not given.
+        phase: Phase of the gradients; the first that sends something if not given.
     """
 
     gradients: PositiveInt = 2
@@ -66,20 +66,14 @@ def invert(
     bounds: tuple[Tensor, Tensor],
     options: InversionOptions,
 ) -> tuple[Float[Tensor, "B *pixels"], float]:
-    """Returns the images, of all optimizer steps, whose gradient is nearest to the one sent, and its distance.
+    """Search from ``start`` for images whose gradient is nearest to the one sent; the second value is its distance.
 
-    Args:
-        gradient_of: the attacker's model of the client.
-        sent: the gradient.
-        start: images to begin with.
-        bounds: the least and largest value of a pixel, of shapes that fit the images'.
-        options: of the optimizer.
+    ``gradient_of`` is the attacker's model of the client, and ``bounds`` are the least and largest value of a pixel.
     """
     images = start.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([images], lr=options.step_size)
     milestones = [round(share * options.steps) for share in MILESTONES]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
-    # The attacker sees the distance of each step, so it can keep the best.
     nearest, least = start.detach(), float("inf")
     for _ in range(options.steps):
         distance = gradient_distance(gradient_of(images), sent, options.distance)
@@ -87,7 +81,6 @@ def invert(
             nearest, least = images.detach().clone(), distance.item()
         objective = distance + options.total_variation * total_variation(images)
         (slope,) = torch.autograd.grad(objective, images)
-        # The sign alone: slopes of pixels differ by orders of magnitude.
         images.grad = slope.sign()
         optimizer.step()
         schedule.step()
@@ -97,14 +90,13 @@ def invert(
 
 
 def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kind: Distance) -> Float[Tensor, ""]:
-    """Returns the distance of a gradient from the one sent, of all their tensors together.
+    """Compute the distance of a gradient from the one sent, over all their tensors.
 
     >>> sent = {"prompt": torch.tensor([2.0, 0.0])}
     >>> other = {"prompt": torch.tensor([0.0, 1.0])}
     >>> gradient_distance(other, sent, "cosine").item(), gradient_distance(other, sent, "squared").item()
     (1.0, 1.25)
     """
-    # One vector of all tensors: large ones count as much as their elements.
     first = torch.cat([part.flatten() for part in one.values()])
     second = torch.cat([sent[name].flatten() for name in one])
     if kind == "cosine":
@@ -113,7 +105,7 @@ def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kin
 
 
 def total_variation(images: Float[Tensor, "B *pixels"]) -> Float[Tensor, ""]:
-    """Returns the mean distance of neighbours in rows plus that in columns; 0 of what has no rows.
+    """Compute the mean distance of neighbours in rows plus in columns; 0 without rows.
 
     >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])).item()
     3.0

@@ -1,10 +1,9 @@
-"""Who was trained on, by the loss: an image on which a method's loss is small is taken for a training image.
+"""Membership inference by the loss: an image with a small loss is classified as a training image.
 
 Paper: Yeom et al., "Privacy risk in machine learning: analyzing the connection to overfitting", CSF 2018, arXiv
-1709.01604, Adversary 2. In place of its one threshold the area under the curve of all thresholds is given.
+1709.01604, Adversary 2. Instead of one threshold, fedvlp reports the area under the curve of all thresholds.
 
-Images of different domains differ in their losses whether they were trained on or not. Members are therefore compared
-with non-members of the same domain alone.
+Losses differ between domains, so members are only compared with non-members of the same domain.
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ from fedvlp.utils.ranges import OpenFraction, PositiveInt
 from fedvlp.utils.seeding import derive_seed
 
 BATCH_SIZE = 64
-RANKED_AT_ONCE = 256
-"""Bootstrap samples; more would take more memory."""
+RANKED_AT_ONCE = 256  # bootstrap samples
 Losses = Float[np.ndarray, "_"]
 
 
 @dataclass(frozen=True)
 class MembershipOptions:
-    """How members are told from others.
+    """How members are recognised.
 
     Args:
-        images: The most training images of a client and domain, and the most others of a domain, that are looked at.
-        resamples: How many bootstrap samples the interval is made of.
+        images: Largest number of training images of a client and domain, and of other images of a domain.
+        resamples: Number of bootstrap samples for the interval.
         confidence: Coverage of the interval, in (0, 1).
     """
 
@@ -48,19 +46,19 @@ class MembershipOptions:
 
 
 class Stratum(NamedTuple):
-    """Losses of one domain: of ``members``, which were trained on, and of ``others``, which were not."""
+    """Losses of one domain, of training images (``members``) and of ``others``."""
 
     members: Losses
     others: Losses
 
 
 def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
-    """Returns how well losses tell each client's training images from others, and those of all clients.
+    """Measure how well losses distinguish each client's, and all clients', training images from others.
 
     The method must be in evaluation mode with the deployed tensors. The seed draws the images and the bootstrap.
 
     Raises:
-        UserError: if there are no images, or none to compare a client's with.
+        UserError: If there are no images, or none to compare a client's images with.
     """
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
@@ -69,10 +67,9 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
     images = training_images(run.data)
     _check_domains(images, measured, role)
     generator = torch.Generator().manual_seed(seed)
-    # Drawn once, so that all clients are compared with the same images.
+    # All clients are compared with the same images.
     others = {domain: _sample(of_domain, options.images, generator) for domain, of_domain in measured.items()}
-    # A client that never took part has what it would begin with.
-    start = run.module.personal_state()
+    start = run.module.personal_state()  # of clients that never took part
     by_model: dict[tuple[Client | None, str], list[Stratum]] = {}
     results = []
     for client, of_client in images.items():
@@ -87,11 +84,8 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
             same.append(Stratum(image_losses(run.module, chosen), of_others))
             strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
-    # Members of clients that share a model are one stratum a domain.
-    joined = []
-    for same in by_model.values():
-        members = np.concatenate([each.members for each in same])
-        joined.append(Stratum(members, same[0].others))
+    # Members of clients that share a model are one stratum per domain.
+    joined = [Stratum(np.concatenate([each.members for each in same]), same[0].others) for same in by_model.values()]
     return {
         "others": role,
         "model": "each client's own" if run.module.personal else "the server's",
@@ -101,7 +95,6 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
 
 
 def _check_domains(images: dict[Client, list[RunImage]], measured: dict[str, list[RunImage]], role: str) -> None:
-    """Raises UserError if a client has images of a domain that there is nothing to compare with."""
     for client, of_client in images.items():
         for image in of_client:
             if image.domain not in measured:
@@ -113,14 +106,14 @@ def _check_domains(images: dict[Client, list[RunImage]], measured: dict[str, lis
 
 
 def _sample(images: Sequence[RunImage], count: int, generator: torch.Generator) -> list[RunImage]:
-    """Returns so many of the images, drawn at random and in their order; all if there are no more."""
+    """Draw so many of the images, and keep their order; all if there are no more."""
     chosen = torch.randperm(len(images), generator=generator)[:count].sort().values
     return [images[index] for index in chosen.tolist()]
 
 
 @torch.no_grad()
 def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
-    """Returns the cross-entropy of each image under the deployed method, in nats."""
+    """Compute the cross-entropy of each image under the deployed method, in nats."""
     clip: Any = module.clip
     device = next(clip.parameters()).device
     losses = []
@@ -134,10 +127,10 @@ def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
 
 
 def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> dict[str, Any]:
-    """Returns how well losses tell members from others within strata.
+    """Measure how well losses distinguish members from others within strata.
 
-    ``auc`` is the probability that a member's loss is smaller than another's of the same domain, half of ties; 0.5
-    says nothing of membership. ``low`` and ``high`` are the ends of its interval. Losses are means, in nats.
+    ``auc`` is the probability that a member's loss is smaller than another's of the same domain, with ties counted
+    half; 0.5 reveals nothing. ``low`` and ``high`` are the ends of its interval. Losses are means, in nats.
     """
     members = np.concatenate([stratum.members for stratum in strata])
     others = np.concatenate([stratum.others for stratum in strata])
@@ -155,7 +148,7 @@ def membership_result(name: str, strata: Sequence[Stratum], options: MembershipO
 
 
 def stratified_auc(strata: Sequence[Stratum]) -> float:
-    """Returns the share of pairs, each of one stratum, in which the member's loss is the smaller; half of ties."""
+    """Compute the share of pairs within strata in which the member's loss is smaller; ties count half."""
     wins = sum(float(_wins(stratum.members[None], stratum.others[None])[0]) for stratum in strata)
     return wins / _num_pairs(strata)
 
@@ -163,7 +156,7 @@ def stratified_auc(strata: Sequence[Stratum]) -> float:
 def interval(
     strata: Sequence[Stratum], options: MembershipOptions, generator: np.random.Generator
 ) -> tuple[float, float]:
-    """Returns the percentile bootstrap interval of the AUC; members and others of each stratum are drawn again."""
+    """Compute the percentile bootstrap interval of the AUC, drawing members and others of each stratum again."""
     wins = np.zeros(options.resamples)
     for stratum in strata:
         for start in range(0, options.resamples, RANKED_AT_ONCE):
@@ -171,7 +164,6 @@ def interval(
             members = generator.choice(stratum.members, (rows, len(stratum.members)))
             others = generator.choice(stratum.others, (rows, len(stratum.others)))
             wins[start : start + rows] += _wins(members, others)
-    # As much is left out below as above.
     tail = 50 * (1 - options.confidence)  # in percent
     low, high = np.percentile(wins / _num_pairs(strata), [tail, 100 - tail])
     return float(low), float(high)
@@ -184,7 +176,7 @@ def _num_pairs(strata: Sequence[Stratum]) -> int:
 def _wins(
     members: Float[np.ndarray, "rows members"], others: Float[np.ndarray, "rows others"]
 ) -> Float[np.ndarray, "rows"]:
-    """Returns, row by row, how many pairs the members win by a smaller loss: Mann and Whitney's U."""
-    # SciPy counts the pairs in which the first is larger, and ties half; the method decides its p-value alone.
+    """Count, row by row, the pairs that members win by a smaller loss, with ties half: Mann and Whitney's U."""
+    # SciPy counts pairs in which the first is larger; the method only affects the p-value.
     wins: Float[np.ndarray, "rows"] = mannwhitneyu(others, members, axis=1, method="asymptotic").statistic
     return wins

@@ -1,4 +1,4 @@
-"""Text prompts, logits by prompt, and experts of tokens of a method, by its class; other methods ``register`` theirs."""
+"""Text prompts, logits by prompt, and experts of tokens, by a method's class; other methods ``register`` theirs."""
 
 from __future__ import annotations
 

@@ -12,19 +12,15 @@ from fedvlp.runs.run_folder import describe_choice, files_of_runs, run_of
 
 
 def run_export(arguments: Sequence[str]) -> int:
-    """Writes the file, prints how far its logits are from the method's own, and returns the exit code."""
+    """Write the file, print the difference of its logits from the method's, and return the exit code."""
     parser = argparse.ArgumentParser(
         "fedvlp export",
         description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "
         "images become its input. Dotted options, such as --model.clip.pretrained, say where CLIP's weights are now.",
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "run",
-        type=Path,
-        metavar="RUN",
-        help="a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint",
-    )
+    help = "a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint"
+    parser.add_argument("run", type=Path, metavar="RUN", help=help)
     parser.add_argument("--format", choices=("onnx", "torch_export"), required=True, help="what to write")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
@@ -36,7 +32,7 @@ def run_export(arguments: Sequence[str]) -> int:
     trained = file_of_run(options.run)
     sys.stdout.write(describe_choice(options.run))
     config = trained_config(trained, options.allow)
-    # On the CPU: a graph that was traced on a GPU has its device in every constant.
+    # On the CPU, since a graph has the device in every constant.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     command = FederationCLI.make([config_option(config), *others], prog="fedvlp export")
     command.model.load_state(load_deployed_to_all(trained, command.model))

@@ -23,25 +23,20 @@ from torch.fx.node import map_arg
 from fedvlp.methods.trip import clustering, hashing, routing
 from fedvlp.utils.errors import UserError
 
-DESCRIPTION_NAME = "fedvlp.json"
-"""The description's name among the extra files of torch.export."""
-OPSET = 20
-"""The version of ONNX's operators."""
+OPSET = 20  # of ONNX
 LARGEST_FILE = 2**31 - 2**20
-"""In bytes. A file of ONNX holds less than 2 GiB; the weights of a larger one are beside it, in <its name>.data."""
+"""In bytes. A file of ONNX holds less than 2 GiB; the weights of a larger graph are in a second file, <name>.data."""
 
 
 @torch.no_grad()
 def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
-    """The classifier's graph, in which all that does not depend on the images is a constant.
+    """Export the graph of a classifier in evaluation mode; values that do not depend on images are constants.
 
-    Args:
-        classifier: on the CPU and in evaluation mode.
-        examples: images to trace it with, at least two; a batch of one looks like no batch.
+    ``examples`` are at least two images.
     """
-    # Computes what is computed on first use, such as a teacher's text features, which a trace would repeat.
+    # Caches values such as a teacher's text features.
     classifier(examples)
-    # Exported twice: the first graph shows what is constant, the second has only what is left.
+    # The first graph shows which values are constant.
     with exportable_routing():
         traced = _export(classifier, examples).run_decompositions({})
     return _export(fold_constants(traced.module()), examples)
@@ -53,7 +48,7 @@ def exportable_routing() -> Iterator[None]:
     replacements: dict[tuple[ModuleType, str], Any] = {
         (hashing, "weighted_bits"): _weighted_bits,
         (clustering, "iterate"): _iterate,
-        # All orders of at most 8 experts, 40,320, are tried in the graph.
+        # The graph tries all orders of at most 8 experts, 40,320.
         (routing, "LARGEST_ENUMERATED"): 8,
         (routing, "cheapest_assignment"): _refuse_assignment,
     }
@@ -68,17 +63,14 @@ def exportable_routing() -> Iterator[None]:
 
 
 def _weighted_bits(pixels: Tensor, factors: Tensor) -> Tensor:
-    # As a product of matrices: ONNX Runtime takes a sum of whole numbers in double precision.
+    # ONNX Runtime adds integers in double precision, but multiplies matrices of integers exactly.
     return float_bits(pixels) @ factors
 
 
 def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     """Compute ``values.view(torch.int32)`` of finite float32 values by arithmetic, which can be exported.
 
-    >>> values = torch.tensor([1.0, -2.5, -0.0])
-    >>> float_bits(values).tolist()
-    [1065353216, -1071644672, -2147483648]
-    >>> values.view(torch.int32).tolist()
+    >>> float_bits(torch.tensor([1.0, -2.5, -0.0])).tolist()
     [1065353216, -1071644672, -2147483648]
     """
     exact = values.double()
@@ -94,7 +86,7 @@ def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
 
 
 def _iterate(products: Tensor, limits: Tensor, state: clustering.Iteration, max_iterations: int) -> Any:
-    # One operator, where a trace would have to know how often Python's own loop runs.
+    # A trace would fix the number of iterations of Python's own loop.
     def is_running(iteration: Tensor, *values: Tensor) -> Tensor:
         return (iteration < max_iterations) & values[-1].any()
 
@@ -119,9 +111,9 @@ def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
 
 @torch.no_grad()
 def fold_constants(traced: GraphModule) -> GraphModule:
-    """The graph in which all that depends on no input is a constant, and of the weights only what is still used.
+    """Replace values that depend on no input by constants, and remove unused weights.
 
-    ``traced`` is of functional operators, as ``run_decompositions`` makes them; it is changed.
+    ``traced`` has functional operators, as ``run_decompositions`` makes them; it is changed.
     """
     graph = traced.graph
     values = _constant_values(traced)
@@ -129,8 +121,7 @@ def fold_constants(traced: GraphModule) -> GraphModule:
     replacements: dict[Node, Any] = {}
 
     def substitute(node: Node) -> Any:
-        # A weight that is a part of another tensor becomes a constant as well: torch.export would store it with all of
-        # that other one.
+        # torch.export would store a view of a weight with the whole weight, so views become constants as well.
         value = values.get(node)
         is_whole = isinstance(value, Tensor) and value.untyped_storage().nbytes() == value.nbytes
         if node not in values or (node.op == "get_attr" and is_whole):
@@ -148,13 +139,13 @@ def fold_constants(traced: GraphModule) -> GraphModule:
         if node not in values:
             node.args = map_arg(node.args, substitute)
             node.kwargs = map_arg(node.kwargs, substitute)
-    # Checks that tracing adds go, too; so does attention, which by itself counts as random, for it may have dropout.
+    # Checks and attention count as impure, but have no effects here.
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    return GraphModule(traced, graph)  # takes along what the graph still names, and nothing else
+    return GraphModule(traced, graph)  # keeps only weights that the graph names
 
 
 def _constant_values(traced: GraphModule) -> dict[Node, Any]:
-    """The values of all nodes that depend on constants alone."""
+    """Compute the values of all nodes that depend only on constants."""
     values: dict[Node, Any] = {}
     for node in traced.graph.nodes:
         if node.op == "get_attr":
@@ -170,10 +161,10 @@ def _constant_values(traced: GraphModule) -> dict[Node, Any]:
 
 
 def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Writes a graph with input ``images`` and output ``logits``; the description is metadata, each value as JSON."""
+    """Write a graph with input ``images`` and output ``logits``; the description is metadata, each value as JSON."""
     operators: Any = torch.ops.aten
     products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
-    # PyTorch 2.8 writes four lines of warnings about operators of torchvision's, which no graph here has.
+    # PyTorch 2.8 warns of torchvision's operators.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     made: Any = torch.onnx.export(
         program,
@@ -182,11 +173,7 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
         output_names=["logits"],
         opset_version=OPSET,
         dynamo=True,
-        custom_translation_table={
-            operators.sort.stable: _stable_sort,
-            operators.where.self: _where,
-            **products,
-        },
+        custom_translation_table={operators.sort.stable: _stable_sort, operators.where.self: _where, **products},
         verbose=False,
     )
     for name, value in description.items():
@@ -196,12 +183,10 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
 
 
 def _product(self: Any, other: Any = None) -> Any:
-    """Translates a product of matrices; in double precision as a sum over an index.
+    """Translate a product of matrices; in double precision as a sum over an index.
 
-    PyTorch takes it for an operator's if arguments without a default have the operator's names; `mm` has `mat2`.
-
-    Before a product, ONNX Runtime takes a transposition into an operator of its own, which its releases up to 1.24 at
-    least have for floats alone: of doubles they load no such file.
+    ONNX Runtime fuses a product with a transposition, and up to at least 1.24 loads no such file of doubles. ``other``
+    has a default since arguments without one must have the operator's names, and `mm` has `mat2`.
     """
     import onnxscript
 
@@ -209,7 +194,7 @@ def _product(self: Any, other: Any = None) -> Any:
     ranks = (len(self.shape), len(other.shape))
     if self.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
         return operators.MatMul(self, other)
-    # They also take no two "..." of different length.
+    # ONNX Runtime refuses two "..." of different length.
     left, right = ("" if rank == 2 else "..." for rank in ranks)
     return operators.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
 
@@ -226,7 +211,7 @@ def _where(condition: Any, self: Any, other: Any) -> Any:
 
 
 def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Translates a sort that keeps the order of equals, as ONNX specifies TopK."""
+    """Translate a stable sort, as ONNX specifies TopK."""
     import onnxscript
 
     operators: Any = onnxscript.opset20
@@ -235,15 +220,13 @@ def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: b
 
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
-    """What ONNX Runtime computes of the file on the CPU."""
-    # Else it makes an identifier of this machine at its import, and sends its maker what it runs.
-    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # its releases have had both
+    """Load a file into ONNX Runtime on the CPU, without its telemetry."""
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # releases differ
         os.environ.setdefault(name, "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Errors alone: it warns of constants that its own simplifications leave over.
-    options.log_severity_level = 3
+    options.log_severity_level = 3  # errors only
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def run(images: Tensor) -> Tensor:
@@ -253,21 +236,21 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
 
 
 def write_torch_export(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Writes a graph; the description is its extra file ``fedvlp.json``."""
+    """Write a graph; the description is its extra file ``fedvlp.json``."""
     # A path would have to end with .pt2.
     content = BytesIO()
-    torch.export.save(program, content, extra_files={DESCRIPTION_NAME: json.dumps(description)})
+    torch.export.save(program, content, extra_files={"fedvlp.json": json.dumps(description)})
     path.write_bytes(content.getbuffer())
 
 
 def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
-    """What the file computes."""
+    """Load a file of torch.export."""
     loaded: Callable[[Tensor], Tensor] = torch.export.load(BytesIO(path.read_bytes())).module()
     return loaded
 
 
 class Format(NamedTuple):
-    """How a format writes a graph with a description into a file, and makes what runs the file."""
+    """How a format writes a graph with a description into a file, and loads the file as a function."""
 
     write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
     load: Callable[[Path], Callable[[Tensor], Tensor]]

@@ -26,14 +26,13 @@ SLURM_OPTIONS = (
 )
 """Options of ``sbatch``, with underscores."""
 
-
 STOPPED = 130
-"""Exit code of what Ctrl-C stopped."""
+"""Exit code of a command that Ctrl-C stopped."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A command line and the file that it names.
+    """A command line and its file.
 
     Attributes:
         options: The parsed command line.
@@ -149,9 +148,7 @@ def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> 
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line into the command's own arguments and the arguments of every fit.
-
-    Options with a dot, except Slurm's, and everything after ``--`` belong to fit.
+    """Split off the arguments of every fit: options with a dot, except Slurm's, and everything after ``--``.
 
     >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--slurm.mem=8G", "--", "--print"])
     (['--models', 'trip', '--slurm.mem=8G'], ['--trainer.rounds', '3', '--print'])
@@ -175,11 +172,8 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, help="configs of methods, a,b,c")
-    add(
-        "--held_out",
-        type=_words,
-        help="domains held out in turn, a,b,c; two together, a+b; none; or all (if not given)",
-    )
+    help = "domains held out in turn, a,b,c; two together, a+b; none; or all (if not given)"
+    add("--held_out", type=_words, help=help)
     add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
     add("--output", type=Path, help="folder of the runs; below runs, named after the command or file, if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")

@@ -58,7 +58,7 @@ class Job:
     Attributes:
         name: Its folder below the sweep's.
         arguments: Arguments of ``fedvlp`` that begin or resume it.
-        folder: Contains its attempts, each in a folder named after a time.
+        folder: Folder of its attempts, each in a folder named after a time.
         axes: Its values of ``model``, ``config``, ``held_out`` and ``seed``.
     """
 
@@ -108,7 +108,7 @@ class SweepProgress:
             self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):
             self.entries = {}
-        # A folder counts more than the file's entry, since the last call may have been killed.
+        # A folder overrides the file's entry, since the last call may have been killed.
         for job in jobs:
             seconds = self.entries.get(job.name, {}).get("seconds")
             status = Status("done", seconds) if job.is_done else Status("waiting")
@@ -138,10 +138,7 @@ class SweepProgress:
         write_json(self.path, {"runs": self.entries})
 
     def print_failures(self) -> int:
-        """Print error and log of each run that is not done, and return the exit code: 1 if there are such runs.
-
-        Runs that were submitted have not failed yet.
-        """
+        """Print error and log of each run that is not done, and return 1 if there are any; 0 for submitted runs."""
         if self.is_submitted:
             return 0
         sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")

@@ -23,14 +23,13 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     """Parse each method's configuration, by its label; its runs differ only in held-out domain and seed.
 
     Raises:
-        UserError: if ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
+        UserError: If ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
     """
     # Parsing must not seed this process's generators.
     start = ["--seed_everything=false"]
     command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"], exit_on_error=False)
     configs = {}
     for method in plan.methods:
-        # One parser for all methods: to make it takes longer than to parse.
         words = with_config_paths(plan.choices(method))
         try:
             config = with_plain_numbers(command.parser.parse_args([*start, *words]))
@@ -46,7 +45,7 @@ def visible_devices(configs: Iterable[Namespace]) -> list[str]:
     """List the GPUs by their names for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
 
     Raises:
-        UserError: if a run asks for several devices.
+        UserError: If a run asks for several devices.
     """
     for config in configs:
         if config.trainer.devices not in ("auto", 1, "1"):

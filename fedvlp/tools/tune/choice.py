@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -22,20 +21,20 @@ CHOSEN_BY = "validation"
 
 
 def run_of(job: Job) -> Record:
-    """Returns what a job's run wrote at its end."""
+    """Read the record of a job's run."""
     return load_record(sorted(job.folder.glob("*/summary.json"))[-1].parent)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The trials of a method with a held-out domain, in the order in which they were drawn.
+    """The trials of a method with a held-out domain, in the order of their draws.
 
     Attributes:
-        label: the method's.
-        held_out: the held-out domain; None if all domains have clients.
-        trials: arguments of each trial.
-        validation: accuracy of each in percent on source validation, after the last round.
-        compared: accuracy of each on the images that methods are compared on. Nothing is chosen by it.
+        label: Label of the method.
+        held_out: The held-out domain; None if all domains have clients.
+        trials: Arguments of each trial.
+        validation: Accuracies in percent on source validation, after the last round.
+        compared: Accuracies in percent on the images that methods are compared on. They choose nothing.
     """
 
     label: str
@@ -46,7 +45,7 @@ class Choice:
 
     @classmethod
     def of(cls, label: str, held_out: str | None, trials: Sequence[Trial], jobs: Sequence[Job]) -> Choice:
-        """Reads the runs of the trials, all of which have ended."""
+        """Read the runs of the trials, which have all ended."""
         records = [run_of(job) for job in jobs]
         role = protocol_of(records[0]).role
         validation = [record.last[CHOSEN_BY] for record in records]
@@ -58,21 +57,19 @@ class Choice:
         return max(range(len(self.trials)), key=lambda trial: self.validation[trial])
 
     def gain(self, accuracies: Sequence[float]) -> float:
-        """Returns by how many points the chosen trial is above the median one."""
+        """The lead of the chosen trial over the median, in points."""
         return accuracies[self.chosen] - statistics.median(accuracies)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what ``tune.json`` says of it."""
+        """The entry in ``tune.json``."""
         rows = zip(self.trials, self.validation, self.compared, strict=True)
         trials = [{"arguments": list(given), CHOSEN_BY: own, "compared": other} for given, own, other in rows]
         return {"method": self.label, "held_out": self.held_out, "chosen": self.chosen, "trials": trials}
 
     def summary(self, of: str, search: Sequence[str]) -> dict[str, Any]:
-        """Returns what the summary of a chosen run says of the search.
+        """The entry in the summary of a chosen run.
 
-        Args:
-            of: digest of the arguments that all trials share.
-            search: texts of the method's spaces, where the command line may have said no more than auto.
+        ``of`` is a digest of the arguments that all trials share, and ``search`` lists the method's spaces.
         """
         return {
             "of": of,
@@ -100,9 +97,8 @@ def read_choices(path: Path) -> list[Choice]:
 
 
 def keep_chosen(trial: Job, kept: Job) -> None:
-    """Copies the chosen trial's run to the runs of the choice."""
+    """Copy the chosen trial's run to the runs of the choice, whole or not at all."""
     if not kept.is_done:
-        # Whole or not at all, whenever the copy is stopped.
         copy = kept.folder.with_name(f"{kept.folder.name}.copy")
         shutil.rmtree(copy, ignore_errors=True)
         shutil.rmtree(kept.folder, ignore_errors=True)
@@ -111,13 +107,13 @@ def keep_chosen(trial: Job, kept: Job) -> None:
 
 
 def mark(job: Job, tuning: Mapping[str, Any]) -> None:
-    """Adds to a run's summary how its options were chosen."""
+    """Add the choice of a run's options to its summary."""
     path = sorted(job.folder.glob("*/summary.json"))[-1]
-    write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "tuning": tuning})
+    write_json(path, {**read_json(path), "tuning": tuning})
 
 
 def choices_text(choices: Sequence[Choice]) -> str:
-    """Returns a table of the choices, with what the forbidden one would have had beside it."""
+    """Format a table of the choices, with the accuracies of the forbidden choice."""
     head = ["method", "held out", "trials", "chosen", "source validation", "over the median"]
     rows = [[*head, "compared", "over the median", "oracle, not allowed"]]
     for choice in choices:
@@ -130,5 +126,5 @@ def choices_text(choices: Sequence[Choice]) -> str:
 
 
 def write_choices(path: Path, choices: Sequence[Choice], search: Sequence[str], seed: int) -> None:
-    """Writes all trials and choices."""
+    """Write all trials and choices."""
     write_json(path, {"search": list(search), "seed": seed, "choices": [choice.describe() for choice in choices]})

@@ -1,4 +1,4 @@
-"""Which values of options are tried: a grid, or draws that are the same for the same seed."""
+"""The values of options that are tried: a grid, or draws from a seed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Trial = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Space:
-    """The values that an option may take.
+    """Possible values of an option.
 
     Attributes:
-        option: its name without dashes, such as ``model.optimizer.lr``.
+        option: Name without dashes, such as ``model.optimizer.lr``.
         distribution: ``loguniform``, ``uniform`` or ``integer`` (uniform, with both ends); empty for ``values``.
-        low, high: ends of the distribution.
-        values: each of them as likely, and all that a grid tries.
+        low, high: Ends of the distribution.
+        values: Equally likely values, which a grid tries in turn.
     """
 
     option: str
@@ -45,10 +45,10 @@ class Space:
 
     @classmethod
     def parse(cls, text: str) -> Space:
-        """Reads a space such as ``model.optimizer.lr=loguniform(1e-4,1e-2)`` or ``model.prompt_length=4,16``.
+        """Read a space such as ``model.optimizer.lr=loguniform(1e-4,1e-2)`` or ``model.prompt_length=4,16``.
 
         Raises:
-            UserError: if it is none.
+            UserError: If it is none.
         """
         option, _, given = text.partition("=")
         expected = "OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or values A,B,C"
@@ -75,7 +75,7 @@ class Space:
         return f"{self.option}={given}"
 
     def draw(self, generator: random.Random) -> str:
-        """Returns a value, of four digits where it is drawn from an interval."""
+        """Draw a value, with four digits if it is from an interval."""
         if self.distribution == "loguniform":
             return f"{math.exp(generator.uniform(math.log(self.low), math.log(self.high))):.4g}"
         if self.distribution == "uniform":
@@ -86,13 +86,9 @@ class Space:
 
 
 def spaces_of(config: Namespace, search: Sequence[str]) -> list[Space]:
-    """Returns the spaces of those options that a method has; of several spaces of an option the last one.
+    """Select the spaces of a method's own options from texts of spaces; the last one of an option counts.
 
-    ``auto`` is its learning rate, from a tenth to ten times that of its config, and what ``spaces.yaml`` has for it.
-
-    Args:
-        config: the method's parsed configuration.
-        search: texts of spaces, or ``auto``.
+    ``auto`` is the learning rate, from a tenth to ten times the config's, and the method's entry in ``spaces.yaml``.
     """
     spaces: list[Space] = []
     for text in search:
@@ -102,7 +98,7 @@ def spaces_of(config: Namespace, search: Sequence[str]) -> list[Space]:
 
 
 def _has(config: Namespace, option: str) -> bool:
-    """Whether a method has an option; those of data and trainer are there for all."""
+    """Whether a method has an option; all have the options of data and trainer."""
     part, name = option.split(".")[:2]
     return part != "model" or name in config.model.get("init_args", {})
 
@@ -117,17 +113,17 @@ def _automatic(config: Namespace) -> list[Space]:
         name = space.option.removeprefix("model.")
         if name not in options:
             raise UserError(f"{SPACES_FILE}: no option {space.option}. {did_you_mean(name, options.keys())}")
-        # What a config switches off, by null or 0, stays off.
+        # A config switches an option off by null or 0.
         if options[name]:
             spaces.append(space)
     return spaces
 
 
 def automatic_spaces() -> dict[str, list[Space]]:
-    """Reads what ``auto`` tries beside the learning rate, by the methods' classes.
+    """Read the spaces of ``auto`` besides the learning rate, by the methods' classes.
 
     Raises:
-        UserError: if the file has something else.
+        UserError: If the file has something else.
     """
     known = {config["model"]["class_path"] for config in method_configs().values()}
     spaces: dict[str, list[Space]] = {}
@@ -139,12 +135,12 @@ def automatic_spaces() -> dict[str, list[Space]]:
 
 
 def trials_of(spaces: Sequence[Space], number: int | None, seed: int) -> list[Trial]:
-    """Returns the trials of a method: the grid of all values, or the config as it is and draws, so many in all.
+    """List the trials of a method: the grid of all values, or the unchanged config and draws, ``number`` in all.
 
-    The first trials of a larger number are those of a smaller one.
+    A smaller number makes the first trials of a larger one.
 
     Raises:
-        UserError: if a grid is wanted of a distribution.
+        UserError: If a grid is requested of a distribution.
     """
     if not spaces:
         return [()]
@@ -155,7 +151,7 @@ def trials_of(spaces: Sequence[Space], number: int | None, seed: int) -> list[Tr
         return [_arguments(spaces, each) for each in values]
     drawn_trials: list[Trial] = [()]
     for trial in range(1, number):
-        # A generator for each, so that another option beside it changes no draw.
+        # A generator for each option, so that another option changes no draw.
         values_of_trial = [space.draw(random.Random(f"{seed} {trial} {space.option}")) for space in spaces]
         drawn_trials.append(_arguments(spaces, values_of_trial))
     return list(dict.fromkeys(drawn_trials))
