@@ -36,15 +36,14 @@ from fedvlp.utils.files import free_bytes, size_in_words
 from fedvlp.utils.memory import freed_memory_kept
 
 METHODS = ("PromptFL", "TRIP", "PLAN", "DiPrompT", "FedCLIP")
-"""A text prompt, routed experts, prompts of both towers, prompts of domains, and an adapter."""
 TOLERANCES = {"loss": 1e-4, "gradients": 1e-3}
-"""Largest differences of a step in float32 from float64, relative to it: about 3e-7 and 5e-6 are usual, 2e-5 and 7e-5
-with a convolution in TF32; in bfloat16 gradients differ by 9e-3 or more."""
-HALF_TOLERANCE = 0.02  # the same of a loss in bf16-mixed from float32
+"""Largest relative differences of a step in float32 from float64: usually about 3e-7 and 5e-6, with a convolution in
+TF32 2e-5 and 7e-5; in bfloat16 gradients differ by 9e-3 or more."""
+HALF_TOLERANCE = 0.02  # of a loss in bf16-mixed from float32
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
-    """Prints facts, then each check as it ends; returns the exit code: 0 if all that was tried held, else 1."""
+    """Print facts, then each check as it ends; return 0 if all checks pass, otherwise 1."""
     parser = argparse.ArgumentParser("fedvlp doctor", description="Show what this machine has, and test its devices.")
     parser.add_argument("--json", action="store_true", help="print one JSON object, for the report of a bug")
     as_json = parser.parse_args(arguments).json
@@ -63,20 +62,20 @@ def run_doctor(arguments: Sequence[str]) -> int:
 
 
 def attempt(find: Callable[[], str]) -> tuple[bool, str]:
-    """Returns whether something could be found out, and what it is or why not; nothing else is printed or logged."""
+    """Call a function silently, and return whether it succeeded, with its result or error."""
     logging.disable(logging.CRITICAL)
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             return True, find()
-    except (Exception, SystemExit) as error:  # on a machine that is not well, anything may go wrong
+    except (Exception, SystemExit) as error:  # on a broken machine, anything may go wrong
         return False, f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
         logging.disable(logging.NOTSET)
-        torch.use_deterministic_algorithms(False)  # a run leaves that on
+        torch.use_deterministic_algorithms(False)  # a run leaves it on
 
 
 def packages(extra: str = "") -> dict[str, str]:
-    """Returns the versions of what fedvlp always needs here, or of what an extra needs; some may be missing."""
+    """Find the versions of the packages that fedvlp, or one of its extras, needs; some may be missing."""
     found = {}
     for needed in map(Requirement, requires("fedvlp") or ()):
         is_base = needed.marker is None or needed.marker.evaluate({"extra": ""})
@@ -86,7 +85,7 @@ def packages(extra: str = "") -> dict[str, str]:
 
 
 def extras() -> str:
-    """Returns of each extra whether it is installed, or which of its packages are missing."""
+    """Describe which extras are installed, and which of their packages are missing."""
     found = []
     for extra in metadata("fedvlp").get_all("Provides-Extra") or ():
         missing = [name for name, version in packages(extra).items() if version == "missing"]
@@ -95,24 +94,23 @@ def extras() -> str:
 
 
 def cache_state(folder: str | Path) -> str:
-    """Returns a cache's folder and size, the free disk, and whether it can't be written."""
+    """Describe a cache's folder and size, the free disk, and whether it is read-only."""
     path = Path(folder).absolute()
     used = sum(file.lstat().st_size for file in path.rglob("*"))
-    # What does not exist yet is made in the nearest folder above it.
     nearest = next(place for place in (path, *path.parents) if os.path.exists(place))
     refused = "" if os.access(nearest, os.W_OK | os.X_OK) else ", can't be written"
     return f"{path}: {size_in_words(used)}, {size_in_words(free_bytes(path))} free{refused}"
 
 
 def free_memory() -> str:
-    """Returns what programs may still take, with what the system would give back for it."""
+    """Describe the memory that is available to programs."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return size_in_words(1024 * int(kilobytes))
 
 
 def answer(address: str, is_offline: bool) -> str:
-    """Returns what an address answers."""
+    """Ask a web address, unless offline."""
     return "not asked: offline" if is_offline else f"{address}: {get_session().head(address, timeout=2)}"
 
 
@@ -131,16 +129,15 @@ FACTS: dict[str, Callable[[], str]] = {
     "Hugging Face hub": lambda: answer(constants.ENDPOINT, constants.HF_HUB_OFFLINE),
     "W&B": lambda: answer("https://api.wandb.ai", os.environ.get("WANDB_MODE", "online") != "online"),
 }
-"""What finds out each fact; some ask for what only Linux has."""
+"""Functions that find the facts; some work only on Linux."""
 
 
 def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """Yields what is tried: the device, a name, and a function that returns what it found, or raises."""
+    """Yield device, name and function of each check; the function returns its findings, or raises."""
     images = write_images(folder / "images")
     gpus = [f"cuda:{index}" for index in range(cuda.device_count())]
     gpus += ["mps:0"] * torch.backends.mps.is_available()
     for device in map(torch.device, ("cpu", *gpus)):
-        # A GPU adds up in any order unless it is told to be deterministic.
         options = [f"--trainer.accelerator={device.type}", "--trainer.deterministic=true"]
         options.append(f"--trainer.devices={1 if device.index is None else [device.index]}")
         build = partial(small_run, images, folder / device.type / str(device.index))
@@ -156,7 +153,7 @@ def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 
 def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
-    """Returns a step's loss, and the gradients of all that it trains in one row, on the CPU."""
+    """Compute a step's loss, and all gradients in one row, on the CPU."""
     module.train().start_client(RoundContext(0, module.configure_phases()[0], Client(0, 0, 16, "first")))
     module.zero_grad()
     loss: Any = module.training_step((inputs, labels), 0)
@@ -166,13 +163,13 @@ def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
 
 
 def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
-    """Compares a method's first step on noise, in float32, with the same in float64 on the CPU."""
+    """Compare a method's first step on noise, in float32, with the same step in float64 on the CPU."""
     torch.manual_seed(0)
     module = build().model
     images = torch.randn(8, 3, module.clip.image_size, module.clip.image_size)
     labels = torch.arange(8) % len(CLASSES)
     values = step(module.to(device), images.to(device), labels.to(device))
-    # What methods compute in float32 for the sake of half precision would else be rounded to it.
+    # Methods convert values to float32 for the sake of half precision.
     with patch.object(Tensor, "float", Tensor.double):
         expected = step(module.cpu().double(), images.double(), labels)
     found = "from float64:"
@@ -184,13 +181,13 @@ def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
 
 
 def compare_resumed(build: Callable[..., Any]) -> str:
-    """Compares a run that resumes after its first round with one in one go."""
+    """Compare a run that resumes after its first round with an unbroken run."""
     a_resumed_run_equals_an_unbroken_one(whole_run(build))
     return "prompts.safetensors is equal"
 
 
 def compare_half(build: Callable[..., Any]) -> str:
-    """Compares the losses of two rounds in bfloat16, of which the second is lower, with those in float32."""
+    """Compare the losses of two rounds in bfloat16, the second of which must be lower, with float32."""
     losses = []
     for precision in ("32-true", "bf16-mixed"):
         run = build(f"--trainer.precision={precision}", "--trainer.runtime.default_callbacks=false")
@@ -203,14 +200,14 @@ def compare_half(build: Callable[..., Any]) -> str:
 
 
 def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
-    """Compares what a run on two devices writes with what it writes on one."""
+    """Compare the prompts of a run on two devices with a run on one device."""
     written = []
     command = "fit --model PromptFL --config data/folders --model.clip.name fedvlp-tiny --data.cache_dir null"
     for devices in (1, 2):
         options = [f"--data.root={images}", f"--trainer.default_root_dir={folder / str(devices)}", "--trainer.rounds=1"]
         options += [f"--trainer.accelerator={accelerator}", f"--trainer.devices={devices}"]
         options.append("--trainer.deterministic=true")
-        # Lightning starts the second process by the command line of the first, so it must be that of a run.
+        # Lightning starts the second process with the command line of the first.
         program = [sys.executable, "-m", "fedvlp", *command.split(), *options]
         ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
         require(ended.returncode == 0, ended.stderr.strip().rpartition("\n")[-1])
@@ -221,10 +218,9 @@ def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
 
 @freed_memory_kept()
 def measure_step(build: Callable[..., Any], device: torch.device) -> str:
-    """Measures loss and gradients of TRIP on 16 images, beside a large product of matrices in float32."""
+    """Time loss and gradients of TRIP on 16 images, compared with a large product of matrices in float32."""
     vit = ("--model.clip.name=ViT-B-16", "--model.clip.pretrained=random", "--model.templates=1")
     module = build(*vit).model.to(device)
-    # What is computed once for each image does not count.
     prepared = module.precomputed(torch.zeros(1, 3, 224, 224, device=device))
     inputs = {name: value.expand(16, -1) for name, value in prepared.items()}
     work = partial(step, module, inputs, torch.arange(16, device=device) % len(CLASSES))
@@ -232,7 +228,7 @@ def measure_step(build: Callable[..., Any], device: torch.device) -> str:
         work()
     size = 2048 if device.type == "cpu" else 8192
     one, other = torch.randn(2, size, size, device=device)
-    # Both end on the CPU, so a GPU has finished by then.
+    # Both results end on the CPU, so a GPU has finished.
     seconds = min(repeat(work, number=1, repeat=3))
     rate = 2 * size**3 / min(repeat(lambda: (one @ other)[0, 0].item(), number=1, repeat=3))
     return f"{seconds:.3g} s, {counter.get_total_flops() / seconds / rate:.0%} of {rate / 1e9:,.0f} GFLOP/s"

@@ -36,7 +36,7 @@ COST_CAPTION = (
 
 
 def run_cost(arguments: Sequence[str]) -> int:
-    """Writes the table of one method, or of several where several configs name one; returns the exit code."""
+    """Print the table of each config's method, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp cost",
         usage="fedvlp cost [--config NAME ...] [options]",
@@ -54,9 +54,7 @@ def run_cost(arguments: Sequence[str]) -> int:
 
 
 def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """Returns what methods send, in one of ``FORMATS``: rows with the keys of ``COST_TITLES``; JSON has all keys.
-
-    Methods of one phase have one row; the others have one a phase and one for all of them.
+    """Format rows with the keys of ``COST_TITLES`` in one of ``FORMATS``; JSON has all keys.
 
     >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
     >>> print(format_costs([row], "markdown").splitlines()[2])

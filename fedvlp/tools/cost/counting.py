@@ -1,4 +1,4 @@
-"""What methods send, for some classes, domains and clients, without images or weights."""
+"""Communication of methods, without images or weights."""
 
 from __future__ import annotations
 
@@ -19,40 +19,37 @@ from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config
 
 
 class CostCLI(FederationCLI):
-    """Makes a method whose CLIP has zeros as weights, and a data set of which no image is opened; no federation."""
+    """Makes a method without CLIP's weights, and a data set whose images are not opened; no federation."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds an outline in place of a data set that must be given."""
+        """Add an outline as the default data set."""
         super().add_arguments_to_parser(parser)
         parser.add_argument("--ckpt_path", help="Not used; the config of a run has it.")
         parser.set_defaults({"data": {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__name__}"}})
 
     def before_instantiate_classes(self) -> None:
-        """Leaves out what counting does not need: weights, images, loggers."""
+        """Leave out weights, images, loggers and callbacks."""
         self.parser.add_instantiator(_without_verifying, FederatedDataModule, subclasses=True, prepend=True)
         config = self.config
-        # A logger would open its file, and a callback may need a package that is not installed.
         config.trainer.logger = None
         config.trainer.callbacks = None
         options = config.model.get("init_args")
         if options is not None and "clip" in options:
-            # Shapes are all that is counted, so no file of weights is looked for.
             name = options.clip if isinstance(options.clip, str) else options.clip.name
             options.clip = Namespace(vars(CLIPSpec(name, "random")))
 
     def instantiate_classes(self) -> None:
-        """Makes method and data; shapes are all that is counted."""
+        """Make method and data with shapes only."""
         with shapes_only():
             super().instantiate_classes()
 
     def instantiate_trainer(self, **options: Any) -> Any:
-        """Returns the options of the federation, which need no device."""
-        # A federation would look for GPUs and start its processes.
+        """Only return options; a federation would look for GPUs and start processes."""
         return self.config_init.trainer
 
 
 def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the rows of one method, or of several where several configs name one."""
+    """Count the communication of each config's method: a row for each phase and one for all."""
     rows: list[dict[str, Any]] = []
     for config, of_method in _arguments_by_config(with_config_paths(arguments)).items():
         command = CostCLI.make(of_method, prog="fedvlp cost")
@@ -61,7 +58,6 @@ def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, Any]]:
-    """Returns the rows of one method, with all that they depend on."""
     cost = communication_cost(model, data.clients, trainer.local.all_add_ons)
     clients = len(data.clients)
     about = {
@@ -76,12 +72,12 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "image_statistics": list(model.image_statistics),
     }
     rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
-    # The row of all phases together is the last; with one phase it says what the first says.
+    # With one phase, the row of all phases is the same.
     return rows if len(cost.phases) > 1 else rows[-1:]
 
 
 def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the arguments of each method by the path of its config; all other configs and options are for all."""
+    """Split arguments by the path of each method's config; other configs and options belong to all methods."""
     configs = [argument for argument in dict.fromkeys(arguments) if argument.startswith(CONFIG_OPTION)]
     methods = [config for config in configs if names_a_method(config.removeprefix(CONFIG_OPTION))]
     if not methods:
@@ -97,7 +93,6 @@ def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
 def _without_verifying(
     kind: Callable[..., FederatedDataModule], *arguments: Any, **options: Any
 ) -> FederatedDataModule:
-    """Returns a data set, split and partitioned as for training, but without a look into its images."""
     data = kind(*arguments, **options)
     data.verifies_images = False
     return data

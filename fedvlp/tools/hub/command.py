@@ -11,7 +11,7 @@ from fedvlp.commands.trained_config import ALLOW_HELP
 
 
 def run_push(arguments: Sequence[str]) -> int:
-    """Pushes the model or writes its folder, prints its address, and returns the exit code."""
+    """Push the model or write its folder, print its address, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp push",
         description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
@@ -29,12 +29,11 @@ def run_push(arguments: Sequence[str]) -> int:
 
     repository = options.repository
     check_repository(repository)
+    shared = {"license": options.license, "allow": options.allow}
     if options.output is not None:
-        files = write_folder(options.run, options.output, repository, options.license, options.allow)
-        sys.stdout.write("".join(f"{file}\n" for file in files))
-        return 0
-    address = push_to_hub(
-        options.run, repository, private=options.private, license=options.license, allow=options.allow
-    )
-    sys.stdout.write(f'{address}\nLoad it: fedvlp.from_pretrained("hf://{repository}")\n')
+        lines = [*map(str, write_folder(options.run, options.output, repository, **shared))]
+    else:
+        address = push_to_hub(options.run, repository, private=options.private, **shared)
+        lines = [address, f'Load it: fedvlp.from_pretrained("hf://{repository}")']
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0

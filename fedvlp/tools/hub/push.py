@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
@@ -20,11 +19,11 @@ from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.tools.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_json, write_text
+from fedvlp.utils.files import read_json, write_json, write_text
 from fedvlp.utils.text_table import markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
-"""Options that are paths, also where they are relative."""
+"""Options that are paths, even if they are relative."""
 BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0."
 OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
@@ -35,21 +34,20 @@ BUNDLED_DATA = {"IconDomains": "The icons of IconDomains have the licences of th
 def push_to_hub(
     run: str | Path, repository: str, *, private: bool = False, license: str = "unknown", allow: Sequence[str] = ()
 ) -> str:
-    """Puts a finished run's model on the hub, with a card made of the run, and returns its address.
+    """Put a finished run's model on the hub in one commit, with card, config and summary, and return its address.
 
-    What was learned, the card, the run's config and its summary are uploaded in one commit; neither CLIP nor images.
-    :func:`fedvlp.from_pretrained` loads it by ``hf://user/name``.
+    Neither CLIP nor images are uploaded. :func:`fedvlp.from_pretrained` loads it by ``hf://user/name``.
 
     Args:
-        run: the run's folder, or the folder of several, of which the newest.
-        repository: ``user/name``; made if it is not there.
-        private: whether only its owner sees it.
-        license: identifier of the licence under which it is given, as the hub knows them, such as ``apache-2.0``.
-        allow: modules and paths of classes that the run may name, besides fedvlp's own.
+        run: The run's folder, or the folder of several, of which the newest.
+        repository: ``user/name``; made if it does not exist.
+        private: Whether only its owner sees it.
+        license: The hub's identifier of its licence, such as ``apache-2.0``.
+        allow: Modules and paths of classes that the run may name, besides fedvlp's own.
 
     Raises:
-        UserError: if it is no finished run, its method has no one model for everybody, or the hub can't be reached,
-            has no token or refuses.
+        UserError: If it is no finished run, its method has no shared model, or the hub can't be reached, has no token
+            or refuses.
     """
     check_repository(repository)
     import huggingface_hub
@@ -62,11 +60,11 @@ def push_to_hub(
         write_folder(run, folder, repository, license, allow)
         try:
             address = str(api.create_repo(repository, private=private, exist_ok=True))
-            # A repository that exists keeps its visibility, whatever was asked for.
+            # An existing repository keeps its visibility.
             if not private or api.model_info(repository).private:
                 api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Trained model and card")
                 return address
-        except Exception as error:  # of many kinds, those of other packages included
+        except Exception as error:  # the hub's client raises errors of many packages
             raise UserError(f"{repository} was not pushed: {hub_problem(error)}") from error
     raise UserError(
         f"{repository} is there already and public, so nothing was pushed. Make it private on its page, or push to "
@@ -77,15 +75,12 @@ def push_to_hub(
 def write_folder(
     run: str | Path, folder: str | Path, repository: str, license: str = "unknown", allow: Sequence[str] = ()
 ) -> list[Path]:
-    """Writes what is given to others of a finished run: what was learned, its card, config and summary.
+    """Write the files that :func:`push_to_hub` uploads into a new or empty folder, and return them.
 
-    The model is loaded for it, so what is written can be loaded. Personal tensors are not written, and of the
-    paths of this machine their last part alone.
-
-    The arguments are those of :func:`push_to_hub`; the folder is new or empty. Returns the files.
+    Personal tensors are left out, and paths of this machine are reduced to their last part.
 
     Raises:
-        UserError: if it is no finished run, its method has no one model for everybody, or the folder is not empty.
+        UserError: If it is no finished run, its method has no shared model, or the folder is not empty.
     """
     record = load_record(run_of(Path(run)))
     target = Path(folder)
@@ -93,12 +88,11 @@ def write_folder(
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
     classifier = from_pretrained(record.folder, allow=allow)
     config = record.config
-    # The header of what is written has the path of CLIP's weights, too.
+    # The header of the prompts has the path of CLIP's weights.
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
-    summary = json.loads((record.folder / "summary.json").read_text(encoding="utf-8"))
-    write_json(target / "summary.json", without_folders(summary))
+    write_json(target / "summary.json", without_folders(read_json(record.folder / "summary.json")))
     if config:
         write_text(target / "config.yaml", yaml.safe_dump(without_folders(config), sort_keys=False))
         files.append(target / "config.yaml")
@@ -106,7 +100,7 @@ def write_folder(
 
 
 def without_folders(value: Any, key: str = "") -> Any:
-    """A config without the folders of this machine: of a path that is absolute its last part alone.
+    """Remove the folders of this machine from a config: of an absolute path only its last part remains.
 
     >>> without_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
     {'root': 'scans', 'pretrained': 'ViT-B-16.pt', 'held_out': 'a/b'}
@@ -126,7 +120,7 @@ def without_folders(value: Any, key: str = "") -> Any:
 
 
 def card_text(classifier: Classifier, record: Record, repository: str, license: str) -> str:
-    """Makes the card of a run's model, a Markdown page that is the same for the same run."""
+    """Make the card of a run's model, a Markdown page."""
     metadata = {
         "library_name": "fedvlp",
         "license": license,
@@ -134,7 +128,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         "tags": ["fedvlp", "clip", "prompt-learning", "federated-learning", "domain-generalization"],
         "metrics": ["accuracy"],
     }
-    # Names of classes and data come from folders, so they are escaped for Markdown one by one, and not for HTML.
+    # Names of classes and data come from folders, so each is escaped for Markdown.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, autoescape=False
     )
@@ -156,7 +150,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
 
 
 def paper_of(method: type) -> str:
-    """The paper that the module of a method names in its docstring; empty where it names none."""
+    """The paper in the docstring of a method's module; empty if there is none."""
     for paragraph in (inspect.getdoc(inspect.getmodule(method)) or "").split("\n\n"):
         kind, _, text = paragraph.partition(":")
         if kind in ("Paper", "Papers"):
@@ -165,12 +159,11 @@ def paper_of(method: type) -> str:
 
 
 def clip_licence(clip: Mapping[str, Any]) -> str:
-    """A sentence on the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`."""
+    """Describe the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`."""
     name = str(clip.get("name", ""))
     pretrained = str(clip.get("pretrained", ""))
     if name in BUNDLED and pretrained == "auto":
         return BUNDLED_CLIP
-    # A name on the hub, or a folder, says nothing of who published the weights.
     if name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
         return OTHER_CLIP
     if pretrained in ("auto", "openai"):
@@ -210,7 +203,7 @@ def _facts(record: Record) -> str:
 
 
 def data_licence(name: str) -> str:
-    """Returns whose the images are, as far as it is known, in a clause or a sentence for the card."""
+    """Describe the licence of the images, as far as it is known."""
     if name in BUNDLED_DATA:
         return BUNDLED_DATA[name]
     for description in DESCRIPTIONS:

@@ -1,4 +1,4 @@
-"""A trained method as a plain classifier of images: nothing of rounds, clients and losses is left at its surface."""
+"""A trained method as a plain classifier of images, without rounds, clients and losses."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ from fedvlp.utils.errors import UserError
 AnyImage: TypeAlias = str | Path | Image.Image | NDArray[Any] | Tensor
 
 PROMPTS_FILE = "prompts.safetensors"
-"""What a run, a pushed folder and a repository of a hub call the trained tensors; the header names their method."""
+"""Name of the trained tensors in a run, a pushed folder and a repository; the header names their method."""
 
 
 class Classifier(nn.Module):
-    """An image classifier in evaluation mode, without gradients: CLIP and what a method learned around it.
+    """An image classifier in evaluation mode, without gradients: CLIP and the learned tensors of a method.
 
-    Its ``state_dict`` holds what was learned and not the frozen CLIP, as a method's does.
+    Its ``state_dict`` holds the learned tensors and not the frozen CLIP.
 
     Args:
-        method: the method, with the tensors that it is to classify with. It is frozen here, and kept.
+        method: The method with its trained tensors. It is kept and frozen.
 
     Attributes:
-        class_names: the classes, in the order of the logits.
-        image_size: V, the height and width of the images that :meth:`forward` takes, in pixels.
+        class_names: The classes, in the order of the logits.
+        image_size: V, height and width of the images for :meth:`forward`, in pixels.
 
     Raises:
-        UserError: if the method keeps tensors on each client, so that there is no one model.
+        UserError: If the method keeps tensors on each client, so that there is no shared model.
     """
 
     def __init__(self, method: FederatedModule) -> None:
         super().__init__()
         check_predicts(method)
-        self._learned = tuple(method.shared_state())  # known only as long as they are trainable
+        self._learned = tuple(method.shared_state())  # before they are frozen
         self.method = method.requires_grad_(False)
-        self.method.uses_personal = False  # they are at the clients
+        self.method.uses_personal = False
         self.class_names: list[str] = list(method.hparams["class_names"])
         self.image_size = int(cast(Any, method.clip).image_size)
         self.eval()
 
     @property
     def preprocess(self) -> Callable[[Image.Image], Tensor]:
-        """From a PIL image to what :meth:`forward` takes of it: [3, V, V], normalised as CLIP's training images."""
+        """The transform of a PIL image into [3, V, V], normalised as CLIP's training images, for :meth:`forward`."""
         return self.method.transform
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of images that :attr:`preprocess` made."""
+        """Compute the logits of images that :attr:`preprocess` made."""
         logits: Tensor = self.method(images)
         return logits
 
@@ -91,25 +91,21 @@ class Classifier(nn.Module):
         )
 
     def for_classes(self, class_names: Sequence[str]) -> Classifier:
-        """Returns a classifier of other classes, with the same frozen CLIP and copies of what was learned.
+        """Make a classifier of other classes, with the same frozen CLIP and copies of the learned tensors.
 
         Raises:
-            UserError: if the method learned for its own classes alone.
+            UserError: If the method's parameters depend on its classes.
         """
         classifier = Classifier(self.method.for_classes(class_names))
         classifier._learned = self._learned
         return classifier
 
     def train(self, mode: bool = True) -> Classifier:
-        """Stays in evaluation mode, also as a part of a module that trains."""
+        """Stay in evaluation mode, also as a part of a module that trains."""
         return super().train(False)
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Writes what :func:`fedvlp.from_pretrained` reads, and returns the file.
-
-        Args:
-            folder: where ``prompts.safetensors`` is written; made if it is not there.
-        """
+        """Write ``prompts.safetensors`` for :func:`fedvlp.from_pretrained` into a folder, and return the file."""
         path = Path(folder) / PROMPTS_FILE
         tensors = self.method.communicable_state()
         learned = detached({name: tensors[name] for name in self._learned})

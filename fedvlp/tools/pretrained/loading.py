@@ -1,4 +1,4 @@
-"""From a trained file, here or on the Hugging Face hub, to a classifier."""
+"""Classifiers from trained files, here or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -29,22 +29,18 @@ SIGN_IN = (
 def from_pretrained(
     source: str | Path, *, clip: CLIPSpec | CLIP | str | None = None, allow: Sequence[str] = ()
 ) -> Classifier:
-    """Returns a trained model as a classifier of images, a plain ``torch.nn.Module`` in evaluation mode.
+    """Load a trained model as a classifier of images, a plain ``torch.nn.Module`` in evaluation mode.
 
-    Its logits are those of ``fedvlp predict``. Nothing that a stranger wrote is run: tensors are safetensors, and only
-    fedvlp's own classes are made.
+    Its logits equal those of ``fedvlp predict``. No code of strangers is run: only fedvlp's own classes are made.
 
     Args:
-        source: a run's folder or one that was pushed, the folder of several runs, of which the newest, a
-            ``prompts.safetensors`` or checkpoint, or a model on the hub as ``hf://user/name``, with ``@revision``
-            behind it for a branch, tag or commit other than the newest.
-        clip: the frozen CLIP, where it is loaded already or its weights are elsewhere than where it was trained; it
-            must have the same weights.
-        allow: modules and paths of classes that the file may name, besides fedvlp's own. To import them runs their
-            code.
+        source: A run's or pushed folder, the folder of several runs, of which the newest, a ``prompts.safetensors`` or
+            checkpoint, or a model on the hub as ``hf://user/name`` or ``hf://user/name@revision``.
+        clip: The frozen CLIP, if it is already loaded or its weights have moved. It must have the same weights.
+        allow: Modules and paths of classes that the file may name, besides fedvlp's own. Importing them runs code.
 
     Raises:
-        UserError: if there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
+        UserError: If there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
             keeps tensors on each client.
     """
     if str(source).startswith(HUB_PREFIX):
@@ -59,10 +55,10 @@ def from_pretrained(
 
 
 def download_prompts(source: str) -> Path:
-    """Downloads the trained tensors of a model on the hub, or takes them from the cache on this machine.
+    """Download the trained tensors of a model on the hub, or take them from the cache on this machine.
 
     Raises:
-        UserError: if there are none, or the hub can't be reached and they are not on this machine.
+        UserError: If there are none, or the hub can't be reached.
     """
     repository, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     check_repository(repository)
@@ -72,30 +68,28 @@ def download_prompts(source: str) -> Path:
         if try_to_load_from_cache(repository, PROMPTS_FILE, revision=revision or None) is None:
             check_hub()
         return Path(HfApi().hf_hub_download(repository, PROMPTS_FILE, revision=revision or None))
-    except Exception as error:  # the hub's client raises many kinds, those of other packages included
+    except Exception as error:  # the hub's client raises errors of many packages
         raise UserError(f"{source} could not be loaded: {hub_problem(error)}") from error
 
 
 def check_repository(name: str) -> None:
-    """Checks that a string can be the name of a repository."""
+    """Check that a string can be the name of a repository."""
     if not REPOSITORY.fullmatch(name):
         raise UserError(f"Expected a repository as user/name, with letters, digits, ., _ and -; got {name!r}.")
 
 
 def hub_problem(error: Exception) -> str:
-    """Returns the hub's own message in one line, and what to do where the token is the cause."""
+    """Format the hub's own message in one line, with advice if the token is the cause."""
     message = " ".join(str(error).split()) or type(error).__name__
     status = getattr(getattr(error, "response", None), "status_code", None)
     return f"{message} {SIGN_IN}" if status in (401, 403) else message
 
 
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
-    """Returns the method that a file describes, untrained; imports the module of its class, so that must be trusted.
-
-    The path is for messages; ``clip`` takes the place of the one that is described.
+    """Make a file's method, untrained, by importing its trusted class; ``clip`` replaces the file's CLIP.
 
     Raises:
-        UserError: if the class is no method or not installed, or does not take the options.
+        UserError: If the class is no method or not installed, or does not take the options.
     """
     class_path = model["class_path"]
     module, _, name = class_path.rpartition(".")
