@@ -27,8 +27,6 @@ BACKBONES = {
     "vit_unspecified": "a ViT, not said which",
     "resnet50_unspecified": "a ResNet-50, not said which",
 }
-TABLE = ["paper", "table", "dataset", "protocol", "shots"]
-ROW = ["method", "variant", "backbone", "clients"]
 
 ZERO_SHOT_NAME = "Zero-Shot CLIP"
 CLIPS = {"ViT-B-16": "clip_vit_b16", "RN50": "clip_resnet50"}
@@ -66,8 +64,8 @@ class Footnote:
 
     text: str
     tables: Sequence[str]
-    methods: Sequence[str]
-    domains: Sequence[str]
+    methods: Sequence[str] = ()
+    domains: Sequence[str] = ()
 
     @property
     def is_of_whole_table(self) -> bool:
@@ -141,9 +139,7 @@ def papers() -> dict[str, dict[str, str]]:
 def all_footnotes() -> tuple[Footnote, ...]:
     """Read every note on papers' tables."""
     entries = yaml.safe_load((FOLDER / "footnotes.yaml").read_text(encoding="utf-8"))
-    return tuple(
-        Footnote(entry["text"], entry["in"], entry.get("methods", ()), entry.get("domains", ())) for entry in entries
-    )
+    return tuple(Footnote(**entry) for entry in entries)
 
 
 @cache
@@ -152,14 +148,14 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     # As strings, with the printed digits.
     lines = pd.read_csv(FOLDER / "numbers.csv", dtype=str, keep_default_na=False)
     printed = []
-    table: Any  # pandas types keys as scalars; those of several columns are tuples of them
+    table: Any  # a tuple of the columns' values
     row: Any
-    for table, of_table in lines.groupby(TABLE, sort=False):
+    for table, of_table in lines.groupby(["paper", "table", "dataset", "protocol", "shots"], sort=False):
         rows = []
-        for row, of_row in of_table.groupby(ROW, sort=False):
+        for row, of_row in of_table.groupby(["method", "variant", "backbone", "clients"], sort=False):
             numbers = dict(zip(of_row["domain"], of_row["accuracy"], strict=True))
-            rows.append(PrintedRow(*(*row, numbers)))
-        printed.append(PrintedTable(*(*table, tuple(rows))))
+            rows.append(PrintedRow(*row, numbers))
+        printed.append(PrintedTable(*table, tuple(rows)))
     return tuple(printed)
 
 
@@ -251,17 +247,15 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
         f"{paper['title']}; {paper['runs']}. Printed numbers, not obtained with fedvlp",
         f"{PROTOCOLS[printed.protocol].title}; {shots}; split: {paper['split']}",
     ]
+    notes = [
+        note.text if note.is_of_whole_table else f"[{number}] {note.text}"
+        for number, note in enumerate(printed.footnotes, start=1)
+    ]
     titles = ["method", "backbone", *(name + printed.marks(domain=name) for name in printed.domains), AVERAGE]
-    return TextTable(
-        title=f"{printed.name}: {DATASETS[printed.dataset]}",
-        lines=lines if table is None else [*lines, _mismatch(table, printed)],
-        frame=pd.DataFrame(rows, columns=titles),
-        text_columns=2,
-        notes=[
-            note.text if note.is_of_whole_table else f"[{number}] {note.text}"
-            for number, note in enumerate(printed.footnotes, start=1)
-        ],
-    )
+    if table is not None:
+        lines.append(_mismatch(table, printed))
+    title = f"{printed.name}: {DATASETS[printed.dataset]}"
+    return TextTable(title, lines, pd.DataFrame(rows, columns=titles), text_columns=2, notes=notes)
 
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:

@@ -113,9 +113,11 @@ def table_text(table: Table) -> TextTable:
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
     # The average is printed under the title that says over how many domains it is.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
+    trained = table.cells[table.cells.index.get_level_values("round") != UNTRAINED]
     rows = []
     for row in table.rows:
-        accuracies = [_accuracy(table, row, column) for column in columns]
+        usual_count = int(trained["n"].max()) if row[1] != UNTRAINED else None
+        accuracies = [format_cell(table.cell(row, column), usual_count=usual_count) for column in columns]
         gap = [format_gap(table.cell(row, GAP))] if has_oracle else []
         rows.append([*row, *accuracies, *gap, *_costs(table.runs[row[0]], is_trained=row[1] != UNTRAINED)])
     legends = [LEGEND]
@@ -208,7 +210,9 @@ def _notes(table: Table) -> list[str]:
     shown = dict.fromkeys(method for method, _ in table.rows)
     by_version: dict[str, list[str]] = {}
     for method in shown:
-        by_version.setdefault(versions_of(table.runs[method]), []).append(method)
+        found = {name: {run.versions.get(name, "not said") for run in table.runs[method]} for name in PACKAGES}
+        version = ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
+        by_version.setdefault(version, []).append(method)
     versions = [f"{version}: {', '.join(methods)}" for version, methods in by_version.items()]
     # Class means do not classify the classes of some protocols.
     missing = [method for method in table.runs if method not in (*shown, CLASS_MEANS_ROW)]
@@ -216,41 +220,25 @@ def _notes(table: Table) -> list[str]:
     return [*(versions if len(versions) > 1 else []), *unmeasured]
 
 
-def versions_of(records: Sequence[Record]) -> str:
-    """Describe the versions of fedvlp and PyTorch of all runs."""
-    parts = []
-    for package in PACKAGES:
-        versions = {run.versions.get(package, "not said") for run in records}
-        parts.append(f"{package} {' and '.join(sorted(versions))}")
-    return ", ".join(parts)
-
-
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:
-    """Format mean and deviation, and the number of seeds if it is unusual.
+    """Format mean and deviation, the number of seeds if it is unusual, and the interval if there is one.
 
-    >>> format_cell(Cell(62.04, 2.0, 3, 0, 0)), format_cell(Cell(62.0, math.nan, 1, 0, 0), usual_count=3)
-    ('62.0 ± 2.0', '62.0 (n=1)')
+    >>> format_cell(Cell(62.04, 2.0, 3)), format_cell(Cell(62.0, math.nan, 1, 60.0, 64.0), usual_count=3)
+    ('62.0 ± 2.0', '62.0 (n=1) [60.0, 64.0]')
     """
     if cell is None:
         return "-"
     text = f"{cell.mean:.{decimals}f}"
     if not math.isnan(cell.std):
         text += f" ± {cell.std:.{decimals}f}"
-    return text if usual_count in (None, cell.n) else f"{text} (n={cell.n})"
+    if usual_count not in (None, cell.n):
+        text += f" (n={cell.n})"
+    return text if math.isnan(cell.low) else f"{text} [{cell.low:.1f}, {cell.high:.1f}]"
 
 
 def format_gap(gap: Cell | None) -> str:
     """Format a difference in points with its sign, and its deviation over seeds."""
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
-
-
-def _accuracy(table: Table, row: Row, column: str) -> str:
-    cell = table.cell(row, column)
-    # A cell of fewer seeds than the others names their number.
-    trained = table.cells[table.cells.index.get_level_values("round") != UNTRAINED]
-    usual_count = int(trained["n"].max()) if row[1] != UNTRAINED else None
-    text = format_cell(cell, usual_count=usual_count)
-    return text if cell is None or math.isnan(cell.low) else f"{text} [{cell.low:.1f}, {cell.high:.1f}]"
 
 
 def _costs(records: Sequence[Record], is_trained: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,8 +49,8 @@ class Cell(NamedTuple):
     mean: float
     std: float
     n: int
-    low: float
-    high: float
+    low: float = math.nan
+    high: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ def beside_accuracy(table: Table) -> TextTable | None:
         cell = table.cell(row, AVERAGE)
         scores = _scores(table, row)
         if cell is not None and (scores or not math.isnan(cell.low)):
-            with_interval = "-" if math.isnan(cell.low) else f"{format_cell(cell)} [{cell.low:.1f}, {cell.high:.1f}]"
+            with_interval = "-" if math.isnan(cell.low) else format_cell(cell)
             rows.append({"method": row[0], "accuracy [95 % over images]": with_interval, **scores})
     if not rows:
         return None
@@ -263,7 +263,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
         if len(seeds) and bool(seeds[name].notna().all()):
             # The worst domain of a seed is the worst of all its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
-            cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed), math.nan, math.nan)
+            cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed))
             title = f"{TITLES[name]}, {' and '.join(sorted(outside))}" if name in DETECTION else TITLES[name]
             scores[title] = format_cell(cell)
     return scores

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvlp.results.record import Record, load_record
+from fedvlp.results.record import load_record
 from fedvlp.tools.compare.grouping import protocol_of
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.tune.search import Trial
@@ -20,9 +20,9 @@ TUNE_FILE = "tune.json"
 CHOSEN_BY = "validation"
 
 
-def run_of(job: Job) -> Record:
-    """Read the record of a job's run."""
-    return load_record(sorted(job.folder.glob("*/summary.json"))[-1].parent)
+def summary_of(job: Job) -> Path:
+    """Find the summary of a job's run."""
+    return sorted(job.folder.glob("*/summary.json"))[-1]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Choice:
     @classmethod
     def of(cls, label: str, held_out: str | None, trials: Sequence[Trial], jobs: Sequence[Job]) -> Choice:
         """Read the runs of the trials, which have all ended."""
-        records = [run_of(job) for job in jobs]
+        records = [load_record(summary_of(job).parent) for job in jobs]
         role = protocol_of(records[0]).role
         validation = [record.last[CHOSEN_BY] for record in records]
         return cls(label, held_out, trials, validation, [record.last[role] for record in records])
@@ -108,7 +108,7 @@ def keep_chosen(trial: Job, kept: Job) -> None:
 
 def mark(job: Job, tuning: Mapping[str, Any]) -> None:
     """Add the choice of a run's options to its summary."""
-    path = sorted(job.folder.glob("*/summary.json"))[-1]
+    path = summary_of(job)
     write_json(path, {**read_json(path), "tuning": tuning})
 
 
