@@ -14,7 +14,7 @@ import pandas as pd
 from fedvlp.core.balance import COLUMNS, UNAVAILABLE, describe_balance
 from fedvlp.results.record import BEST_ROW, CLASS_MEANS_ROW, Record
 from fedvlp.tools.compare.grouping import config_name, config_rounds
-from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Row, Table, costs, row_title
+from fedvlp.tools.compare.tables import AVERAGE, GAP, ORACLE, SPREAD, UNTRAINED, Cell, Table, costs, row_title
 from fedvlp.utils.text_table import frame_markdown, frame_table, markdown_text
 
 TableFormat = Literal["table", "markdown", "latex"]
