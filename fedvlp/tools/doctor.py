@@ -39,6 +39,7 @@ METHODS = ("PromptFL", "TRIP", "PLAN", "DiPrompT", "FedCLIP")
 TOLERANCES = {"loss": 1e-4, "gradients": 1e-3}
 """Largest relative differences of a step in float32 from float64: usually about 3e-7 and 5e-6, with a convolution in
 TF32 2e-5 and 7e-5; in bfloat16 gradients differ by 9e-3 or more."""
+TIMED_CLIP = "ViT-B-16"
 HALF_TOLERANCE = 0.02  # of a loss in bf16-mixed from float32
 
 
@@ -147,7 +148,11 @@ def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
         run = partial(build, ["--model=PromptFL"], *options)
         yield str(device), "resumed run: same bytes", partial(compare_resumed, run)
         yield str(device), "bf16-mixed: near float32", partial(compare_half, run)
-        yield str(device), "TRIP: step under ViT-B/16", partial(measure_step, partial(build, ["--model=TRIP"]), device)
+        yield (
+            str(device),
+            "TRIP: step under ViT-B/16",
+            partial(measure_step, partial(build, ["--model=TRIP"]), device),
+        )
     if len(gpus) > 1:
         yield "cuda", "two processes: same bytes", partial(compare_processes, "cuda", images, folder)
 
@@ -219,9 +224,10 @@ def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
 @freed_memory_kept()
 def measure_step(build: Callable[..., Any], device: torch.device) -> str:
     """Time loss and gradients of TRIP on 16 images, compared with a large product of matrices in float32."""
-    vit = ("--model.clip.name=ViT-B-16", "--model.clip.pretrained=random", "--model.templates=1")
-    module = build(*vit).model.to(device)
-    prepared = module.precomputed(torch.zeros(1, 3, 224, 224, device=device))
+    clip = (f"--model.clip.name={TIMED_CLIP}", "--model.clip.pretrained=random", "--model.templates=1")
+    module = build(*clip).model.to(device)
+    size = module.clip.image_size
+    prepared = module.precomputed(torch.zeros(1, 3, size, size, device=device))
     inputs = {name: value.expand(16, -1) for name, value in prepared.items()}
     work = partial(step, module, inputs, torch.arange(16, device=device) % len(CLASSES))
     with FlopCounterMode(display=False) as counter:

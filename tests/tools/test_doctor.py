@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedvlp import FedCLIP
 from fedvlp.commands.cli import main
 from fedvlp.tools import doctor
 
@@ -32,7 +31,9 @@ def short(monkeypatch):
         monkeypatch.setattr(doctor, name, lambda *_: "left out")
 
 
-def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys):
+def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "METHODS", ("PLAN", "FedCLIP"))
+    monkeypatch.setattr(doctor, "TIMED_CLIP", "fedvlp-tiny")
     assert main(["doctor", "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -41,21 +42,13 @@ def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys):
     # A service that does not answer is a fact and no failure.
     assert report["facts"]["W&B"] == report["facts"]["Hugging Face hub"] == "OSError: no network"
     of_cpu = [check for check in report["checks"] if check["device"] == "cpu"]
-    assert [check["check"].split(":")[0] for check in of_cpu[:5]] == list(doctor.METHODS)
-    assert len(of_cpu) == 5 + len(OF_RUNS)
+    assert [check["check"].split(":")[0] for check in of_cpu[:2]] == ["PLAN", "FedCLIP"]
+    assert len(of_cpu) == 2 + len(OF_RUNS)
     assert "GFLOP/s" in of_cpu[-1]["found"]
 
 
-def test_a_method_that_raises_fails_in_a_line(capsys, monkeypatch, short):
-    monkeypatch.setattr(FedCLIP, "training_step", Mock(side_effect=RuntimeError("no such kernel\nand more")))
-    assert main(["doctor"]) == 1
-    (failed,) = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
-    assert " ".join(failed.split()) == "cpu FedCLIP: loss, gradients FAILED RuntimeError: no such kernel"
-
-
-@pytest.mark.parametrize("name", ["loss", "gradients"])
-def test_a_difference_from_float64_fails(name, capsys, monkeypatch, short):
-    monkeypatch.setitem(doctor.TOLERANCES, name, 1e-12)
+def test_a_difference_from_float64_fails(capsys, monkeypatch, short):
+    monkeypatch.setitem(doctor.TOLERANCES, "gradients", 1e-12)
     assert main(["doctor", "--json"]) == 1
     checks = json.loads(capsys.readouterr().out)["checks"]
     assert [check["ok"] for check in checks[:2]] == [False, True]

@@ -44,11 +44,3 @@ def test_neither_an_image_nor_a_file_of_the_run_is_a_table_of_predictions(trip_r
         assert main(["predict", str(trip_run), f"--images={image}", f"--output={output}"]) == 1
         assert f"{output} is one that is read. Name another." in capsys.readouterr().err
         assert output.read_bytes() == before
-
-
-def test_a_page_in_the_runs_folder_is_written_anew(trip_run):
-    run = trip_run
-    before = contents(run)
-    for _ in range(2):
-        assert main(["report", str(run), "-o", str(run / "page.html")]) == 0
-    assert {name: content for name, content in contents(run).items() if name != "page.html"} == before

@@ -59,12 +59,6 @@ def test_patch_by_hand():
     assert (np.array(image) == 100).all()
 
 
-def test_patch_is_blended():
-    image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
-    made = np.array(Patch(size=0.5, opacity=0.2).on(image))
-    assert sorted(np.unique(made).tolist()) == [80, 100, 131]
-
-
 @pytest.mark.parametrize(("height", "width"), [(8, 20), (20, 8), (9, 14)])
 def test_patch_is_within_the_centred_square(height, width):
     image = Image.fromarray(np.full((height, width, 3), 100, np.uint8))
@@ -109,19 +103,6 @@ def test_hostile_clients_train_on_a_share_of_patched_images(prepared):
     assert 0.25 * images < changed < 0.75 * images
 
 
-def test_draws_depend_on_the_seed_of_the_batches_alone():
-    data = bound()
-    poisoned = BackdoorPatch(clients=1, size=0.5).training_data(data, Linear())
-
-    def corners(seed):
-        return torch.cat([inputs["corner"] for inputs, _ in poisoned.train_dataloader(data.clients[0], seed=seed)])
-
-    first = corners(5)
-    torch.manual_seed(98765)
-    assert torch.equal(corners(5), first)
-    assert not torch.equal(corners(6).sort().values, first.sort().values)
-
-
 def test_success_is_measured_on_patched_images_of_other_classes():
     data = bound()
     triggered = BackdoorPatch(clients=1, target=1, size=0.5).training_data(data, Linear())
@@ -148,17 +129,15 @@ class Corners(Linear):
         return {"features": torch.stack([8 * seen["own"] - 2, 4 * contrast, ones, 0 * ones], dim=1)}
 
 
-def backdoored(tmp_path, clients, **options):
-    data = Grey(partition=Dispersed(4))
+def backdoored(tmp_path, clients):
     attack = BackdoorPatch(clients=clients, target=2, size=0.5)
-    run = federation(tmp_path, attack=attack, rounds=15, default_callbacks=False, **options)
-    run.fit(Corners(), data)
-    return run
+    run = federation(tmp_path, attack=attack, rounds=15, evaluate_every=15, default_callbacks=False)
+    run.fit(Corners(), Grey(partition=Dispersed(4)))
+    return run.run_state.history[-1]
 
 
 def test_backdoor_succeeds_with_hostile_clients_and_not_without(tmp_path):
-    attacked = backdoored(tmp_path, 3).run_state.history[-1]
-    clean = backdoored(tmp_path, 0).run_state.history[-1]
+    attacked, clean = backdoored(tmp_path, 3), backdoored(tmp_path, 0)
     assert attacked["attack_success/held_out"] > 80
     assert clean["attack_success/held_out"] < 20
     assert {"attack_success/validation/a", "attack_success/held_out/b", "attack_success/validation"} <= attacked.keys()

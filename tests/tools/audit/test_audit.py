@@ -96,18 +96,6 @@ def image_loss(run, images):
     return np.mean(losses)
 
 
-def test_members_are_told_by_the_loss_of_each_image(audited):
-    run = audited(PromptFL, prompt_length=2)
-    run.module.eval()
-    facts = measure_membership(run, MembershipOptions(resamples=5), seed=0)
-    ink, paint = facts["clients"]
-    assert (ink["name"], paint["name"], facts["all"]["name"]) == ("ink", "paint", "all")
-    for client, images in training_images(run.data).items():
-        assert facts["clients"][client.id]["member_loss"] == pytest.approx(image_loss(run, images), rel=1e-4)
-    assert facts["all"]["members"] == ink["members"] + paint["members"]
-    assert facts["all"]["others"] == ink["others"] + paint["others"]
-
-
 def test_a_method_without_a_server_is_measured_with_its_clients_own_prompts(audited):
     run = audited(SingleDomain, prompt_length=2)
     own = {0: torch.zeros(2, 64), 1: torch.full((2, 64), 0.3)}

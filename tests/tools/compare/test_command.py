@@ -16,14 +16,6 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_prints_the_table(runs, capsys):
-    assert main(["compare", str(runs)]) == 0
-    out = capsys.readouterr().out
-    assert "PACS, leave-domains-out, 1 held out, CLIP ViT-B-16" in out
-    assert out.count("60.5 ± 0.7") == 6  # two domains and their average, last and best
-    assert "average of 2 of 4" in out
-
-
 def test_the_oracle_and_intervals_are_asked_for(tmp_path, capsys):
     for seed in (0, 1):
         write_run(tmp_path, [60.0, 58.0 + seed], seed=seed)

@@ -69,7 +69,7 @@ def test_methods_with_other_prompts_name_those_that_are_deployed(clip, make, nam
     assert {prompt.shape[-1] for prompt in prompts.values()} == {clip.text_width}
 
 
-@pytest.mark.parametrize("options", [{}, {"cluster_start": "keys"}, {"eval_capacity": 1.0}, {"matched_to": "experts"}])
+@pytest.mark.parametrize("options", [{"eval_capacity": 1.0}, {"matched_to": "experts"}])
 def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
     module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, **options).eval()
     images = images_for(clip)
@@ -92,8 +92,7 @@ def test_learned_router_sends_each_token_to_its_likeliest_expert(clip):
     assert torch.equal(token_experts(module, images), module.router.linear(tokens).argmax(dim=-1))
 
 
-@pytest.mark.parametrize("routing", ["uniform", "random", "random_tokens", "learned_image"])
-def test_other_routers_send_no_token(clip, routing):
-    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing=routing).eval()
+def test_other_routers_send_no_token(clip):
+    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing="learned_image").eval()
     assert token_experts(module, images_for(clip)) is None
     assert token_experts(PromptFL(CLASSES, clip=clip), images_for(clip)) is None

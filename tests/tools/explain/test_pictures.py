@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from pandas import DataFrame
 
 from fedvlp.tools.explain.images import Samples, Views
 from fedvlp.tools.explain.pictures import (
     DROPPED,
-    draw_map,
     overlay_picture,
     prediction_picture,
     token_map_picture,
@@ -58,20 +56,6 @@ def test_overlays_name_the_class_in_question_and_the_best():
     assert "a.png, asked for cat: fixed most at the bottom left" in picture.alt
     assert "Grad-CAM" in picture.caption
     assert picture.image("png").startswith(b"\x89PNG")
-
-
-def test_a_map_is_opaque_where_it_is_large():
-    axes = Figure().subplots()
-    draw_map(axes, torch.tensor([[0.0, 0.0], [0.0, 4.0]]), (6, 6))
-    (image,) = axes.images
-    values = np.asarray(image.get_array())
-    alpha = np.asarray(image.get_alpha())
-    assert values[-1, -1] == 1
-    assert values[0, 0] == alpha[0, 0] == 0
-    assert np.all(np.diff(values[-1]) >= 0)
-    assert alpha[-1, -1] > 0.5
-    draw_map(axes, torch.zeros(2, 2), (6, 6))
-    assert not np.asarray(axes.images[-1].get_alpha()).any()
 
 
 def test_token_map_has_a_patch_for_each_token():

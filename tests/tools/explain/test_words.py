@@ -3,18 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pandas import DataFrame
 
 from fedvlp import SingleDomain
 from fedvlp.tools.explain.words import (
-    COLUMNS,
-    format_words,
     named_prompts,
     nearest,
     prompt_words,
     token_embeddings,
     token_text,
-    typical_distance,
 )
 from tests.helpers.made_up_clips import made_up_clip
 
@@ -31,13 +27,6 @@ def test_nearest_rows_one_by_one():
         np.testing.assert_allclose(found, [every[place] for place in places], atol=1e-5)
     assert tokens[3, 0] == 7
     assert distances[3, 0] == 0
-
-
-def test_typical_distance_is_the_median_of_nearest_others():
-    generator = torch.Generator().manual_seed(1)
-    vocabulary = torch.randn(21, 4, generator=generator)
-    distances = torch.cdist(vocabulary, vocabulary).fill_diagonal_(torch.inf)
-    assert typical_distance(vocabulary) == pytest.approx(float(distances.amin(dim=1).median()), abs=1e-5)
 
 
 def test_a_prompt_made_of_words_is_read_back(clip):
@@ -77,20 +66,6 @@ def test_tokens_of_other_tokenizers_begin_words_or_continue_them(tmp_path, kind,
     assert words["token"].tolist() == ids
     assert words["word"].tolist() == expected
     assert token_text(clip.tokenizer, 10**6) == "N/A"  # some models have more vectors than tokens
-
-
-def test_tables():
-    rows = [
-        ["oil", 1, 1, "a|b", 1, 0.25],
-        ["oil", 1, 2, "c", 2, 1.0],
-        ["oil", 2, 1, "`", 3, 0.5],
-        ["ink", 1, 1, "猫", 5, 0.125],
-    ]
-    words = DataFrame(rows, columns=COLUMNS)
-    assert format_words(words).splitlines()[2:] == [
-        "1       a|b 0.250  猫 0.125",
-        "2         ` 0.500",
-    ]
 
 
 def test_prompts_that_all_clients_share_are_named_once(clip):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
@@ -13,7 +12,7 @@ import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
-from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, data_licence, paper_of, write_folder
+from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of, write_folder
 from tests.helpers.configs import method_classes
 
 
@@ -60,17 +59,6 @@ def test_what_clients_keep_is_not_given_away(finished_fed_otp, tmp_path, clip):
     assert torch.equal(logits_of(fedvlp.from_pretrained(tmp_path / "out", clip=clip)), expected)
 
 
-def test_a_path_of_the_weights_is_not_given_away(finished_run, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(finished_run, run)
-    summary = json.loads((run / "summary.json").read_text())
-    summary["model"]["init_args"]["clip"]["pretrained"] = "/mnt/ward 3/ViT-B-16.pt"
-    (run / "summary.json").write_text(json.dumps(summary))
-    write_folder(run, tmp_path / "out", "ann/figs")
-    assert "ward 3" not in (tmp_path / "out" / "summary.json").read_text()
-    assert "ViT-B-16.pt" in (tmp_path / "out" / "summary.json").read_text()
-
-
 def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
     assert main(["push", str(tmp_path), "ann/figs", "--output", str(tmp_path / "out")]) == 1
     assert "is no run: there is no summary.json in it." in capsys.readouterr().err
@@ -100,14 +88,6 @@ def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
 )
 def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
     assert clip_licence({"name": name, "pretrained": pretrained}) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("IconDomains", "the licences of their sets"), ("mine", "whoever trained it")],
-)
-def test_whose_images_a_model_saw_is_said(name, expected):
-    assert expected in data_licence(name)
 
 
 def test_every_method_names_its_paper():

@@ -85,12 +85,6 @@ def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
     assert not hub.files
 
 
-def test_a_hub_that_cannot_be_reached_is_no_traceback(finished_run, hub, capsys):
-    hub.server_close()
-    assert main(["push", str(finished_run), "ann/figs"]) == 1
-    assert "ann/figs was not pushed: " in capsys.readouterr().err
-
-
 def test_without_a_token_nothing_is_asked(finished_run, hub, monkeypatch, tmp_path):
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))

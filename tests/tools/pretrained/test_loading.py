@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import fedvlp
-from fedvlp import CLIPSpec, SingleDomain, UserError, ZeroShotCLIP
+from fedvlp import CLIPSpec, SingleDomain, UserError
 from fedvlp.commands.cli import main
 from fedvlp.runs.run_folder import read_model
 from fedvlp.tools.pretrained.classifier import Classifier
@@ -81,16 +81,6 @@ def test_what_is_no_image_is_one_error(finished_run, clip, wrong, found):
     classifier = fedvlp.from_pretrained(finished_run, clip=clip)
     with pytest.raises(UserError, match=f"Expected .*{found}"):
         classifier.predict(wrong)
-
-
-def test_logits_are_the_methods_bit_for_bit(finished_run, image_root, clip, build):
-    run = build("promptfl")
-    run.model.load_state(fedvlp.runs.descriptions.load_trained(finished_run, run.model)[0])
-    classifier = fedvlp.from_pretrained(finished_run / "prompts.safetensors", clip=clip)
-    with Image.open(next((image_root / "photo").rglob("*.png"))) as image:
-        pixels = classifier.preprocess(image)[None]
-    assert pixels.shape[-2:] == (classifier.image_size, classifier.image_size)
-    assert torch.equal(classifier(pixels), run.model.eval()(pixels))
 
 
 def test_it_is_frozen_and_stays_in_evaluation_mode(finished_run, clip):
@@ -193,15 +183,3 @@ def test_options_of_another_version_are_refused(finished_run, tmp_path, clip):
     folder = rewritten(finished_run, tmp_path, init_args={**options, "crystals": 3})
     with pytest.raises(UserError, match=r"other options than this version takes: .*crystals"):
         fedvlp.from_pretrained(folder, clip=clip)
-
-
-def test_a_method_without_tensors_can_be_taken_along(clip, tmp_path):
-    classifier = Classifier(ZeroShotCLIP(["red", "blue"], clip))
-    classifier.save_pretrained(tmp_path)
-    again = fedvlp.from_pretrained(tmp_path, clip=clip)
-    assert again.class_names == ["red", "blue"]
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(UserError, match="No file"):
-        fedvlp.from_pretrained(tmp_path)

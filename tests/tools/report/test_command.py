@@ -33,13 +33,6 @@ def test_unknown_runs_are_named_and_the_rest_is_shown(runs, tmp_path, capsys):
     assert "TRIP" in text
 
 
-def test_nothing_to_report_is_an_error(tmp_path, capsys):
-    target = tmp_path / "report.html"
-    assert main(["report", str(tmp_path / "nowhere"), "-o", str(target)]) == 1
-    assert "nowhere: there is no such folder" in capsys.readouterr().err
-    assert not target.exists()
-
-
 def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, capsys):
     states = {f"trip-{seed}": {"state": "waiting"} for seed in range(20)}
     states |= {"a": {"state": "done"}, "b": {"state": "interrupted"}}

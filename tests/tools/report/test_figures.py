@@ -103,12 +103,6 @@ def test_domain_bars(table):
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
 
 
-def test_figures_are_equally_high(table):
-    heights = {picture.title: picture.figure.get_size_inches()[1] for picture in pictures_of(table)}
-    assert len(heights) == 3
-    assert max(heights.values()) - min(heights.values()) < 0.2  # a line of the legend
-
-
 def test_option_curve(tmp_path):
     for length, value in ((1, 50.0), (4, 60.0), (16, 55.0)):
         for held_out, more in (("photo", 0.0), ("sketch", 2.0)):
@@ -128,16 +122,6 @@ def test_star_of_two_options_is_two_studies(tmp_path):
         write_run(tmp_path, [50.0], options=dict(zip(("num_experts", "kl_weight"), options, strict=True)))
     studies = {study.option: list(study.rows) for study in option_studies(table_of(tmp_path))}
     assert studies == {"num_experts": [2, 4, 8], "kl_weight": [0.2, 0.8, 1.0]}
-
-
-def test_two_values_words_truths_and_seeds_are_no_study(tmp_path):
-    for index, routing in enumerate(("token", "image", "random")):
-        options = {"routing": routing, "same_start": index == 0, "num_experts": 2, "key_seed": 0}
-        write_run(tmp_path, [50.0], options=options)
-    for seed in (1, 2):
-        options = {"routing": "token", "same_start": True, "num_experts": 2, "key_seed": seed}
-        write_run(tmp_path, [50.0], options=options)
-    assert option_studies(table_of(tmp_path)) == []
 
 
 def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
 from fedvlp.tools.compare.tables import tables
+from fedvlp.tools.sweep.jobs import Status
 from fedvlp.tools.tune.choice import Choice
-from tests.helpers.images import draw
+from tests.helpers.records import make_record, write_summary
 from tests.helpers.stand_in import make_here
 
 
 @pytest.fixture
 def command(image_root, tmp_path, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
-    axes = ["--models=zero_shot,promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
+    axes = ["--models=promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
     more = [
         f"--data.root={image_root}",
         f"--data.cache_dir={tmp_path / 'cache'}",
@@ -37,54 +37,42 @@ def test_the_choice_is_run_with_all_seeds_and_said_in_summaries(command, tmp_pat
     assert "promptfl (best of 2)" in printed
     assert "oracle, not allowed" in printed
     tuned = json.loads((output / "tune.json").read_text())
-    assert [choice["method"] for choice in tuned["choices"]] == ["zero_shot", "promptfl"]
-    trials = tuned["choices"][1]["trials"]
+    trials = tuned["choices"][0]["trials"]
     assert [trial["arguments"] for trial in trials] == [["--model.optimizer.lr=0.001"], ["--model.optimizer.lr=0.1"]]
     best = max(trials, key=lambda trial: trial["validation"])
     records = [load_record(path.parent) for path in (output / "chosen").rglob("summary.json")]
-    learned = [record for record in records if record.method == "PromptFL"]
-    assert sorted(record.seed for record in learned) == [0, 1]
-    assert len({record.settings for record in learned}) == 1
-    assert {record.tuning["trials"] for record in learned} == {2}
-    assert [record.tuning["chosen"] for record in learned] == [best["arguments"]] * 2
-    (first,) = (record for record in learned if record.seed == 0)
+    assert sorted(record.seed for record in records) == [0, 1]
+    assert len({record.settings for record in records}) == 1
+    assert {record.tuning["trials"] for record in records} == {2}
+    assert [record.tuning["chosen"] for record in records] == [best["arguments"]] * 2
+    (first,) = (record for record in records if record.seed == 0)
     assert first.last["validation"] == pytest.approx(best["validation"])
     (table,) = tables(records)
     assert "promptfl (best of 2)" in table.runs
 
 
 def test_one_that_was_stopped_resumes_to_the_same_table(command, tmp_path, capsys, monkeypatch):
-    assert main([*command, f"--output={tmp_path / 'whole'}"]) == 0
-    whole = capsys.readouterr().out.partition("method")[2]
     made = []
 
-    def stop_after_two(jobs, workers, report, devices):
-        make_here(jobs[: 2 - len(made)], workers, report)
-        made.extend(jobs[:2])
-        raise KeyboardInterrupt
+    def make_up(jobs, workers, report, devices):
+        for job in jobs:
+            made.append(job.name)
+            rate = float(job.arguments[-6].partition("=")[2])
+            write_summary(job.folder / "time", make_record(50.0 + rate, held_out="ink", seed=job.axes["seed"]))
+            report(job, Status("done", 1.0))
+            if len(made) == 1 and "stopped" in str(job.folder):
+                raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr("fedvlp.tools.sweep.command.run_jobs", stop_after_two)
-        assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 130
-    capsys.readouterr()
-    assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 0
-    assert capsys.readouterr().out.partition("method")[2] == whole
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("prompts.safetensors")}
-    assert main([*command, f"--output={tmp_path / 'stopped'}"]) == 0
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("prompts.safetensors")} == before
-
-
-def test_other_held_out_images_choose_the_same(command, image_root, tmp_path):
-    assert main([*command, f"--output={tmp_path / 'one'}"]) == 0
-    for number, path in enumerate(sorted((image_root / "ink").rglob("*.png"))):
-        draw(2, 1, number + 50).save(path)
-    shutil.rmtree(tmp_path / "cache")
-    assert main([*command, f"--output={tmp_path / 'other'}"]) == 0
-    choices = [json.loads((tmp_path / name / "tune.json").read_text())["choices"] for name in ("one", "other")]
-    for one, other in zip(*choices, strict=True):
-        assert one["chosen"] == other["chosen"]
-        assert [trial["validation"] for trial in one["trials"]] == [trial["validation"] for trial in other["trials"]]
-    assert choices[0][0]["trials"][0]["compared"] != choices[1][0]["trials"][0]["compared"]
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_up)
+    assert main([*command, f"--output={tmp_path / 'whole'}"]) == 0
+    whole = capsys.readouterr().out.partition("method")[2]
+    made.clear()
+    command.append(f"--output={tmp_path / 'stopped'}")
+    assert [main(command), main(command)] == [130, 0]
+    assert capsys.readouterr().out.endswith(whole)
+    assert len(set(made)) == len(made) == 3
+    assert main(command) == 0
+    assert len(made) == 3
 
 
 def test_the_first_of_the_best_trials_is_chosen_and_its_gain_is_over_the_median():

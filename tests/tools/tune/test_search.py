@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import random
 import re
 
 import pytest
-from jsonargparse import dict_to_namespace
+from jsonargparse import ArgumentParser, dict_to_namespace
 
-from fedvlp.tools.compare.grouping import method_configs
+import fedvlp
+from fedvlp.results.record import LINKED_OPTIONS
 from fedvlp.tools.sweep.methods import parse_methods
 from fedvlp.tools.sweep.plan import make_sweep
 from fedvlp.tools.tune.search import LEARNING_RATE, Space, automatic_spaces, spaces_of, trials_of
@@ -17,11 +17,6 @@ def config_of(kind, **options):
     """A parsed configuration of a method with a learning rate of 0.002."""
     options["optimizer"] = {"init_args": {"lr": 0.002}}
     return dict_to_namespace({"model": {"class_path": kind, "init_args": options}})
-
-
-def parsed(models):
-    """The configurations of some methods, as ``fedvlp tune`` parses them."""
-    return parse_methods(make_sweep({"config": "data/folders", "arguments": "--data.root=photos", "models": models}))
 
 
 LEARNS = config_of("own.Method", prompt_length=16)
@@ -55,18 +50,6 @@ def test_equal_draws_are_tried_once():
         trials_of(spaces_of(LEARNS, ["auto"]), None, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "low", "high"), [("loguniform(1e-4, 1e-2)", 1e-4, 1e-2), ("uniform(-1,1)", -1, 1), ("integer(2,4)", 2, 4)]
-)
-def test_draws_fill_their_interval(text, low, high):
-    generator = random.Random(0)
-    space = Space.parse(f"model.optimizer.lr={text}")
-    drawn = sorted(float(space.draw(generator)) for _ in range(1000))
-    assert low <= drawn[0] < drawn[-1] <= high
-    middle = (low * high) ** 0.5 if text.startswith("log") else (low + high) / 2
-    assert drawn[500] == pytest.approx(middle, rel=0.15, abs=0.1 if text.startswith("uniform") else 0)
-
-
 def test_auto_has_what_the_method_has_and_the_config_switches_on():
     options = {"kl_weight": 0.8, "train_capacity": None, "eval_capacity": 2.0}
     spaces = spaces_of(config_of("fedvlp.TRIP", **options), ["auto"])
@@ -78,22 +61,19 @@ def test_auto_has_what_the_method_has_and_the_config_switches_on():
     assert [str(space) for space in spaces] == ["model.optimizer.lr=loguniform(0.0002,0.02)", "model.prompt_length=2,3"]
 
 
-def test_auto_has_a_space_for_every_method_that_learns():
-    for name, config in parsed([*method_configs()]).items():
-        options = [space.option for space in spaces_of(config, ["auto"])]
-        learns = "optimizer" in config.model.init_args
-        assert (LEARNING_RATE in options) == learns, name
+def test_auto_has_the_learning_rate_of_a_method_that_learns():
+    plan = make_sweep({"config": "data/icon_domains", "models": ["promptfl", "zero_shot"]})
+    spaces = {name: spaces_of(config, ["auto"]) for name, config in parse_methods(plan).items()}
+    assert (spaces["promptfl"][0].option, spaces["zero_shot"]) == (LEARNING_RATE, [])
 
 
 def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
-    config_of_class = {config["model"]["class_path"]: name for name, config in method_configs().items()}
-    models = []
     for kind, spaces in automatic_spaces().items():
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(getattr(fedvlp, kind), "model", skip={"optimizer", *LINKED_OPTIONS})
         for end in (0, -1):
-            ends = [(space.values or (space.low, space.high))[end] for space in spaces]
-            arguments = [f"--{space.option}={value}" for space, value in zip(spaces, ends, strict=True)]
-            models.append({"label": f"{kind} {end}", "config": config_of_class[kind], "arguments": arguments})
-    assert len(parsed(models)) == len(models)
+            ends = {space.option: (space.values or (space.low, space.high))[end] for space in spaces}
+            assert parser.parse_args([f"--{option}={value}" for option, value in ends.items()])
 
 
 @pytest.mark.parametrize(
