@@ -75,9 +75,7 @@ def success(module, data, trigger, target):
     for images in data.images.values():
         for index, label in enumerate(images.labels):
             if label != target:
-                scores = module(
-                    {"features": module.precompute(normalised(trigger.on(images[index]))[None])["features"]}
-                )
+                scores = module(module.precompute(normalised(trigger.on(images[index]))[None]))
                 found.append(int(scores.argmax()) == target)
     return np.mean(found)
 

@@ -56,10 +56,6 @@ def found(runs):
     return rows
 
 
-def width(ends):
-    return ends[1] - ends[0]
-
-
 def test_images_are_drawn_with_what_every_seed_took_them_for(write):
     rows = found(write(of_run))
     slow = {domain: [] for domain in DOMAINS}
@@ -75,14 +71,6 @@ def test_images_are_drawn_with_what_every_seed_took_them_for(write):
     assert rows["last"]["average"] == pytest.approx(average, abs=1.5)
     assert rows["best"] == {}
     assert rows["-"].keys() == {*DOMAINS, "average"}
-
-
-def test_seeds_that_agree_are_no_more_images(write):
-    one = found(write(of_run, seeds=(0,)))["last"]
-    same = found(write(lambda domain, seed: of_run(domain, 0)))["last"]
-    for name, ends in one.items():
-        assert same[name] == pytest.approx(ends)
-    assert width(one["average"]) == pytest.approx(width(one["photo"]) / 2**0.5, rel=0.2)  # two independent domains
 
 
 def test_what_is_unknown_or_of_other_images_has_no_interval(write):

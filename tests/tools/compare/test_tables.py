@@ -60,13 +60,6 @@ def test_a_missing_cell_leaves_no_average():
     assert row["cartoon"] == "20.5 ± 0.7"
 
 
-def test_an_average_over_some_domains_says_so():
-    (table,) = tables([run for run in whole() if run.held_out[0] in ("cartoon", "photo")])
-    row = rows(table)["promptfl", "last"]
-    assert row["average of 2 of 4"] == "25.5 ± 0.7"
-    assert "sketch" not in row
-
-
 def test_cells_of_fewer_seeds_say_how_many():
     runs = [run for run in whole(seeds=(0, 1, 2)) if (run.seed, run.held_out) != (2, ("photo",))]
     row = rows(tables(runs)[0])["promptfl", "last"]
@@ -309,14 +302,6 @@ def test_balanced_accuracy_stands_next_to_accuracy_where_classes_are_imbalanced(
     )
     (even,) = tables([with_balance(71.0, 52.0, 51.0, largest=54.0)])
     assert "balanced" not in table_text(even).frame
-
-
-def test_base_to_new_has_the_balanced_accuracy_of_base_classes():
-    record = base_to_new("Wide", 0, 70.0, 30.0)
-    role = dict(with_balance(71.0, 55.5, 51.0).balance["last round"]["held_out"])
-    (table,) = tables([replace(record, balance={"last round": {"test": role, "test/ink": role}})], [LAST])
-    found = rows(table)["Wide", "last"]
-    assert (found["Base"], found["H"], found["balanced"], found["largest class"]) == ("70.0", "42.0", "55.5", "70.0")
 
 
 def test_a_table_warns_of_what_is_no_better_than_chance():

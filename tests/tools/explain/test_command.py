@@ -136,12 +136,6 @@ def test_mistakes_write_nothing(train, tmp_path, capsys, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_mistakes_in_the_trained_file(tmp_path, capsys):
-    for given, message in (([], "needs a run"), ([f"--ckpt_path={tmp_path}"], "No file")):
-        assert main(["explain", *given]) == 1
-        assert message in capsys.readouterr().err
-
-
 def test_files_of_the_same_kinds_are_replaced_and_others_stay(tmp_path):
     def listed():
         return [entry["file"] for entry in json.loads((tmp_path / "captions.json").read_text(encoding="utf-8"))]

@@ -52,9 +52,7 @@ def test_text_of_tokens(clip):
     ("kind", "expected"),
     [
         ("biomedclip", ["a", "cat", "…s", "з", "…у", "…б", "[SEP]"]),
-        ("mt5", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
         ("siglip2", ["…a", "cat", "…s", "N/A", "…з", "…у", "…б", "<eos>"]),
-        ("nllb", ["a", "cat", "…s", "N/A", "…з", "…у", "…б", "</s>"]),
     ],
 )
 def test_tokens_of_other_tokenizers_begin_words_or_continue_them(tmp_path, kind, expected):

@@ -33,17 +33,8 @@ def rewritten(run, folder, **model):
 
 def test_probabilities_are_those_of_the_command_predict(finished_run, image_root, tmp_path, clip):
     output = tmp_path / "predictions.csv"
-    arguments = [
-        "--ckpt_path",
-        finished_run,
-        "--images",
-        image_root / "photo",
-        "--output",
-        output,
-        "--trainer.accelerator",
-        "cpu",
-    ]
-    assert main(["predict", *map(str, arguments)]) == 0
+    arguments = [f"--ckpt_path={finished_run}", f"--images={image_root / 'photo'}", f"--output={output}"]
+    assert main(["predict", *arguments, "--trainer.accelerator=cpu"]) == 0
     with output.open(newline="") as file:
         expected = list(csv.DictReader(file))
     classifier = fedvlp.from_pretrained(finished_run, clip=clip)
@@ -70,17 +61,10 @@ def test_one_image_or_several_of_any_kind(finished_run, image_root, clip):
     assert torch.equal(classifier.predict(grey), classifier.predict(Image.fromarray(grey)))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "found"),
-    [
-        (np.zeros((8, 8, 3)), r"got ndarray of float64 and shape \(8, 8, 3\)"),
-        (torch.zeros(3, 8, 8), r"got Tensor of torch.float32 and shape \(3, 8, 8\)"),
-    ],
-)
-def test_what_is_no_image_is_one_error(finished_run, clip, wrong, found):
+def test_what_is_no_image_is_one_error(finished_run, clip):
     classifier = fedvlp.from_pretrained(finished_run, clip=clip)
-    with pytest.raises(UserError, match=f"Expected .*{found}"):
-        classifier.predict(wrong)
+    with pytest.raises(UserError, match=r"Expected .*got Tensor of torch.float32 and shape \(3, 8, 8\)"):
+        classifier.predict(torch.zeros(3, 8, 8))
 
 
 def test_it_is_frozen_and_stays_in_evaluation_mode(finished_run, clip):
@@ -140,13 +124,7 @@ def test_a_class_that_is_allowed_is_made(finished_run, tmp_path, monkeypatch, cl
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        {"name": "fedvlp-tiny", "pretrained": "evil.pt"},
-        {"name": "ViT-B-32", "pretrained": "{folder}/evil.pt"},
-        {"name": "local-dir:{folder}/clip"},
-    ],
-    ids=str,
+    "spec", [{"name": "fedvlp-tiny", "pretrained": "evil.pt"}, {"name": "local-dir:{folder}/clip"}], ids=str
 )
 def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
     finished_run, tmp_path, monkeypatch, capsys, spec

@@ -76,14 +76,8 @@ def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     file = tmp_path / "sweep.yaml"
     model = {"label": "too long", "config": "promptfl", "arguments": ["--model.prompt_length=100"]}
-    content = {
-        "config": "data/folders",
-        "models": [model, "zero_shot"],
-        "held_out": "none",
-        "seeds": 0,
-        "arguments": more,
-    }
-    file.write_text(yaml.safe_dump({**content, "note": "A note."}))
+    content = {"config": "data/folders", "models": [model, "zero_shot"], "held_out": "none", "arguments": more}
+    file.write_text(yaml.safe_dump({**content, "seeds": 0, "note": "A note."}))
     command = ["sweep", f"--file={file}", "--seeds=0", f"--output={tmp_path / 'runs'}", "--workers=2", "--"]
     command += ["--data.test_fraction=0.3"]
     assert main([*command[:-2], "--dry_run", *command[-2:]]) == 0
@@ -108,15 +102,8 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     file = tmp_path / "sweep.yaml"
     launcher = {"name": "slurm", "time": "2:00:00", "mem": "8G", "setup": "module load"}
     file.write_text(yaml.safe_dump({"config": "data/folders", "models": "zero_shot", "launcher": launcher}))
-    command = [
-        "sweep",
-        f"--file={file}",
-        "--held_out=ink",
-        "--seeds=0",
-        "--slurm.time=1:00:00",
-        f"--output={output}",
-        *more,
-    ]
+    own = [f"--file={file}", "--held_out=ink", "--seeds=0", "--slurm.time=1:00:00", f"--output={output}"]
+    command = ["sweep", *own, *more]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
