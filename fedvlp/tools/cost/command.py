@@ -66,10 +66,8 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     cells = frame.map(lambda value: value if isinstance(value, str) else f"{value:,}").rename(columns=COST_TITLES)
     if form == "markdown":
         return frame_markdown(cells, text_columns=3)
-    shared = {row["method"]: row.get("image_statistics", ()) for row in rows}
-    notes = [
-        f"of images: {method} sends {', '.join(names)}, computed from images, to all clients"
-        for method, names in shared.items()
-        if names
-    ]
-    return "\n".join([frame_table(cells, text_columns=3), "", *COST_CAPTION, *notes])
+    lines = [frame_table(cells, text_columns=3), "", *COST_CAPTION]
+    for method, names in {row["method"]: row.get("image_statistics") for row in rows}.items():
+        if names:
+            lines.append(f"of images: {method} sends {', '.join(names)}, computed from images, to all clients")
+    return "\n".join(lines)

@@ -85,8 +85,7 @@ def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
     by_config = {}
     for method in methods:
         others = {*methods} - {method}
-        of_method = [argument for argument in arguments if argument not in others]
-        by_config[method.removeprefix(CONFIG_OPTION)] = of_method
+        by_config[method.removeprefix(CONFIG_OPTION)] = [word for word in arguments if word not in others]
     return by_config
 
 

@@ -60,7 +60,8 @@ def run_explain(arguments: Sequence[str]) -> int:
     trained = None
     if not given.help:
         file = trained_file(given.ckpt_path, "explain")
-        needs_samples = given.images is None and _kinds(given.what) != ["words"]
+        kinds = _kinds(given.what)
+        needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
         trained = trained_config(file, given.allow, "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
@@ -107,19 +108,15 @@ def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) ->
         raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
     if samples is None:
         raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
-    figures = []
-    for page in samples.pages(IMAGES_IN_A_FIGURE):
-        if kind == "overlays":
-            figures.append(explain_overlays(run, page, config.toward, config.relevance))
-        else:
-            figures.append(explain_predictions(run, page) if kind == "predictions" else explain_experts(run, page))
+    draw = {"predictions": explain_predictions, "overlays": explain_overlays, "experts": explain_experts}[kind]
+    figures = [draw(run, page, config) for page in samples.pages(IMAGES_IN_A_FIGURE)]
     if len(figures) == 1:
         return {f"{kind}.png": figures[0]}
     return {f"{kind}_{number}.png": figure for number, figure in enumerate(figures, start=1)}
 
 
 @torch.no_grad()
-def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
+def explain_predictions(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the predicted classes before and after training."""
     baseline = run.module.baseline()
     classifiers = {run.name: run.module}
@@ -130,17 +127,17 @@ def explain_predictions(run: TrainedRun, samples: Samples) -> Picture:
     return pictures.prediction_picture(samples, probabilities, run.class_names)
 
 
-def explain_overlays(run: TrainedRun, samples: Samples, toward: str, relevance: Method | None) -> Picture:
+def explain_overlays(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the relevance of patches for a class."""
-    classes = images.classes_in_question(toward, samples, run.class_names)
+    classes = images.classes_in_question(config.toward, samples, run.class_names)
     if classes is not None:
         classes = classes.to(run.device)
-    method = relevance or images.suited_method(run.clip)
+    method = config.relevance or images.suited_method(run.clip)
     views = images.views(run.module, samples.pixels.to(run.device), classes, method)
     return pictures.overlay_picture(samples, views, run.class_names)
 
 
-def explain_experts(run: TrainedRun, samples: Samples) -> Picture:
+def explain_experts(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the expert of each patch."""
     experts = token_experts(run.module, samples.pixels.to(run.device))
     if experts is None:

@@ -28,7 +28,6 @@ BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0.
 OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
 OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
 OTHER_CLIP = "Their licence is that of whoever published them."
-BUNDLED_DATA = {"IconDomains": "The icons of IconDomains have the licences of their sets; none of them is here."}
 
 
 def push_to_hub(
@@ -204,13 +203,15 @@ def _facts(record: Record) -> str:
 
 def data_licence(name: str) -> str:
     """Describe the licence of the images, as far as it is known."""
-    if name in BUNDLED_DATA:
-        return BUNDLED_DATA[name]
-    for description in DESCRIPTIONS:
-        if description.name == name:
-            licence = f" (licence, as far as known: {description.licence})" if description.licence else ""
-            publisher = f"{name} is published by {description.source}{licence}"
-            return f"{publisher}; its terms apply to the images, and none of them is here."
+    if name == "IconDomains":
+        return "The icons of IconDomains have the licences of their sets; none of them is here."
+    for each in DESCRIPTIONS:
+        if each.name == name:
+            licence = f" (licence, as far as known: {each.licence})" if each.licence else ""
+            return (
+                f"{name} is published by {each.source}{licence}; its terms apply to the images, and none of them is "
+                "here."
+            )
     return "those of whoever trained it; none of them is here."
 
 

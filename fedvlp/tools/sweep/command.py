@@ -172,8 +172,11 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, help="configs of methods, a,b,c")
-    help = "domains held out in turn, a,b,c; two together, a+b; none; or all (if not given)"
-    add("--held_out", type=_words, help=help)
+    add(
+        "--held_out",
+        type=_words,
+        help="domains held out in turn, a,b,c; two together, a+b; none; or all (if not given)",
+    )
     add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
     add("--output", type=Path, help="folder of the runs; below runs, named after the command or file, if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")

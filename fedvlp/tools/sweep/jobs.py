@@ -93,7 +93,7 @@ class Job:
 
 
 class SweepProgress:
-    """The states of a sweep's runs: a printed line for each run that ends, and all states in ``sweep.json``.
+    """The states of a sweep's runs, written into ``sweep.json``.
 
     Attributes:
         entries: The file's entries by names of runs, including runs of earlier calls with other arguments.

@@ -26,13 +26,7 @@ SET_BY_SWEEP = (
 
 @dataclass(frozen=True)
 class SweepMethod:
-    """A method of a sweep.
-
-    Attributes:
-        label: Its name in progress and folders.
-        config: Name or path of its config.
-        arguments: Further arguments of ``fedvlp fit``, only for its runs.
-    """
+    """A method of a sweep, with a label for folders, its config, and further arguments of ``fedvlp fit``."""
 
     label: str
     config: str
@@ -64,10 +58,7 @@ class Sweep:
         return (*configs, *self.arguments, *method.arguments)
 
     def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-        """List the runs in the folder ``output``, all runs of one seed before the next seed.
-
-        ``domains`` maps a method's label to the domains that are held out in turn; none if all domains have clients.
-        """
+        """List the runs in a folder, by a method's label and the domains that it holds out in turn."""
         jobs = []
         # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
         for seed in self.seeds:
@@ -94,9 +85,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
 
 
 def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
-    """Make a sweep from a file's content, or from options of the same names.
-
-    ``more`` are arguments of every run that override the content's arguments.
+    """Make a sweep from a file's content or options of the same names, and from further arguments of every run.
 
     Raises:
         UserError: If something is missing or impossible, or a config does not exist.
@@ -156,10 +145,7 @@ def _strings(value: Any) -> tuple[str, ...]:
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """Arguments of ``fedvlp`` that begin or resume a run, whose folder is ``output / name``.
-
-    ``choices`` are all other arguments. Without a held-out domain every domain has clients; ``a+b`` are two domains.
-    """
+    """List the arguments of ``fedvlp`` that begin or resume a run in the folder ``output / name``."""
     names = f"[{','.join(held_out.split(TOGETHER))}]" if held_out and TOGETHER in held_out else held_out
     return (
         "fit",
