@@ -217,8 +217,10 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
     """Draw a picture, or several that are about equally full, of at most ``MAX_SERIES`` neighbours."""
+    if not items:
+        return
     num_parts = math.ceil(len(items) / MAX_SERIES)
-    size = math.ceil(len(items) / max(num_parts, 1))
+    size = math.ceil(len(items) / num_parts)
     for number, start in enumerate(range(0, len(items), size), start=1):
         picture = draw(items[start : start + size])
         yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
