@@ -1,4 +1,4 @@
-"""A run of TRIP that tests of several commands copy, and images of clients."""
+"""A run of PromptFL that tests of several commands share, and images of clients."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def folders(image_root, clip):
 
 
 @pytest.fixture(scope="session")
-def finished_trip(image_root, tmp_path_factory):
+def finished_run(image_root, tmp_path_factory):
     """The folder of a run of one round, with its config."""
     from tests.helpers.runs import make_run
-    from tests.tools.pretrained.conftest import finish
 
-    made = make_run(image_root, tmp_path_factory.mktemp("finished"), "trip", "--trainer.rounds=1")
-    folder = finish(made)
-    (folder / "config.yaml").write_text(made.parser.dump(made.config, skip_unset=False), encoding="utf-8")
-    return folder
+    made = make_run(image_root, tmp_path_factory.mktemp("finished"), "promptfl", "--trainer.rounds=1")
+    made.trainer.fit(made.model, made.datamodule)
+    config = made.parser.dump(made.config, skip_unset=False)
+    (made.trainer.folder / "config.yaml").write_text(config, encoding="utf-8")
+    return made.trainer.folder
 
 
 @pytest.fixture
-def trip_run(finished_trip, tmp_path):
+def copied_run(finished_run, tmp_path):
     """A copy of it."""
-    return Path(shutil.copytree(finished_trip, tmp_path / "run"))
+    return Path(shutil.copytree(finished_run, tmp_path / "run"))

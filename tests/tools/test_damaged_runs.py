@@ -59,19 +59,19 @@ def test_the_text_of_a_summary_can_not_act_on_a_terminal(runs, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("command", "content"), [("test", "data: {init_args: {}}"), ("verify", "trainer: fast"), ("verify", "a: [")]
 )
-def test_a_config_that_is_none_of_a_run_is_one_error(command, content, trip_run, capsys):
-    (trip_run / "config.yaml").write_text(content)
-    assert main([command, *([] if command == "verify" else ["--ckpt_path"]), str(trip_run)]) == 1
+def test_a_config_that_is_none_of_a_run_is_one_error(command, content, copied_run, capsys):
+    (copied_run / "config.yaml").write_text(content)
+    assert main([command, *([] if command == "verify" else ["--ckpt_path"]), str(copied_run)]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "config.yaml" in said
 
 
-def test_an_entry_whose_config_has_a_wrong_option_ends_no_other(trip_run, home, tmp_path, capsys):
-    shutil.copytree(trip_run, tmp_path / "runs" / "b")
-    config = yaml.safe_load((trip_run / "config.yaml").read_text())
+def test_an_entry_whose_config_has_a_wrong_option_ends_no_other(copied_run, home, tmp_path, capsys):
+    shutil.copytree(copied_run, tmp_path / "runs" / "b")
+    config = yaml.safe_load((copied_run / "config.yaml").read_text())
     config["data"]["init_args"]["speed"] = 3
-    (shutil.copytree(trip_run, tmp_path / "runs" / "a") / "config.yaml").write_text(yaml.safe_dump(config))
+    (shutil.copytree(copied_run, tmp_path / "runs" / "a") / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["verify", str(tmp_path / "runs")]) == 1
     said = capsys.readouterr()
     assert f"{tmp_path / 'runs' / 'a'}: refused: Its config can't be used: " in said.err

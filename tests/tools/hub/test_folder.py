@@ -51,11 +51,14 @@ def test_the_card_says_what_the_run_says(finished_run, tmp_path):
     assert "Guo et al." in text
 
 
-def test_what_clients_keep_is_not_given_away(finished_fed_otp, tmp_path, clip):
-    write_folder(finished_fed_otp, tmp_path / "out", "ann/figs")
-    assert b"local_prompt" in (finished_fed_otp / "prompts.safetensors").read_bytes()
+def test_what_clients_keep_is_not_given_away(build, tmp_path, clip):
+    run = build("fed_otp", "--trainer.rounds=1")
+    run.trainer.fit(run.model, run.datamodule)
+    folder = run.trainer.folder
+    write_folder(folder, tmp_path / "out", "ann/figs")
+    assert b"local_prompt" in (folder / "prompts.safetensors").read_bytes()
     assert b"local_prompt" not in (tmp_path / "out" / "prompts.safetensors").read_bytes()
-    expected = logits_of(fedvlp.from_pretrained(finished_fed_otp, clip=clip))
+    expected = logits_of(fedvlp.from_pretrained(folder, clip=clip))
     assert torch.equal(logits_of(fedvlp.from_pretrained(tmp_path / "out", clip=clip)), expected)
 
 

@@ -58,7 +58,9 @@ def test_one_that_was_stopped_resumes_to_the_same_table(command, tmp_path, capsy
         for job in jobs:
             made.append(job.name)
             rate = float(job.arguments[-6].partition("=")[2])
-            write_summary(job.folder / "time", make_record(50.0 + rate, held_out="ink", seed=job.axes["seed"]))
+            row = {"validation": 50.0 + rate, "held_out": 40.0, "held_out/ink": 40.0}
+            record = make_record(held_out="ink", seed=job.axes["seed"], accuracy={"last round (3)": row})
+            write_summary(job.folder / "time", record)
             report(job, Status("done", 1.0))
             if len(made) == 1 and "stopped" in str(job.folder):
                 raise KeyboardInterrupt
