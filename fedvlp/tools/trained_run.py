@@ -100,11 +100,7 @@ def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] 
 
 
 def load_run(command: TrainedRunCLI) -> TrainedRun:
-    """Bring a parsed command's method to its device, with the tensors of its trained file, and set up its images.
-
-    Raises:
-        UserError: If the file is damaged or of another method, or the images can't be found.
-    """
+    """Bring a command's method to its device, load its trained file, and set up its images, or raise UserError."""
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
@@ -146,11 +142,7 @@ def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:
 
 
 def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
-    """List each client's training images, by domain.
-
-    Raises:
-        UserError: If the images of all clients are pooled.
-    """
+    """List each client's training images, by domain; raise UserError if the images of all clients are pooled."""
     if any(client.is_pool for client in data.clients):
         raise UserError("This run is centralised: nothing was sent that could be audited. Take a federated one.")
     dataset: Any = data.train_dataloader().dataset  # type: ignore[union-attr]

@@ -99,11 +99,7 @@ def invert_gradients(
 
 
 def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
-    """Choose a phase with gradients: by its name, or the first in which a client sends something, else the first.
-
-    Raises:
-        UserError: If there is none.
-    """
+    """Choose a phase with gradients: by its name, or the first in which a client sends something, else the first."""
     phases = [phase for phase in module.configure_phases() if not phase.one_pass]
     names = ", ".join(phase.name for phase in phases)
     if name is not None:
@@ -122,11 +118,7 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
 def choose_targets(
     images: Mapping[Client, Sequence[RunImage]], options: InversionOptions, seed: int
 ) -> list[tuple[Client, list[RunImage]]]:
-    """Draw images of the clients in turn.
-
-    Raises:
-        UserError: If a client has too few.
-    """
+    """Draw images of the clients in turn; raise UserError if a client has too few."""
     clients = list(images)
     targets = []
     for number in range(options.gradients):

@@ -55,10 +55,8 @@ class Stratum(NamedTuple):
 def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
     """Measure how well losses distinguish each client's, and all clients', training images from others.
 
-    The method must be in evaluation mode with the deployed tensors. The seed draws the images and the bootstrap.
-
-    Raises:
-        UserError: If there are no images, or none to compare a client's images with.
+    The method must be in evaluation mode with the deployed tensors. The seed draws the images and the bootstrap. Raises
+    UserError if there are no images to compare.
     """
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")

@@ -160,11 +160,7 @@ def printed_tables() -> tuple[PrintedTable, ...]:
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
-    """List the main tables of some papers and of a key of ``DATASETS``; of all if none is given.
-
-    Raises:
-        UserError: If there is no such paper.
-    """
+    """List the main tables of some papers and a key of ``DATASETS``, or of all; raise UserError for other papers."""
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
     of_papers = [table for table in printed_tables() if table.paper in (wanted or papers())]

@@ -96,11 +96,7 @@ def _kinds(what: str | None) -> list[str]:
 
 
 def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:
-    """Make the files of one kind of explanation.
-
-    Raises:
-        UserError: If the method has no explanation of this kind, or there are no images for it.
-    """
+    """Make the files of one kind of explanation; raise UserError if the method has none, or images are missing."""
     if kind == "words":
         return explain_words(run, is_asked_for=config.what is not None)
     # Only routes are the same on all clients.

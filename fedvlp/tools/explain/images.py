@@ -167,11 +167,7 @@ def views(
 
 
 def classes_in_question(toward: str, samples: Samples, class_names: list[str]) -> Int[Tensor, "B"] | None:
-    """The class of each image's map; None for the predicted one.
-
-    Raises:
-        UserError: If there is no such class, or the true classes are unknown.
-    """
+    """Find the class of each image's map, None for the predicted one; raise UserError if it is unknown."""
     if toward == "predicted":
         return None
     if toward in class_names:  # also a class that is called "true"

@@ -80,11 +80,7 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
 
 @torch.no_grad()
 def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
-    """Write a graph into a file and return the largest difference between its logits and the classifier's.
-
-    Raises:
-        UserError: If it is too large or NaN. The caller must remove the file.
-    """
+    """Write a graph, and return its logits' largest difference from ours; raise UserError if it is too large or NaN."""
     kind = FORMATS[file_format]
     kind.write(program, describe(classifier.method, file_format), file)
     run = kind.load(file)

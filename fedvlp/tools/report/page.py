@@ -40,16 +40,7 @@ from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
 MAX_OPEN_ROWS = 12  # classes that are shown before a reader unfolds the others
-TITLES = {
-    "balanced_accuracy": "balanced accuracy",
-    "largest_class": "largest class",
-    "macro_f1": "macro F1",
-    "calibration_error": "calibration error",
-    "worst_domain": "worst domain",
-    "worst_client": "worst client",
-    "auroc": "AUROC",
-    "fpr_at_95": "FPR at 95 %",
-}
+TITLES = {"macro_f1": "macro F1", "auroc": "AUROC", "fpr_at_95": "FPR at 95 %"}
 FOLDER = Path(__file__).parent
 
 
@@ -62,17 +53,7 @@ def report_page(
     searches: Sequence[Picture] = (),
     rounds: Sequence[str] = (LAST, BEST),
 ) -> str:
-    """Render the page of a comparison.
-
-    Args:
-        records: The runs.
-        problems: Lines that name unreadable runs.
-        heading: Title of the page.
-        day: Date of the page.
-        notes: Lines below the heading.
-        searches: Figures of searches for options.
-        rounds: Rounds in the tables.
-    """
+    """Render the page of some runs, with lines on unreadable runs, notes below the heading, and figures of searches."""
     compared = tables(records, rounds)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
@@ -91,6 +72,7 @@ def report_page(
         style=Markup((FOLDER / "page.css").read_text(encoding="utf-8")),
         version=__version__,
         num_runs=len(records),
+        num_open=MAX_OPEN_ROWS,
         methods=sorted({config_name(record) for record in records}),
         notes=notes,
         sections=[_section(f"table-{number}", title, table) for number, (title, table) in enumerate(titles, start=1)],
@@ -123,7 +105,6 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     ordered = ranked(table)
     rows = compared_rows(ordered)
     shown = {method for method, _ in rows}
-    by_class = classes(ordered)
     return {
         "anchor": anchor,
         "title": title,
@@ -133,9 +114,7 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
         "figures": list(pictures_of(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
         "beside_accuracy": beside_accuracy(with_intervals(ordered)),
-        "classes": by_class,
-        "classes_are_folded": by_class is not None and len(by_class.frame) > MAX_OPEN_ROWS,
-        "num_open": MAX_OPEN_ROWS,
+        "classes": classes(ordered),
     }
 
 
@@ -264,8 +243,8 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
             # The worst domain of a seed is the worst of all its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed))
-            title = f"{TITLES[name]}, {' and '.join(sorted(outside))}" if name in DETECTION else TITLES[name]
-            scores[title] = format_cell(cell)
+            title = TITLES.get(name, name.replace("_", " "))
+            scores[f"{title}, {' and '.join(sorted(outside))}" if name in DETECTION else title] = format_cell(cell)
     return scores
 
 

@@ -15,11 +15,7 @@ from fedvlp.tools.tune.choice import TUNE_FILE, Choice, read_choices
 
 
 def tuning_pictures(folders: Sequence[Path]) -> list[Picture]:
-    """Draw the searches to which some folders belong, with at most ``MAX_SERIES`` methods in a figure.
-
-    Raises:
-        UserError: If a search's file is damaged.
-    """
+    """Draw the searches to which some folders belong, with at most ``MAX_SERIES`` methods in a figure."""
     pictures = []
     # A search keeps its runs in two folders next to its file.
     files = [place.resolve() / TUNE_FILE for folder in folders for place in (folder, folder.parent)]

@@ -178,15 +178,9 @@ def run_jobs(
     On Linux a server process imports everything once and forks a process for each run, which then starts in about a
     second. Runs on GPUs, and on other systems, where a fork is missing or unsafe, start in a fresh interpreter.
 
-    Without ``devices`` each run computes with one thread, unless OMP_NUM_THREADS sets another number. An exception,
-    such as the KeyboardInterrupt of Ctrl-C, stops all runs and reports them as interrupted.
-
-    Args:
-        jobs: The runs.
-        workers: Number of runs at a time.
-        report: Called at each change of a run.
-        devices: Values of CUDA_VISIBLE_DEVICES, shared evenly among the workers; none if runs use no GPU.
-        command: Makes a run from a job's arguments and returns its exit code; a function that can be pickled.
+    ``devices`` are values of CUDA_VISIBLE_DEVICES, shared evenly among the workers. Without them each run computes
+    with one thread, unless OMP_NUM_THREADS sets another number. An exception, such as KeyboardInterrupt, stops all
+    runs and reports them as interrupted. ``command`` makes a run from a job's arguments; it must be picklable.
     """
     # A pool of concurrent.futures or multiprocessing does not survive that one of its processes is killed.
     context: ForkServerContext | SpawnContext = get_context("spawn")

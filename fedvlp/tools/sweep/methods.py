@@ -20,11 +20,7 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 
 
 def parse_methods(plan: Sweep) -> dict[str, Namespace]:
-    """Parse each method's configuration, by its label; its runs differ only in held-out domain and seed.
-
-    Raises:
-        UserError: If ``fedvlp fit`` would refuse the arguments, or a plug-in that they name can't be used.
-    """
+    """Parse each method's configuration, by its label; raise UserError if ``fedvlp fit`` would refuse it."""
     # Parsing must not seed this process's generators.
     start = ["--seed_everything=false"]
     command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"], exit_on_error=False)
@@ -42,11 +38,7 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
 
 
 def visible_devices(configs: Iterable[Namespace]) -> list[str]:
-    """List the GPUs by their names for CUDA_VISIBLE_DEVICES; none if the runs use no GPU.
-
-    Raises:
-        UserError: If a run asks for several devices.
-    """
+    """List the GPUs for CUDA_VISIBLE_DEVICES; none if runs use no GPU. Raise UserError if one needs several."""
     for config in configs:
         if config.trainer.devices not in ("auto", 1, "1"):
             raise UserError("A sweep gives each run one device, and several runs share the machine. Leave out devices.")

@@ -85,11 +85,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
 
 
 def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
-    """Make a sweep from a file's content or options of the same names, and from further arguments of every run.
-
-    Raises:
-        UserError: If something is missing or impossible, or a config does not exist.
-    """
+    """Make a sweep from a file's content or equal options and further arguments, or raise UserError."""
     configs = _strings(content.get("config"))
     for config in configs:
         if names_a_method(find_config(config)):

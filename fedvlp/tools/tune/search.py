@@ -45,11 +45,7 @@ class Space:
 
     @classmethod
     def parse(cls, text: str) -> Space:
-        """Read a space such as ``model.optimizer.lr=loguniform(1e-4,1e-2)`` or ``model.prompt_length=4,16``.
-
-        Raises:
-            UserError: If it is none.
-        """
+        """Read a space such as ``model.prompt_length=4,16``, or raise UserError."""
         option, _, given = text.partition("=")
         expected = "OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or values A,B,C"
         error = UserError(f"Expected --search auto or {expected}, with LOW below HIGH; found {text!r}.")
@@ -120,11 +116,7 @@ def _automatic(config: Namespace) -> list[Space]:
 
 
 def automatic_spaces() -> dict[str, list[Space]]:
-    """Read the spaces of ``auto`` besides the learning rate, by the methods' classes.
-
-    Raises:
-        UserError: If the file has something else.
-    """
+    """Read the spaces of ``auto`` besides the learning rate, by the methods' classes; raise UserError for others."""
     known = {config["model"]["class_path"] for config in method_configs().values()}
     spaces: dict[str, list[Space]] = {}
     for name, texts in read_yaml(SPACES_FILE).items():

@@ -33,14 +33,8 @@ OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins"
 def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequence[str]) -> str:
     """Measure an entry's model again, compare the summary, and return two lines on what was and was not verified.
 
-    Args:
-        entry: Folder with the ``FILES``.
-        options: Options that replace those of the entry's config, such as ``--data.root``.
-        tolerance: Allowed difference of a measured number, in points.
-        allow: Modules and paths of classes that the entry may name, besides fedvlp's own.
-
-    Raises:
-        UserError: If a file is missing or damaged, or the summary differs from the measurement.
+    ``options`` replace those of the entry's config, ``tolerance`` is in points, and ``allow`` names classes that the
+    entry may use besides fedvlp's own. Raises UserError if a file is missing or damaged, or the summary differs.
     """
     if missing := [name for name in FILES if not (entry / name).is_file()]:
         raise UserError(f"It lacks {missing[0]}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
