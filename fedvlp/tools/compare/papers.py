@@ -154,8 +154,8 @@ def printed_tables() -> tuple[PrintedTable, ...]:
         rows = []
         for row, of_row in of_table.groupby(["method", "variant", "backbone", "clients"], sort=False):
             numbers = dict(zip(of_row["domain"], of_row["accuracy"], strict=True))
-            rows.append(PrintedRow(*row, numbers))
-        printed.append(PrintedTable(*table, tuple(rows)))
+            rows.append(PrintedRow(*(*row, numbers)))
+        printed.append(PrintedTable(*(*table, tuple(rows))))
     return tuple(printed)
 
 

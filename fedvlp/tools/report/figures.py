@@ -82,7 +82,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
             # A round that some seeds did not evaluate would make a step in the curve.
             curve = curve[curve["count"] == curve["count"].max()]
             style = series_style(index)
-            marks = {"markersize": 3.5, "linewidth": 1.3, "markevery": max(1, len(curve) // 10)}
+            marks: dict[str, Any] = {"markersize": 3.5, "linewidth": 1.3, "markevery": max(1, len(curve) // 10)}
             axes.plot(curve.index, curve["mean"], **style, **marks, label=escape_text(method))
             deviation = curve["std"].fillna(0.0)  # NaN for a single seed
             band = (curve["mean"] - deviation, curve["mean"] + deviation)
