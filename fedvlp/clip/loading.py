@@ -372,32 +372,19 @@ def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None
     for name in ("logit_scale", "logit_bias"):
         if name in state and name in expected:  # a number in some files, a list of one in others
             state[name] = state[name].reshape(expected[name].shape)
-    differences = _differences(expected, state)
-    if differences:
-        more = f"; and {len(differences) - 3} more" if len(differences) > 3 else ""
+    state = {name: value for name, value in state.items() if name in expected or not _is_no_weight(name)}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:  # PyTorch names every tensor that is missing, unexpected or has another shape
         raise UserError(
-            f"The weights '{origin}' do not fit {blueprint.name}: {'; '.join(differences[:3])}{more}. "
+            f"The weights '{origin}' do not fit {blueprint.name}: {' '.join(str(error).split()):.500}. "
             "Give --model.clip.name the architecture that they were trained with."
-        )
-    model.load_state_dict({name: state[name].to(expected[name].dtype) for name in expected})
+        ) from error
 
 
-def _differences(expected: dict[str, Tensor], state: dict[str, Tensor]) -> list[str]:
-    """Describes tensors that are missing, unexpected or of another shape."""
-    differences = []
-    for name, value in expected.items():
-        if name not in state:
-            differences.append(f"{name} is missing")
-        elif state[name].shape != value.shape:
-            shape = tuple(state[name].shape)
-            # A wrong shape says more than a missing name, and only three differences are shown.
-            differences.insert(0, f"{name} has shape {shape} instead of {tuple(value.shape)}")
+def _is_no_weight(name: str) -> bool:
     # Buffers that some versions of open_clip and transformers save and others compute, and sizes in OpenAI's archives.
-    ignored = (
-        *("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights"),
-        *("input_resolution", "context_length", "vocab_size"),
-    )
-    extra = [name for name in state if name not in expected and not name.endswith(ignored)]
-    # Of CoCa's third tower, which writes captions.
-    unexpected = [name for name in extra if not name.startswith("text_decoder.")]
-    return [*differences, *(f"{name} is unexpected" for name in unexpected)]
+    buffers = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
+    sizes = ("input_resolution", "context_length", "vocab_size")
+    # CoCa's third tower writes captions.
+    return name.endswith((*buffers, *sizes)) or name.startswith("text_decoder.")

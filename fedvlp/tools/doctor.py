@@ -18,12 +18,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from timeit import repeat
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from huggingface_hub import constants, get_session
 from packaging.requirements import Requirement
 from torch import Tensor, cuda
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedvlp import Client, FederatedDataModule, FederatedModule, RoundContext, __version__
@@ -167,6 +167,16 @@ def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
     return [loss.detach().cpu(), torch.cat(gradients).cpu()]
 
 
+class DoubleForFloat(TorchFunctionMode):
+    """Keep float64 where methods convert to float32 for the sake of half precision."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        """Call the function, or ``Tensor.double`` in place of ``Tensor.float``."""
+        return (Tensor.double if function is Tensor.float else function)(*arguments, **(options or {}))
+
+
 def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
     """Compare a method's first step on noise, in float32, with the same step in float64 on the CPU."""
     torch.manual_seed(0)
@@ -174,8 +184,7 @@ def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
     images = torch.randn(8, 3, module.clip.image_size, module.clip.image_size)
     labels = torch.arange(8) % len(CLASSES)
     values = step(module.to(device), images.to(device), labels.to(device))
-    # Methods convert values to float32 for the sake of half precision.
-    with patch.object(Tensor, "float", Tensor.double):
+    with DoubleForFloat():
         expected = step(module.cpu().double(), images.double(), labels)
     found = "from float64:"
     for name, value, reference in zip(TOLERANCES, values, expected, strict=True):

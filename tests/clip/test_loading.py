@@ -50,16 +50,10 @@ def test_unknown_names_suggest_near_ones():
     ("name", "meant"),
     [
         ("openai/clip-vit-base-patch16", "ViT-B-16"),
-        ("openai/clip-vit-base-patch32", "ViT-B-32"),
-        ("openai/clip-vit-large-patch14", "ViT-L-14"),
         ("clip-vit-large-patch14-336", "ViT-L-14-336"),
         ("ViT-L/14@336px", "ViT-L-14-336"),
         ("vitb16", "ViT-B-16"),
-        ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", "ViT-B-32"),
         ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "ViT-H-14"),
-        ("facebook/metaclip-b16-400m", "ViT-B-16"),
-        ("facebook/PE-Core-L14-336", "PE-Core-L-14-336"),
-        ("google/siglip-base-patch16-224", "ViT-B-16-SigLIP"),
         ("google/siglip-base-patch16-256-multilingual", "ViT-B-16-SigLIP-i18n-256"),
         ("google/siglip2-so400m-patch16-256", "ViT-SO400M-16-SigLIP2-256"),
         ("timm/ViT-B-16-SigLIP2-256", "ViT-B-16-SigLIP2-256"),
@@ -168,9 +162,9 @@ def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, smal
 
 def test_weights_of_another_architecture_are_refused(small, configs, tmp_path, save):
     other = build_model({**configs["vit"], "embed_dim": 16})
-    with pytest.raises(UserError, match=r"\(32, 16\) instead of \(32, 24\)"):
+    with pytest.raises(UserError, match=r"size mismatch .*\[32, 16\].*\[32, 24\].* Give --model"):
         load_clip(CLIPSpec(NAME, save(other, tmp_path / "w.pt")))
-    with pytest.raises(UserError, match="is missing"):
+    with pytest.raises(UserError, match=r"do not fit small: .*Missing key"):
         load_clip(CLIPSpec(NAME, save(build_model(configs["resnet"]), tmp_path / "w.pt")))
 
 
@@ -256,12 +250,8 @@ def test_a_config_that_is_no_json_is_refused(load, tmp_path, content):
     ("part", "name", "value", "message"),
     [
         ("model_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'.*Correct or"),
-        ("vision_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'"),
-        ("text_cfg", "colour", 1, "describes no CLIP of open_clip .*unexpected keyword argument 'colour'"),
-        ("model_cfg", "embed_dim", "wide", "describes no CLIP of open_clip"),
         ("vision_cfg", "patch_size", 0, "describes no CLIP of open_clip"),
         ("model_cfg", "vision_cfg", None, "has no open_clip_config.json with a model_cfg of vision_cfg and text_cfg"),
-        ("model_cfg", "text_cfg", [], "has no open_clip_config.json with a model_cfg of vision_cfg and text_cfg"),
     ],
 )
 def test_a_wrong_entry_of_a_config_costs_one_line(configs, tmp_path, part, name, value, message):

@@ -225,7 +225,7 @@ def test_rounded_weights_change_little(clip):
     assert torch.cosine_similarity(found[1].flatten(1), exact[1].flatten(1)).min() > 0.98
 
 
-@pytest.mark.parametrize("clip", ["coca", "qk_norm", "mt5"], indirect=True)
+@pytest.mark.parametrize("clip", ["qk_norm"], indirect=True)
 def test_an_exported_graph_takes_any_number_of_prompts(clip):
     encoder = PromptedTextEncoder(clip, ["cat", "dog photo"], prompt_length=3)
     prompts = torch.randn(5, 3, clip.text_width, generator=torch.Generator().manual_seed(0))

@@ -158,17 +158,6 @@ def test_prompts_equal_attention_written_out(timm_clip, depth):
     assert not torch.allclose(found.features, timm_clip.encode_image(images), rtol=0, atol=1e-4)
 
 
-def test_gradients_are_finite_differences(timm_clip):
-    encoder = PromptedImageEncoder(timm_clip)
-    images = images_of(timm_clip)
-    prompts = prompts_of(timm_clip).requires_grad_()
-    (gradient,) = torch.autograd.grad(encoder.encode(images, prompts).sum(), prompts)
-    step = 1e-5 * torch.randn(prompts.shape, generator=torch.Generator().manual_seed(4)).double()
-    with torch.no_grad():
-        difference = encoder.encode(images, prompts + step).sum() - encoder.encode(images, prompts - step).sum()
-    torch.testing.assert_close(difference, 2 * (gradient * step).sum(), rtol=1e-5, atol=0)
-
-
 def test_images_with_prompts_of_their_own(timm_clip):
     """They are made of an image's patches alone, without class token and registers."""
     images = images_of(timm_clip)
@@ -192,6 +181,7 @@ def test_single_tokens_have_joint_features(timm_clip):
     torch.testing.assert_close(projected[1, 2], tower.pool(tokens[1:, 2:].expand(1, tower.num_tokens, -1))[0])
 
 
+@pytest.mark.parametrize("timm_clip", ["biomed"], indirect=True)
 def test_a_copy_has_blocks_of_its_own(timm_clip):
     copy = deepcopy(timm_clip)
     with torch.no_grad():
@@ -232,9 +222,8 @@ def test_others_have_no_tokens(kind, tower, name):
             ask()
 
 
-@pytest.mark.parametrize("kind", ["biomed", "pe_core", "siglip"])
-def test_an_exported_graph_takes_any_number_of_images(kind):
-    clip = image_clip(kind).double()
+def test_an_exported_graph_takes_any_number_of_images():
+    clip = image_clip("biomed").double()
     prompts = prompts_of(clip)
 
     class Scores(nn.Module):

@@ -107,7 +107,7 @@ def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypat
     assert not caplog.records
 
 
-@pytest.mark.parametrize("name", [NAME, "fedvlp-tiny", "hf-hub:some/model"])
+@pytest.mark.parametrize("name", [NAME, "hf-hub:some/model"])
 @pytest.mark.parametrize(("pretrained", "tag"), [("w.pt", "laion3b"), ("laion", "openai"), ("auto", "openai")])
 def test_a_tag_that_describes_no_file_is_refused(small, name, pretrained, tag):
     with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file, .*Correct or remove"):
@@ -121,7 +121,7 @@ def test_openais_archive_needs_no_tag(small, archive, monkeypatch, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "_orig_mod.module.", "clip_model.", ""])
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", ""])
 def test_a_prefix_of_all_names_is_removed(small, tmp_path, prefix):
     path = tmp_path / "w.pt"
     torch.save({"state_dict": {prefix + name: value for name, value in small.state_dict().items()}}, path)
@@ -264,9 +264,7 @@ def test_a_missing_file_is_named(small):
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-@pytest.mark.parametrize(
-    "content", [b"root:x:0:0:root:/root:/bin/bash\n", b"", b"\x80", b"PK\x03\x04", b"(((((((((", b"cos\n"]
-)
+@pytest.mark.parametrize("content", [b"root:x:0:0:root:/root:/bin/bash\n", b"", b"PK\x03\x04"])
 def test_a_file_of_another_kind_is_no_weights(tmp_path, content, suffix):
     path = tmp_path / f"weights{suffix}"
     path.write_bytes(content)

@@ -29,7 +29,7 @@ def slow_features(clip, templates):
     return F.normalize(total / len(templates), dim=-1)
 
 
-@pytest.mark.parametrize("templates", [1, 60, 80, "art of a {}.", ["{}", "a {} in a video game."]])
+@pytest.mark.parametrize("templates", [1, 60, "art of a {}.", ["{}", "a {} in a video game."]])
 @pytest.mark.parametrize("kind", ["vit", "custom"])
 def test_features_are_the_normalised_mean_of_templates(make_clip, configs, kind, templates):
     clip = make_clip(configs[kind])

@@ -25,10 +25,8 @@ def run_push(arguments: Sequence[str]) -> int:
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     options = parser.parse_args(list(arguments))
     from fedvlp.tools.hub.push import push_to_hub, write_folder
-    from fedvlp.tools.pretrained.loading import check_repository
 
     repository = options.repository
-    check_repository(repository)
     shared = {"license": options.license, "allow": options.allow}
     if options.output is not None:
         lines = [*map(str, write_folder(options.run, options.output, repository, **shared))]

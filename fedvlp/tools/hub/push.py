@@ -17,7 +17,7 @@ from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.pretrained.classifier import Classifier
-from fedvlp.tools.pretrained.loading import SIGN_IN, check_repository, from_pretrained, hub_problem
+from fedvlp.tools.pretrained.loading import from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import read_json, write_json, write_text
 from fedvlp.utils.text_table import markdown_table, markdown_text
@@ -48,11 +48,8 @@ def push_to_hub(
         UserError: If it is no finished run, its method has no shared model, or the hub can't be reached, has no token
             or refuses.
     """
-    check_repository(repository)
     import huggingface_hub
 
-    if huggingface_hub.get_token() is None:
-        raise UserError(f"The hub lets no one write without a token, and there is none on this machine. {SIGN_IN}")
     api = huggingface_hub.HfApi()
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"

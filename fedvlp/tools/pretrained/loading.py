@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +18,6 @@ from fedvlp.tools.pretrained.classifier import PROMPTS_FILE, Classifier
 from fedvlp.utils.errors import UserError
 
 HUB_PREFIX = "hf://"
-REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 SIGN_IN = (
     "Make a token with the right to write at https://huggingface.co/settings/tokens, then run `hf auth login` or set "
     "HF_TOKEN."
@@ -61,7 +59,6 @@ def download_prompts(source: str) -> Path:
         UserError: If there are none, or the hub can't be reached.
     """
     repository, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
-    check_repository(repository)
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     try:
@@ -70,12 +67,6 @@ def download_prompts(source: str) -> Path:
         return Path(HfApi().hf_hub_download(repository, PROMPTS_FILE, revision=revision or None))
     except Exception as error:  # the hub's client raises errors of many packages
         raise UserError(f"{source} could not be loaded: {hub_problem(error)}") from error
-
-
-def check_repository(name: str) -> None:
-    """Check that a string can be the name of a repository."""
-    if not REPOSITORY.fullmatch(name):
-        raise UserError(f"Expected a repository as user/name, with letters, digits, ., _ and -; got {name!r}.")
 
 
 def hub_problem(error: Exception) -> str:

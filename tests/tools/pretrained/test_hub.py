@@ -83,17 +83,3 @@ def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
     with pytest.raises(UserError, match=f"ann/figs was not pushed: .*{message}"):
         fedvlp.push_to_hub(finished_run, "ann/figs")
     assert not hub.files
-
-
-def test_without_a_token_nothing_is_asked(finished_run, hub, monkeypatch, tmp_path):
-    monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
-    with pytest.raises(UserError, match="without a token, and there is none on this machine"):
-        fedvlp.push_to_hub(finished_run, "ann/figs")
-    assert not hub.requests
-
-
-@pytest.mark.parametrize("name", ["figs", "ann/figs/old", "ann/f gs", "https://huggingface.co/ann/figs"])
-def test_a_name_that_is_none_is_refused(finished_run, name):
-    with pytest.raises(UserError, match="Expected a repository as user/name"):
-        fedvlp.push_to_hub(finished_run, name)
