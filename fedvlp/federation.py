@@ -14,10 +14,9 @@ from lightning.pytorch.callbacks import Callback
 
 from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
-from fedvlp.core.balance import Balance, class_balance, describe_balance
+from fedvlp.core.balance import describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.phases import Phase, with_aggregation
-from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
@@ -75,9 +74,6 @@ class Federation(RunView):
             that fails is left out for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks besides the default ones, such as ``EarlyStopping`` or ``Timer``.
         runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
-
-    Attributes:
-        engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
     """
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
@@ -275,23 +271,6 @@ class Federation(RunView):
             for line in write_folder_scores(file, folders.by_domain(predictions), names, folders.others):
                 self.fabric.print(line, flush=True)
         return file
-
-    def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
-        """Returns the accuracies, in percent, of a state on all splits; one process measures for all."""
-        measured: dict[str, float] = {}
-        if self.is_global_zero:
-            measured = self.engine.evaluate(self, module, deployed, personal)
-        return self.fabric.broadcast(measured)
-
-    @property
-    def predictions(self) -> Mapping[str, Predictions]:
-        """By split, the predicted class of each image in the last measurement; empty at sites."""
-        return getattr(self.engine, "predictions", {})
-
-    @property
-    def balance(self) -> Balance:
-        """Scores of the last measurement by class, without splits whose sites report no counts by class."""
-        return class_balance(getattr(self.engine, "class_counts", {}))
 
     def prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
         """Has the data read, checks the run and describes it as ``description``; trains nothing.

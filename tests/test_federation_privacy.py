@@ -42,7 +42,7 @@ def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     weights = [torch.zeros(3, 4)]
 
     class Steps(FederationCallback):
-        def on_phase_end(self, federation, phase, before, server, updates, download):
+        def on_phase_end(self, federation, task, server, updates):
             weights.append(server.shared["weight"])
 
     federation(tmp_path, aggregation=private(), callbacks=[Steps()]).fit(Still(), Points())
@@ -178,9 +178,9 @@ class Uploads(FederationCallback):
     def __init__(self):
         self.sent = {}
 
-    def on_phase_end(self, federation, phase, before, server, updates, download):
+    def on_phase_end(self, federation, task, server, updates):
         for update in updates:
-            self.sent[before.round, phase.name, update.client.id] = update.state["weight"].clone()
+            self.sent[task.round, task.phase.name, update.client.id] = update.state["weight"].clone()
 
 
 def test_clients_that_do_not_trust_the_server_send_noise(tmp_path):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedvlp.core.balance import Balance
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import COUNTS, exchange
 from fedvlp.training.evaluation import baselines
 from fedvlp.training.privacy_accounting import PrivacyAccount, privacy_account
+from fedvlp.training.task import PhaseTask
 
 
 class Baselines(FederationCallback):
@@ -57,20 +58,14 @@ class Communication(FederationCallback):
         self.counts = {}
 
     def on_phase_end(
-        self,
-        federation: RunView,
-        phase: Phase,
-        before: ServerState,
-        server: ServerState,
-        updates: Sequence[ClientUpdate],
-        download: Callable[[Client], State],
+        self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Counts what each client downloaded and uploaded in this phase."""
+        """Count what each client downloaded and uploaded in this phase."""
         for update in updates:
             # Nothing is sent where the images are at the server.
             if not update.client.is_pool:
                 counts = self.counts.setdefault(update.client.id, Counter())
-                counts.update(exchange(download=download(update.client), upload=update.state))
+                counts.update(exchange(download=task.download(update.client), upload=update.state))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add the largest client's counts, equal to every client's counts if all send the same, and the sum."""

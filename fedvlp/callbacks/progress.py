@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from tqdm import tqdm
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.roles import ROLES
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.runs.events import append_events
 from fedvlp.runs.run_folder import checkpoint_file
 from fedvlp.training.callback import FederationCallback, RunView
+from fedvlp.training.task import PhaseTask
 from fedvlp.version import __version__
 
 
@@ -108,16 +109,10 @@ class EventLog(FederationCallback):
         self._write(federation, event, **_place(federation, phase), **about)
 
     def on_phase_end(
-        self,
-        federation: RunView,
-        phase: Phase,
-        before: ServerState,
-        server: ServerState,
-        updates: Sequence[ClientUpdate],
-        download: Callable[[Client], State],
+        self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Notes who trained, on how many images, and that the server has aggregated."""
-        place = _place(federation, phase)
+        """Record who trained, on how many images, and that the server has aggregated."""
+        place = _place(federation, task.phase)
         # All events of a phase are written at once, or 10,000 clients would open the file as often.
         trained = [
             {"event": "client_trained", **place, "client": update.client.id, "num_examples": update.num_examples}

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fedvlp.callbacks import Plots
 from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.core.phases import Phase
-from fedvlp.core.state import Client, ClientUpdate, ServerState, State
+from fedvlp.core.state import ClientUpdate, ServerState, State
 from fedvlp.federation import Federation
 from fedvlp.testing.contract import run_tensors
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.training.communication import Cost, communication_cost
+from fedvlp.training.task import PhaseTask
 from fedvlp.utils.config_files import configs_folder
 
 DOMAINS = ["ink", "paint", "photo"]
@@ -90,17 +90,11 @@ class Sent(FederationCallback):
         self.states: dict[tuple[int, int, str], State] = {}
 
     def on_phase_end(
-        self,
-        federation: RunView,
-        phase: Phase,
-        before: ServerState,
-        server: ServerState,
-        updates: Sequence[ClientUpdate],
-        download: Callable[[Client], State],
+        self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
         """Keep the uploads of a phase."""
         for update in updates:
-            self.states[before.round, update.client.id, phase.name] = update.state
+            self.states[task.round, update.client.id, task.phase.name] = update.state
 
 
 @dataclass(frozen=True)

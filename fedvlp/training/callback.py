@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning import Fabric
-from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.trainer.states import TrainerFn, TrainerState
 from torch import Tensor
 
-from fedvlp.core.balance import Balance
+from fedvlp.core.balance import Balance, class_balance
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase
 from fedvlp.core.predictions import Predictions
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State
 from fedvlp.training.options import RunOptions
+from fedvlp.training.task import PhaseTask
 
 
 class RunView:
@@ -29,6 +30,7 @@ class RunView:
     have no meaning here.
 
     Attributes:
+        engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
         fabric: devices, precision and processes.
         module: the method.
         data: clients and splits.
@@ -44,6 +46,7 @@ class RunView:
         fast_dev_run: whether everything is only tried once.
     """
 
+    engine: Any  # an Engine, whose module imports this one
     fabric: Fabric
     module: FederatedModule
     data: FederatedData
@@ -57,30 +60,16 @@ class RunView:
     should_stop: bool = False
     current_epoch: int = 0
     fast_dev_run: bool = False
-    # From here on the names are Lightning's: EarlyStopping, Timer and loggers read them.
+    # Names of Lightning's Trainer, which EarlyStopping, Timer, loggers and data modules read.
     sanity_checking = False
     val_check_interval = 1.0
     state = TrainerState(fn=TrainerFn.FITTING)
-
-    @property
-    def lightning_module(self) -> FederatedModule:
-        """The method."""
-        return self.module
-
-    @property
-    def strategy(self) -> Any:
-        """Fabric's strategy."""
-        return self.fabric.strategy
-
-    @property
-    def world_size(self) -> int:
-        """The number of processes."""
-        return self.fabric.world_size
-
-    @property
-    def global_rank(self) -> int:
-        """The number of this process, from 0."""
-        return self.fabric.global_rank
+    lightning_module = property(attrgetter("module"))
+    strategy = property(attrgetter("fabric.strategy"))
+    world_size = property(attrgetter("fabric.world_size"))
+    global_rank = property(attrgetter("fabric.global_rank"))
+    loggers = property(attrgetter("fabric.loggers"))
+    check_val_every_n_epoch = property(attrgetter("evaluate_every"))
 
     @property
     def is_global_zero(self) -> bool:
@@ -93,16 +82,6 @@ class RunView:
         return str(self.folder or self.default_root_dir)
 
     @property
-    def loggers(self) -> list[Logger]:
-        """The loggers that were given."""
-        return self.fabric.loggers
-
-    @property
-    def check_val_every_n_epoch(self) -> int:
-        """Rounds from one evaluation to the next."""
-        return self.evaluate_every
-
-    @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each column of ``metrics.csv``, accuracies in percent."""
         # A round that was not evaluated has no accuracies; callbacks then see those of the last one that was.
@@ -111,20 +90,22 @@ class RunView:
             newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}
         return {name: torch.tensor(value) for name, value in newest.items()}
 
-    # What follows is the federation's own, given here so that callbacks need not import it.
     @property
     def predictions(self) -> Mapping[str, Predictions]:
-        """By split, the predicted class of each image in the last measurement; empty at sites."""
-        raise NotImplementedError
+        """The predicted class of each image in the last evaluation, by split; empty at sites."""
+        return getattr(self.engine, "predictions", {})
 
     @property
     def balance(self) -> Balance:
-        """Scores of the last measurement by class, without splits whose sites report no counts by class."""
-        raise NotImplementedError
+        """The scores by class of the last evaluation, without splits whose sites report no counts by class."""
+        return class_balance(getattr(self.engine, "class_counts", {}))
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
-        """Returns the accuracies, in percent, of a state on all splits."""
-        raise NotImplementedError
+        """Compute the accuracies, in percent, of a state on all splits; one process does so for all."""
+        measured: dict[str, float] = {}
+        if self.is_global_zero:
+            measured = self.engine.evaluate(self, module, deployed, personal)
+        return self.fabric.broadcast(measured)
 
 
 class FederationCallback(Callback):
@@ -165,23 +146,15 @@ class FederationCallback(Callback):
         """
 
     def on_phase_end(
-        self,
-        federation: RunView,
-        phase: Phase,
-        before: ServerState,
-        server: ServerState,
-        updates: Sequence[ClientUpdate],
-        download: Callable[[Client], State],
+        self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
         """Called after the server aggregated.
 
         Args:
             federation: The run.
-            phase: The trained phase.
-            before: The server's state before the phase.
+            task: The phase, the state before it, and what each client downloaded.
             server: The server's state after the phase.
             updates: All updates that the server received.
-            download: Maps a client to its download in the phase.
         """
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:

@@ -249,8 +249,7 @@ def report_phase(
     # Rejected updates included: a diverged client is worth a look.
     updates = [result.update for result in results if not result.failure]
     metrics |= local_metrics(updates, by_client=len(workspace.data.clients) <= MOST_COLUMNS)
-    before = task.state.server
-    workspace.hooks.call("on_phase_end", task.phase, before, server, updates, task.download)
+    workspace.hooks.call("on_phase_end", task, server, updates)
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:

@@ -28,8 +28,8 @@ class Told(FederationCallback):
     def on_round_start(self, federation, phases, cohort):
         self.hooks.append("on_round_start")
 
-    def on_phase_end(self, federation, phase, *_):
-        self.hooks.append(f"on_phase_end {phase.name}")
+    def on_phase_end(self, federation, task, *_):
+        self.hooks.append(f"on_phase_end {task.phase.name}")
 
     def on_train_epoch_end(self, trainer, pl_module):
         row = trainer.run_state.history[-1]

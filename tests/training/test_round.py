@@ -42,8 +42,8 @@ class Rounds(FederationCallback):
         self.cohorts.append(cohort)
         self.phases.append([phase.name for phase in phases])
 
-    def on_phase_end(self, federation, phase, before, server, updates, download):
-        self.phases.append((phase.name, before.round, server.round, [update.client.id for update in updates]))
+    def on_phase_end(self, federation, task, server, updates):
+        self.phases.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
 
 
 def expected_seeds(seed, numbers, phases, clients):

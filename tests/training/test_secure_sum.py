@@ -28,8 +28,8 @@ class Kept(FederationCallback):
     def __init__(self):
         self.phases = []
 
-    def on_phase_end(self, federation, phase, before, server, updates, download):
-        self.phases.append((before, server, updates))
+    def on_phase_end(self, federation, task, server, updates):
+        self.phases.append((task.state.server, server, updates))
 
 
 def trained(tmp_path, data=None, **options):

@@ -25,11 +25,11 @@ class Received(FederationCallback):
         self.uploads = {}
         self.before = {}
 
-    def on_phase_end(self, federation, phase, before, server, updates, download):
+    def on_phase_end(self, federation, task, server, updates):
         for update in updates:
-            place = (before.round, phase.name, update.client.id)
+            place = (task.round, task.phase.name, update.client.id)
             self.uploads[place] = update.state["weight"].clone()
-            self.before[place] = before.shared["weight"].clone()
+            self.before[place] = task.state.server.shared["weight"].clone()
 
 
 def fit(tmp_path, attack=None, module=Linear, **options):
