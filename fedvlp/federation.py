@@ -298,7 +298,6 @@ class Federation(RunView):
         return phases
 
     def _launch(self, model: FederatedModule) -> None:
-        """Starts the processes and moves the model."""
         self.module = model
         setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.deterministic)
 
@@ -314,7 +313,6 @@ class Federation(RunView):
     def _measure(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
     ) -> dict[str, float]:
-        """Returns and prints the accuracies of some roles."""
         self._attach(model, datamodule)
         # A method that is measured as it was made has no clients yet that keep anything.
         trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})

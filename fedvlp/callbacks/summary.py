@@ -125,7 +125,6 @@ def _name_clients(data: FederatedData) -> str:
 
 
 def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[str, Balance]) -> None:
-    """Prints the table with the notes on its columns."""
     write = federation.fabric.print
     write(f"\n{federation.data.protocol}\n{format_accuracies(rows, balance)}")
     roles: set[str] = set()
@@ -149,7 +148,6 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
 
 
 def _print_costs(federation: RunView) -> None:
-    """Prints what a client sent and received, and how long the rounds took."""
     history = federation.run_state.history
     if history:
         last = _last_counted(history)
@@ -185,7 +183,6 @@ def _nested(value: Any) -> Iterator[Any]:
 
 
 def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns all of the table, and what is needed to trust it."""
     data = federation.data
     history = federation.run_state.history
     last = _last_counted(history)

@@ -111,7 +111,6 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def _send_media(run: Any, record: Record) -> None:
-    """Sends accuracies by domain and class, the figure, and the run's files as an artifact."""
     # Installed where there is such a run, and slow to import.
     import wandb
 

@@ -9,7 +9,6 @@ from fedvlp.clip.zero_shot import (
     TEMPLATES,
     ZeroShotClassifier,
     clean_class_name,
-    clean_class_names,
     zero_shot_text_features,
 )
 
@@ -25,7 +24,6 @@ __all__ = [
     "ZeroShotClassifier",
     "build_model",
     "clean_class_name",
-    "clean_class_names",
     "cosine_logits",
     "load_clip",
     "zero_shot_text_features",

@@ -76,7 +76,6 @@ class ChunkedMask:
 
     @property
     def _lengths(self) -> list[int]:
-        """The number of tokens in each chunk, the prefix being in the first."""
         lengths = [mask.shape[1] - self.prefix for mask in self.masks]
         # The first chunk's mask begins with the prefix itself.
         lengths[0] += self.prefix
@@ -143,11 +142,6 @@ class SequenceMask:
         """Returns the mask for the queries of some tokens."""
         return self if self.mask.shape[1] == 1 else SequenceMask(self.mask[:, indices])
 
-    def of_heads(self, sequences: int, num_heads: int) -> Float[Tensor, "sequences_and_heads length length"]:
-        """Returns the mask of every head, as PyTorch's attention layers take it."""
-        whole = self.mask.expand(sequences, self.mask.shape[-1], -1)
-        return whole.repeat_interleave(num_heads, dim=0)
-
 
 Mask = ChunkedMask | BlockDiagonalMask | SequenceMask
 """Which tokens of a row see which."""
@@ -204,7 +198,6 @@ class Blocks:
         return len(self._blocks)
 
     def __iter__(self) -> Iterator[nn.Module]:
-        """Iterates over the library's own blocks, for example to put hooks on them."""
         return iter(self._blocks)
 
     @property
@@ -237,7 +230,9 @@ class Blocks:
         # In image towers, whose blocks may be of another kind still, all tokens see each other.
         options: dict[str, Tensor] = {}
         if isinstance(mask, SequenceMask):
-            options["attn_mask"] = mask.of_heads(hidden.shape[0], cast(Any, block).attn.num_heads)
+            # PyTorch's attention layers take the mask of every head.
+            whole = mask.mask.expand(hidden.shape[0], mask.mask.shape[-1], -1)
+            options["attn_mask"] = whole.repeat_interleave(cast(Any, block).attn.num_heads, dim=0)
         return self._with_branch(index, hidden, block(hidden, **options))
 
     def run_before_last(

@@ -130,7 +130,6 @@ def _missing(what: str, repository: str, error: Exception) -> UserError:
 
 
 def _find(name: str, folder: Path | None, what: str, has_it: Callable[[Path], bool]) -> Path:
-    """Looks in a folder of that name, in the model's own folder, and on the hub."""
     candidates = [Path(name)] if folder is None else [folder / name, folder]
     for candidate in candidates:
         if has_it(candidate):

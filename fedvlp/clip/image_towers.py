@@ -231,7 +231,6 @@ class VisionTransformerTower(ImageTower):
         return self.blocks.last_scores(hidden, queries, self._of_prompt(hidden))
 
     def _of_prompt(self, hidden: Tensor) -> Int[Tensor, "L"]:
-        """The places of the prompt's tokens."""
         return torch.arange(self.num_tokens, hidden.shape[1], device=hidden.device)
 
     def _run(self, images: Tensor, between: Sequence[Between] = ()) -> Tensor:

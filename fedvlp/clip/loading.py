@@ -104,7 +104,6 @@ def resolve(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
-    """A CLIP that the package ships."""
     config = bundled_config(spec.name)
     tokenizer = _bundled_tokenizer(config["text_cfg"].get("context_length", 77))
     if spec.pretrained == "auto":
@@ -156,7 +155,6 @@ def _bundled_tokenizer(context_length: int) -> Tokenizer:
 
 
 def _resolve_described(spec: CLIPSpec) -> Blueprint:
-    """A model that a folder describes: one on this machine, of the hub or its cache, or that of the weights file."""
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
     is_hubs = spec.name.startswith(HUB_PREFIX)
     place = spec.name.removeprefix(HUB_PREFIX).removeprefix(FOLDER_PREFIX)
@@ -187,7 +185,6 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
 
 
 def _resolve_registered(spec: CLIPSpec) -> Blueprint:
-    """A model of open_clip's own list, with the activation that its weights were trained with."""
     name = spec.name.replace("/", "-")
     config = _registered_config(spec.name)
     path = _weights_path(spec, tags=open_clip.list_pretrained_tags_by_model(name))
@@ -297,7 +294,6 @@ class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
     ) -> Any:
-        """Calls the function, or fills with zeros the tensor that it would fill with random numbers."""
         options = options or {}
         fills = {"kaiming_normal_", "kaiming_uniform_", "normal_", "trunc_normal_", "uniform_"}
         if function.__name__ not in fills:

@@ -85,7 +85,6 @@ class TokenRows(nn.Module, ABC):
     def _replace(
         self, hidden: Float[Tensor, "rows length D"], prompts: Float[Tensor, "prompts L D"]
     ) -> Float[Tensor, "rows length D"]:
-        """Returns the tokens with the prompts' vectors in their places."""
         # Not in place: autograd may need the block's own output.
         rows = hidden.reshape(prompts.shape[0], -1, hidden.shape[-1])  # [N, R * S, D]
         vectors = prompts[:, -self.ids.flatten()[self.slots] - 1].to(hidden.dtype)

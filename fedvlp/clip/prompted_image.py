@@ -129,5 +129,4 @@ def before_last_block(
 def _with_prompt(
     num_tokens: int, prompt: Float[Tensor, "*each L W"], hidden: Float[Tensor, "B tokens W"]
 ) -> Float[Tensor, "B longer W"]:
-    """The image's own tokens with a prompt behind them."""
     return torch.cat([hidden[:, :num_tokens], prompt.to(hidden.dtype).expand(hidden.shape[0], -1, -1)], dim=1)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip.backbone import CLIP
 from fedvlp.clip.packing import Layout, encode_side_by_side, make_rows
-from fedvlp.clip.zero_shot import ZeroShotClassifier, clean_class_names
+from fedvlp.clip.zero_shot import ZeroShotClassifier, clean_class_name
 from fedvlp.utils.errors import UserError
 
 ClassPosition = Literal["end", "middle", "front"]
@@ -62,7 +62,7 @@ class PromptedTextEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.clip = clip
-        self.class_names = clean_class_names(class_names)
+        self.class_names = list(map(clean_class_name, class_names))
         self.prompt_length = prompt_length
         self._num_before = {"end": prompt_length, "middle": prompt_length // 2, "front": 0}[class_position]
         sequences = self._sequences()
@@ -168,7 +168,6 @@ class PromptedTextEncoder(nn.Module):
         return [words[len(leading) :] for words in ids]
 
     def _check_lengths(self, sequences: list[list[int]]) -> None:
-        """Refuse a prompt that leaves too little room for a class's name."""
         longest = max(range(len(sequences)), key=lambda index: len(sequences[index]))
         length = len(sequences[longest])
         room = self.clip.token_layout.room
@@ -197,13 +196,7 @@ class PromptFeatureCache:
         self._entries: deque[tuple[Hashable, list[Tensor], Tensor]] = deque(maxlen=capacity)
 
     def __call__(self, name: Hashable, function: Callable[..., Tensor], *prompts: Tensor) -> Tensor:
-        """Returns `function(*prompts)`, from the cache if it was computed for equal prompts before.
-
-        Args:
-            name: Stands for the function, which depends on its prompts alone.
-            function: Makes the result.
-            prompts: Its arguments.
-        """
+        """Compute `function(*prompts)`, or take it from the cache; `name` tells pure functions apart."""
         needs_grad = torch.is_grad_enabled() and any(prompt.requires_grad for prompt in prompts)
         if needs_grad or torch.compiler.is_exporting():  # what is exported has no values yet
             return function(*prompts)

@@ -189,7 +189,6 @@ class OpenCLIPTextTower(TextTower):
         return normalised @ cast(Tensor, projection)
 
     def _before_last(self, tokens: Tensor, mask: Mask | None, between: Sequence[Between]) -> Tensor:
-        """Returns what goes into the last block."""
         return self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
 
     @property
@@ -294,5 +293,4 @@ def _change_all_but_last(change: Between, hidden: Float[Tensor, "sequences lengt
 
 
 def _change_first(change: Between, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns a block's inputs, of which the first, the tokens, is changed."""
     return (change(inputs[0]), *inputs[1:])

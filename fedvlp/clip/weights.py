@@ -60,7 +60,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> Any:
-    """Load a file, restricted to tensors and plain containers."""
     try:
         if not is_torchscript(path):
             return load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
@@ -151,10 +150,7 @@ def download(published: dict[str, Any]) -> Path:
 
 
 def check_hub() -> None:
-    """Asks the hub for an answer once, before a file that is not on this machine; raises the error of its client.
-
-    A download itself tries again for a minute where there is no network.
-    """
+    """Ask the hub for one answer and raise its client's error: without network, a download would try for a minute."""
     get_session().head(constants.ENDPOINT, timeout=5.0)  # seconds
 
 

@@ -33,16 +33,6 @@ def clean_class_name(name: str) -> str:
     return " ".join(name.replace("_", " ").split())
 
 
-def clean_class_names(names: Sequence[str]) -> list[str]:
-    """Returns every class's name as words, in the order given.
-
-    Example:
-        >>> clean_class_names(["Postit_Notes", "TV"])
-        ['Postit Notes', 'TV']
-    """
-    return list(map(clean_class_name, names))
-
-
 def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:
     """Returns the first templates of the list, or the templates given, checked.
 
@@ -72,7 +62,8 @@ def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) ->
 
 def tokenize_classes(clip: CLIP, class_names: Sequence[str]) -> list[list[int]]:
     """Tokenize each class in the first template, "a photo of a {}." unless the CLIP has its own templates."""
-    (tokens,) = _tokenize_in_templates(clip, clean_class_names(class_names), choose_templates(1, clip.spec.templates))
+    names = list(map(clean_class_name, class_names))
+    (tokens,) = _tokenize_in_templates(clip, names, choose_templates(1, clip.spec.templates))
     return [*tokens.values()]
 
 
@@ -92,7 +83,7 @@ def zero_shot_text_features(
     Raises:
         UserError: If a class does not fit into the context in any template.
     """
-    names = clean_class_names(class_names)
+    names = list(map(clean_class_name, class_names))
     chosen = choose_templates(templates, clip.spec.templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
@@ -154,5 +145,5 @@ class ZeroShotClassifier:
         return self._text_features
 
     def __call__(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of image features."""
+        """Compute the logits of image features."""
         return cosine_logits(features, self.text_features, self.clip.logit_scale)

@@ -158,7 +158,6 @@ def _split_scores(
 
 
 def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:
-    """Means over domains, the intervals of these means, and what is worst."""
     of_splits = list(scores.values())
     means: Scores = {name: _mean_of(of_splits, name) for name in AVERAGED}
     means["intervals"] = {}

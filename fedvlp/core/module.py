@@ -97,7 +97,6 @@ class FederatedModule(L.LightningModule):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Takes the default optimizer from the constructor's signature again, where it was left out."""
         restore: Any = super().__setstate__
         restore({"make_optimizer": self._default_optimizer(), **state})
 
@@ -415,7 +414,6 @@ def with_classes(method: FederatedModule, class_names: Sequence[str]) -> Federat
 
 
 def _made_for(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
-    """A method made by the same options, but for these classes."""
     arguments = constructor_arguments(type(method))
     options = {name: value for name, value in method.hparams.items() if name in arguments}
     options["class_names"] = list(class_names)

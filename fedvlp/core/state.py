@@ -294,7 +294,6 @@ def update_norm(upload: State, shared: State) -> float:
 
 
 def _wrong_tensors(state: State, expected: Mapping[str, TensorSpec]) -> str:
-    """Which tensor is missing, unknown, or of another shape or type."""
     specs = tensor_specs(state)
     for name, spec in expected.items():
         if name not in specs:

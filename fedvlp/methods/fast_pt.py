@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits, zero_shot_text_features
-from fedvlp.clip.zero_shot import clean_class_names
+from fedvlp.clip.zero_shot import clean_class_name
 from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.slots import Slots
@@ -93,7 +93,7 @@ class FaSTPT(PromptLearner):
         narrow = BlockLinear(len(domains), width, width // 2)
         self.transforms = nn.Sequential(narrow, nn.ReLU(), BlockLinear(len(domains), width // 2, width))
         # Every client can compute them, so they are neither sent nor saved.
-        templates = [f"a {domain} of a {{}}" for domain in clean_class_names(domains)]
+        templates = [f"a {clean_class_name(domain)} of a {{}}" for domain in domains]
         texts = torch.stack([zero_shot_text_features(self.clip, class_names, template) for template in templates])
         self.register_buffer("domain_texts", texts, persistent=False)
         self.register_buffer("class_texts", zero_shot_text_features(self.clip, class_names, "{}"), persistent=False)

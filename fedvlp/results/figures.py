@@ -133,7 +133,6 @@ def escape_text(text: str) -> str:
 
 
 def _legend_columns(labels: Sequence[str]) -> int:
-    """Returns how many labels fit side by side."""
     return 2 if labels and max(map(len, labels)) <= 22 else 1
 
 

@@ -40,15 +40,12 @@ class StatesOnDisk(Mapping[int, State]):
         return strip_prefix(read_tensors(self.folder / self.files[client], f"{self.group}/")[0], self.group)
 
     def __iter__(self) -> Iterator[int]:
-        """Goes through the clients' ids."""
         return iter(self.files)
 
     def __len__(self) -> int:
-        """Counts the clients."""
         return len(self.files)
 
     def __contains__(self, client: object) -> bool:
-        """Whether a client has a state."""
         # Mapping's own way would read the file to find out.
         return client in self.files
 

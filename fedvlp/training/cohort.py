@@ -79,7 +79,6 @@ class Attack:
     seed: int
 
     def __post_init__(self) -> None:
-        """Refuses numbers of clients that are none."""
         if self.clients < 0 or (self.clients >= 1 and self.clients != int(self.clients)) or self.seed < 0:
             raise UserError(
                 f"{type(self).__name__} needs a whole number of clients, or a share in [0, 1), and a seed of at least "

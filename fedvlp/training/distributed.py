@@ -117,7 +117,6 @@ def check_same_run(
 
 
 def _digest(server: ServerState) -> str:
-    """A digest of the tensors that a run starts or resumes from."""
     groups = (server.shared, server.deployed, server.memory)
     hashed = hashlib.sha256()
     for tensors in groups:

@@ -166,7 +166,6 @@ def split_predictions(module: FederatedModule, fabric: Fabric, split: Evaluation
 def _mean_predictions(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, states: Iterable[State]
 ) -> Predictions:
-    """The predictions by the mean over states of the classes' probabilities."""
     probabilities: list[Tensor] = []  # of each state [images, C]
     for state in states:
         module.load_state(state)
@@ -212,7 +211,6 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
 def _logits(
     logits_of: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields the logits and labels of each batch of a split."""
     for inputs, labels in split.loader:
         with fabric.autocast():
             logits = logits_of(fabric.to_device(inputs))

@@ -147,7 +147,6 @@ class LocalTraining:
     gradient_clip_val: PositiveFloat | None = None
 
     def __post_init__(self) -> None:
-        """Checks the ranges, and refuses both kinds of length at once."""
         check_ranges(self)
         # One epoch is the default, so it can't be told from an epoch that was asked for.
         if self.steps is not None and self.epochs != 1:

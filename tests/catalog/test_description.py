@@ -10,7 +10,7 @@ import pytest
 import torchvision.datasets
 
 from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS, prompt_names
-from fedvlp.clip import clean_class_names
+from fedvlp.clip import clean_class_name
 from fedvlp.utils.config_files import bundled_configs, find_config, read_yaml
 
 CAMELYON_17 = DATA_SETS["Camelyon17"]
@@ -133,7 +133,7 @@ def test_parts_of_domain_net(name):
 @pytest.mark.parametrize("style", ["clip", "plain"])
 def test_names_are_what_the_text_encoder_reads(known, style):
     names = prompt_names(known.name, known.class_names, style)
-    assert names == clean_class_names(names), "a result would name other words than the prompts said"
+    assert names == list(map(clean_class_name, names)), "a result would name other words than the prompts said"
     assert len(set(names)) == len(names)
 
 

@@ -54,7 +54,6 @@ class Aggregator:
     """
 
     def __post_init__(self) -> None:
-        """Checks the ranges of the fields."""
         check_ranges(self)
 
     @property

@@ -151,7 +151,6 @@ class DPFedAvg(Aggregator):
     seed: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what is out of range, and noise on the count that leaves none of the guarantee for the updates."""
         super().__post_init__()
         if self.noise_at == "client" and self.quantile is not None:
             raise UserError("DPFedAvg with noise_at client can't follow a quantile: that needs the norms of updates.")
@@ -220,7 +219,6 @@ class DPFedAvg(Aggregator):
         return after
 
     def _followed(self, clip_norm: float, norms: Sequence[float], quantile: float, draw: Draw) -> float:
-        """The next round's clip_norm."""
         # Of each client one half is taken off, so that one more or less changes the sum by half as much.
         within = sum(0.5 if norm <= clip_norm else -0.5 for norm in norms)
         noise = self._count_std() * draw(1).item() if self.noise_multiplier > 0 else 0.0

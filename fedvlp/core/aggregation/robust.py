@@ -60,7 +60,6 @@ class TrimmedMean(Aggregator):
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        """Refuses a share that leaves out no client or all."""
         if not 0 < self.share < 0.5:
             raise UserError(f"TrimmedMean needs a share in (0, 0.5) to leave out at each end; got {self.share}.")
 

@@ -94,6 +94,5 @@ def _own_variate(local: LocalContext) -> State:
 
 
 def _correction(local: LocalContext) -> State:
-    """The correction c - c_i."""
     own = _own_variate(local)
     return {name: local.received[name] - own[name] for name in local.names}
