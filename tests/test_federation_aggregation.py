@@ -30,9 +30,9 @@ def test_whole_server_steps_train_as_without(tmp_path):
     assert_equal(federation(tmp_path, aggregation=rule).fit(PersonalBias(), Points()).shared, plain.shared)
 
 
-@pytest.mark.parametrize("rule", [FedAdam(), ServerMomentum(inner=TrimmedMean(0.34)), NormClipping(0.1, FedAdam())])
-def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
+def test_resumed_run_equals_an_unbroken_one(tmp_path):
     """Two phases train and send the same tensor, so their moments would meet under one name."""
+    rule = NormClipping(0.1, FedAdam(inner=TrimmedMean(0.34)))
     whole = federation(tmp_path, name="whole", rounds=4, aggregation=rule, **file_callbacks())
     whole.fit(PersonalBias(), Points())
     moments = [name for name in whole.run_state.server.memory if name.endswith("weight")]

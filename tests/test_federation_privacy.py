@@ -10,7 +10,6 @@ import torch
 
 from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
 from fedvlp.core.aggregation.privacy import DPFedAvg
-from fedvlp.core.aggregation.robust import NormClipping
 from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
@@ -52,21 +51,12 @@ def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     assert len({tuple(step.tolist()) for step in steps}) == 6
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        private(),
-        private(0.1, quantile=0.5),
-        private(0.1, noise_at="client"),
-        FedAdam(inner=private(0.1, quantile=0.5)),
-        NormClipping(0.3, private()),
-    ],
-)
+@pytest.mark.parametrize("rule", [private(0.1, noise_at="client"), FedAdam(inner=private(0.1, quantile=0.5))])
 def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
 
     def run(name):
         callbacks = [Privacy(), Checkpoints(), MetricsFile()]
-        return federation(tmp_path, name=name, rounds=4, aggregation=rule, default_callbacks=False, callbacks=callbacks)
+        return federation(tmp_path, name=name, rounds=3, aggregation=rule, default_callbacks=False, callbacks=callbacks)
 
     whole = run("whole")
     whole.fit(PersonalBias(), Points())
@@ -110,7 +100,7 @@ def test_cohort_is_as_secret_as_the_noise(tmp_path, noise_from):
     for _ in range(2):
         noted = Cohorts()
         rule = private(noise_from=noise_from)
-        run = federation(tmp_path, rounds=8, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
+        run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
         run.fit(Linear(), Points(clients=9))
         assert {len(set(cohort)) for cohort in noted.drawn} == {4}
         drawn.append(noted.drawn)
@@ -198,12 +188,3 @@ def test_clients_that_do_not_trust_the_server_send_noise(tmp_path):
     noise = (sent[1] - sent[0]).flatten()
     assert noise.std().item() == pytest.approx(1.5 * 0.25, rel=0.25)
     assert len(set(noise.tolist())) == len(noise)
-
-
-def test_epsilon_of_noise_at_the_clients_is_in_the_rows(tmp_path, capsys):
-    run = federation(tmp_path, aggregation=private(delta=1e-6, noise_at="client"), cohort_size=5)
-    run.fit(PersonalBias(), Points(clients=9))
-    account = PrivacyAccount((1.0, 1.0), 9, 5, 1e-6, repeats=True, is_local=True)
-    found = [row["privacy/epsilon"] for row in run.run_state.history]
-    assert found == pytest.approx([account.epsilon(rounds) for rounds in (1, 2, 3)], rel=1e-9)
-    assert "from the server too" in capsys.readouterr().out

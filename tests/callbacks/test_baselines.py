@@ -111,18 +111,18 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
 
 def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
     files = {}
-    for names in ("[zero_shot,class_means]", "[zero_shot]", "[]"):
-        run = make_run(hard, tmp_path, "promptfl", f"--trainer.baselines={names}", f"--trainer.name={len(names)}")
+    for names in ("[class_means]", "[]"):
+        given = (f"--trainer.baselines={names}", f"--trainer.name={len(names)}", "--trainer.rounds=1")
+        run = make_run(hard, tmp_path, "promptfl", *given)
         titles = list(accuracies(run))
         assert ["zero-shot CLIP" in titles, "class means" in titles] == ["zero" in names, "means" in names]
         assert titles[-1].startswith("best on source validation")
         files[names] = (run.trainer.folder / "prompts.safetensors").read_bytes()
     assert len(set(files.values())) == 1
     # Zero-shot CLIP has no other row than its own.
-    assert list(accuracies(make_run(hard, tmp_path, "zero_shot", "--trainer.baselines=[]"))) == ["zero-shot CLIP"]
-    record = make_run(hard, tmp_path, "zero_shot")
-    assert list(accuracies(record)) == ["zero-shot CLIP", "class means"]
-    found = load_record(record.trainer.folder)
+    run = make_run(hard, tmp_path, "zero_shot", "--trainer.baselines=[]")
+    assert list(accuracies(run)) == ["zero-shot CLIP"]
+    found = load_record(run.trainer.folder)
     assert found.last == found.best == found.baseline
 
 

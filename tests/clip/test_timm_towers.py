@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -171,27 +169,6 @@ def test_images_with_prompts_of_their_own(timm_clip):
         torch.testing.assert_close(feature, expected)
 
 
-def test_single_tokens_have_joint_features(timm_clip):
-    """Those of an image whose tokens are all this one."""
-    tower = timm_clip.image
-    tokens = torch.randn(2, 3, tower.width, generator=torch.Generator().manual_seed(5)).double()
-    projected = tower.project(tokens)
-    assert projected.shape == (2, 3, timm_clip.embed_dim)
-    assert tower.project(tokens[:, :0]).shape == (2, 0, timm_clip.embed_dim)
-    torch.testing.assert_close(projected[1, 2], tower.pool(tokens[1:, 2:].expand(1, tower.num_tokens, -1))[0])
-
-
-@pytest.mark.parametrize("timm_clip", ["biomed"], indirect=True)
-def test_a_copy_has_blocks_of_its_own(timm_clip):
-    copy = deepcopy(timm_clip)
-    with torch.no_grad():
-        for parameter in copy.model.visual.parameters():
-            parameter.mul_(0.5)
-    images = images_of(timm_clip)
-    torch.testing.assert_close(copy.encode_image(images), copy.model.encode_image(images))
-    torch.testing.assert_close(timm_clip.encode_image(images), timm_clip.model.encode_image(images))
-
-
 def test_in_bfloat16_weights_stay_and_autocast_computes():
     clip = image_clip("eva02")
     images = images_of(clip).float()
@@ -222,6 +199,7 @@ def test_others_have_no_tokens(kind, tower, name):
             ask()
 
 
+@pytest.mark.every_config
 def test_an_exported_graph_takes_any_number_of_images():
     clip = image_clip("biomed").double()
     prompts = prompts_of(clip)

@@ -36,13 +36,6 @@ def test_a_local_files_activation(small, tmp_path, name, file_name, quick, save,
     assert uses_quick_gelu(load_clip(CLIPSpec(name, save(small, tmp_path / file_name)))) is quick
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_config_beside_the_file_says_its_activation(small, tmp_path, quick, save, uses_quick_gelu):
-    path = save(small.half().float(), tmp_path / "open_clip_model.safetensors")
-    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": {"quick_gelu": quick}}))
-    assert uses_quick_gelu(load_clip(CLIPSpec(NAME, path))) is quick
-
-
 def test_half_precision_numbers_in_single_precision_are_openais(small, tmp_path, save, uses_quick_gelu):
     assert uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half().float(), tmp_path / "w.safetensors"))))
     assert not uses_quick_gelu(load_clip(CLIPSpec(NAME, save(small.half(), tmp_path / "half.safetensors"))))
@@ -126,12 +119,6 @@ def test_a_prefix_of_all_names_is_removed(small, tmp_path, prefix):
     path = tmp_path / "w.pt"
     torch.save({"state_dict": {prefix + name: value for name, value in small.state_dict().items()}}, path)
     assert_equal(weights.read_weights(path), small.state_dict())
-
-
-def test_a_prefix_of_some_names_stays(tmp_path):
-    tensors = {"visual.proj": torch.ones(2), "visual.conv1.weight": torch.ones(2), "visual_scale": torch.ones(1)}
-    torch.save(tensors, tmp_path / "w.pt")
-    assert weights.read_weights(tmp_path / "w.pt").keys() == tensors.keys()
 
 
 def test_weights_of_transformers_are_recognised_and_convert_as_the_page_shows(monkeypatch, configs, tmp_path):
@@ -218,7 +205,7 @@ def test_the_trap_of_these_tests_works(tmp_path):
     assert (tmp_path / "written").exists()
 
 
-@pytest.mark.parametrize("suffix", [*weights.WEIGHT_SUFFIXES, ".jit", ""])
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ""])
 def test_a_strangers_archive_is_not_run(small, tmp_path, victim, suffix):
     path = save_trap(tmp_path / f"weights{suffix}", victim)
     for name in (NAME, "fedvlp-tiny"):
@@ -226,14 +213,11 @@ def test_a_strangers_archive_is_not_run(small, tmp_path, victim, suffix):
             load_clip(CLIPSpec(name, str(path)))
 
 
-@pytest.mark.parametrize("file_name", ["open_clip_pytorch_model.bin", "open_clip_model.safetensors", "any.pth"])
-def test_a_strangers_archive_is_not_run_from_a_folder_or_the_hub(
-    small, configs, monkeypatch, tmp_path, victim, file_name
-):
+def test_a_strangers_archive_is_not_run_from_a_folder_or_the_hub(small, configs, monkeypatch, tmp_path, victim):
     folder = tmp_path / "clip"
     folder.mkdir()
     (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": configs["vit"]}))
-    path = save_trap(folder / file_name, victim)
+    path = save_trap(folder / "any.pth", victim)
     monkeypatch.setattr(hugging_face, "snapshot_download", lambda *_, **__: str(folder))
     monkeypatch.setattr(open_clip, "download_pretrained", lambda _: str(path))
     for spec in (f"local-dir:{folder}", "hf-hub:some/model", CLIPSpec(NAME, "laion")):
@@ -256,11 +240,6 @@ def test_files_without_a_state_dict_are_refused(small, tmp_path):
     torch.save({"epoch": 3}, tmp_path / "w.pt")
     with pytest.raises(UserError, match="state dict"):
         load_clip(CLIPSpec(NAME, str(tmp_path / "w.pt")))
-
-
-def test_a_missing_file_is_named(small):
-    with pytest.raises(UserError, match=r"nowhere\.pt"):
-        load_clip(CLIPSpec(NAME, "/somewhere/nowhere.pt"))
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])

@@ -29,7 +29,7 @@ def slow_features(clip, templates):
     return F.normalize(total / len(templates), dim=-1)
 
 
-@pytest.mark.parametrize("templates", [1, 60, "art of a {}.", ["{}", "a {} in a video game."]])
+@pytest.mark.parametrize("templates", [1, 8, ["{}", "a {} in a video game."]])
 @pytest.mark.parametrize("kind", ["vit", "custom"])
 def test_features_are_the_normalised_mean_of_templates(make_clip, configs, kind, templates):
     clip = make_clip(configs[kind])
@@ -38,7 +38,7 @@ def test_features_are_the_normalised_mean_of_templates(make_clip, configs, kind,
     assert not found.requires_grad
 
 
-@pytest.mark.parametrize("number", [1, 2, 60])
+@pytest.mark.parametrize("number", [1, 60])
 def test_a_clip_has_templates_of_its_own(make_clip, configs, number):
     own = ["an image that shows {}.", "{}, magnified"]
     clip = make_clip(configs["vit"], spec=CLIPSpec(templates=own))

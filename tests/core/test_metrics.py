@@ -82,16 +82,6 @@ def test_the_calibration_error_is_that_of_a_loop_over_images(images, states, bin
     assert calibration_error(predictions, bins) == pytest.approx(calibration_by_hand(predictions, bins), abs=1e-4)
 
 
-def test_order_of_images_names_of_classes_and_repeats_change_no_bit_of_the_calibration_error():
-    predictions = draw(300, 2)
-    error = calibration_error(predictions)
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(300)
-        assert calibration_error(chosen(predictions, order)) == error
-    assert calibration_error(chosen(predictions, np.tile(np.arange(300), 2))) == error
-    assert calibration_error(renamed(predictions, [4, 2, 0, 1, 3])) == error
-
-
 def detection_by_hand(inside, outside):
     """The chance that an image of the classes is surer than another, and the false positives at 95 %."""
     wins = 0.0

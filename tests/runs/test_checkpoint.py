@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 
 import pytest
 import torch
 
-from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.runs.descriptions import load_trained
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
@@ -46,30 +43,6 @@ def test_only_last_may_start_anew(tmp_path, place):
     made = federation(tmp_path / "runs", **file_callbacks())
     made.fit(PersonalBias(), Points(), ckpt_path="last")
     assert made.run_state.server.round == 3
-
-
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
-    """The disk is full from the second checkpoint on; the run goes on from the first once there is room."""
-    made = federation(tmp_path, name="run", **file_callbacks())
-    sync = os.fsync
-    written = []
-
-    def full_after_one_round(descriptor):
-        written.append(descriptor)
-        if len(written) > 3:  # prompts, best prompts, checkpoint
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(descriptor)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full_after_one_round)
-        with pytest.raises(OSError, match="No space left") as caught:
-            made.fit(PersonalBias(), Points())
-    assert caught.value.filename == str(made.folder / "prompts.safetensors")
-    assert load_checkpoint(made.folder / "checkpoints" / "round-00001.safetensors")[0].server.round == 1
-    assert not list(made.folder.rglob(".*"))
-    again = federation(tmp_path, name="run", **file_callbacks())
-    again.fit(PersonalBias(), Points(), ckpt_path="last")
-    assert again.run_state.server.round == 3
 
 
 @pytest.mark.parametrize("damaged", ["checkpoints/round-00003.safetensors", "clients/*-00002-*.safetensors"])

@@ -80,7 +80,7 @@ class Killer:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run(tmp_path_factory.mktemp("whole"), **file_callbacks()).run_state
+    return run(tmp_path_factory.mktemp("whole"), rounds=3, **file_callbacks()).run_state
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def begun(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, 1, *(pytest.param(part, marks=pytest.mark.every_config) for part in (2, 3))])
 def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch, begun, whole, part):
     """A run is killed at each operation of its third round in turn, and goes on to what was never interrupted."""
     for after in range(part, 100, 4):
@@ -106,22 +106,13 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
                 is_over = True
         # What a killed process holds is gone with it. This one's lock stands in a cycle, which Python 3.14 frees later.
         gc.collect()
-        again = run(folder, personal_on_disk=True, **file_callbacks(), ckpt_path="last")
+        again = run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
         assert_same_run(again.run_state, whole)
         assert not list((again.folder / "clients").glob(".*"))
         if is_over:
             assert after > 20
             return
     pytest.fail("more operations than were tried")
-
-
-def test_damaged_file_of_a_client_falls_back_to_the_checkpoint_before(tmp_path, capsys):
-    first = run(tmp_path, personal_on_disk=True)
-    changed = set(checkpoint(first, 4).personal.files.values()) - set(checkpoint(first, 3).personal.files.values())
-    (first.folder / "clients" / changed.pop()).write_bytes(b"")
-    again = run(tmp_path, personal_on_disk=True, ckpt_path="last")
-    assert "Going back to the checkpoint before it" in capsys.readouterr().out
-    assert_same_run(again.run_state, run(tmp_path / "whole").run_state)
 
 
 def test_from_disk_to_memory_but_not_back(tmp_path):

@@ -84,11 +84,10 @@ def test_a_module_of_a_strangers_file_is_not_imported(stranger, tmp_path, change
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.parametrize("allowed", ["odd_method", "odd_method.Mine"])
-def test_what_is_allowed_is_imported(stranger, image_root, tmp_path, allowed):
+def test_what_is_allowed_is_imported(stranger, image_root, tmp_path):
     path = stranger(NAMES[0])
     given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"]
-    assert main(["predict", *given, "--allow", "other", "--allow", allowed]) == 0
+    assert main(["predict", *given, "--allow", "other", "--allow", "odd_method"]) == 0
     assert (tmp_path / "imported").exists()
     assert (tmp_path / "predictions.csv").exists()
 
@@ -145,7 +144,7 @@ def test_a_string_stays_a_string(tmp_path, words):
     check_classes(tmp_path, {"class_path": OWN, "init_args": {"init_words": words, "class_names": [words]}})
 
 
-@pytest.mark.parametrize("folder", ["cache/features", "cache", ""], ids=["cache", "other", "none"])
+@pytest.mark.parametrize("folder", ["cache/features", ""], ids=["cache", "none"])
 def test_a_strangers_config_neither_makes_folders_nor_downloads(trained, tmp_path, monkeypatch, folder):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     run = shutil.copytree(trained, tmp_path / "run")

@@ -56,7 +56,7 @@ def loader_of_round(data, round, client=None):
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step`")  # the test measures nothing
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["promptfl", pytest.param("fine_tuning", marks=pytest.mark.every_config)])
 def test_equals_lightnings_trainer(build, method, tmp_path):
     """Rounds are epochs: weights, moments and step counts after three, with momentum and a falling learning rate."""
     schedule = [

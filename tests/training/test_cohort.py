@@ -12,7 +12,6 @@ from fedvlp.core.state import Client
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
 from fedvlp.utils.errors import UserError
-from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 CLIENTS = [Client(id, 0, size, str(id)) for id, size in ((7, 5), (2, 31), (9, 8), (4, 13), (0, 13), (11, 2), (5, 8))]
@@ -116,16 +115,6 @@ def test_stragglers_take_a_part_of_their_steps(tmp_path):
         for client in clients:
             whole = 5 * -(-client.num_examples // 4)
             assert steps.taken[round, client.id] == math.ceil(shares.get(client.id, 1) * whole)
-
-
-def test_the_draws_depend_not_on_interruptions(tmp_path):
-    options = {**file_callbacks(), "dropout": 0.4, "stragglers": 0.5, "epochs": 3, "seed": 2}
-    whole = federation(tmp_path / "whole", name="run", rounds=4, **options)
-    whole.fit(PersonalBias(), Points(5))
-    federation(tmp_path / "parts", name="run", rounds=2, **options).fit(PersonalBias(), Points(5))
-    parts = federation(tmp_path / "parts", name="run", rounds=4, **options)
-    parts.fit(PersonalBias(), Points(5), ckpt_path="last")
-    assert_same_run(parts.run_state, whole.run_state)
 
 
 def test_a_rule_gets_as_many_uploads_as_it_needs(tmp_path):

@@ -55,6 +55,7 @@ def test_shares_are_within_four_thirds_of_the_best():
         assert max(loads(sizes, 2)) <= 4 / 3 * best
 
 
+@pytest.mark.every_config
 def test_two_processes_of_torchrun_equal_one_bit_for_bit(tmp_path):
     """Several clients a process, personal tensors and kept optimizers, in memory and on disk."""
     command = [*TORCHRUN, "-m", "tests.helpers.processes", str(tmp_path), "1"]

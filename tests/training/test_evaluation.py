@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -130,22 +129,6 @@ def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, held_out_ev
     assert scores["validation/paint"] == pytest.approx(200 / 3)  # client 2
     assert scores["held_out/other"] == pytest.approx(held_out)
     assert module.uses_personal
-
-
-def test_mean_evaluation_averages_the_clients_probabilities(tmp_path):
-    module = PersonalBias()
-    module.held_out_evaluation = "mean"
-    biases = {4: [0.0, 0.0, 2.0], 1: [3.0, 0.0, 0.0], 2: [0.5, 0.0, 0.2]}
-    predictions = {}
-    measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()}, predictions)
-    for index, guess in enumerate([1, 1, 1, 0]):
-        by_client = []
-        for bias in biases.values():
-            odds = [math.exp(bias[label] + (label == guess)) for label in range(3)]
-            by_client.append([value / sum(odds) for value in odds])
-        mean = [sum(column) / 3 for column in zip(*by_client, strict=True)]
-        assert predictions["held_out/other"].confidence[0, index].item() == pytest.approx(max(mean))
-        assert predictions["held_out/other"].predicted[0, index].item() == mean.index(max(mean))
 
 
 def test_scores_filter_roles():

@@ -9,13 +9,11 @@ import torch.nn.functional as F
 
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
-from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.training.add_ons.scaffold import Scaffold
 from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay, LocalTraining, num_steps
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.assertions import assert_same_run, run_tensors
-from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.assertions import run_tensors
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 BATCHES = 6
@@ -31,13 +29,6 @@ def rounds_of(local, rounds):
     return [list(local.batches(loader_of, round)[0]) for round in range(rounds)]
 
 
-def test_half_epochs_go_on_through_the_same_shuffle():
-    rounds = rounds_of(LocalTraining(epochs=0.5), 3)
-    assert rounds[0] == [(0, 0), (0, 1), (0, 2)]
-    assert rounds[1] == [(0, 3), (0, 4), (0, 5)]
-    assert rounds[2] == [(1, 0), (1, 1), (1, 2)]
-
-
 @pytest.mark.parametrize("epochs", [0.01, 0.25, 0.4, 0.7, 1.5, 2.3])
 def test_fractions_leave_out_and_repeat_nothing(epochs):
     """All rounds together are an unbroken row of passes."""
@@ -51,15 +42,6 @@ def test_whole_epochs_and_steps_shuffle_anew_in_each_round():
     assert rounds_of(LocalTraining(epochs=2.0), 2) == rounds_of(LocalTraining(epochs=2), 2)
     assert rounds_of(LocalTraining(steps=4), 2) == [loader_of(0)[:4], loader_of(1)[:4]]
     assert rounds_of(LocalTraining(steps=7), 1) == [[*loader_of(0), (0, 0)]]
-
-
-@pytest.mark.parametrize(
-    ("batches", "epochs", "steps"),
-    [(10, 0.5, 5), (5, 0.5, 3), (1, 0.01, 1), (30, 0.1, 3), (10, 1.1, 11), (7, 1, 7), (7, 3, 21), (3, 2 / 3, 2)],
-)
-def test_number_of_steps(batches, epochs, steps):
-    """Rounded up, and not because 1.1 * 10 is a little more than 11 in floating point."""
-    assert num_steps(batches, epochs, None) == steps
 
 
 def batches_seen(tmp_path, **options):
@@ -90,21 +72,8 @@ def test_steps_and_epochs_at_once_are_refused(tmp_path):
         federation(tmp_path, epochs=0.5, steps=3)
 
 
-@pytest.mark.parametrize("epochs", [0, -0.5, float("inf"), float("nan")])
-def test_epochs_must_be_above_zero(tmp_path, epochs):
-    with pytest.raises(UserError, match=r"epochs"):
-        federation(tmp_path, epochs=epochs)
-
-
 def factors(schedule, rounds, lr=0.002):
     return [schedule.factor(round, rounds, lr) for round in range(rounds)]
-
-
-def test_exponential_decay_of_trip():
-    """0.8 a round over 15 rounds: the last one trains with 0.8^14 = 4.4 % of the rate."""
-    assert factors(ExponentialDecay(0.8), 4) == pytest.approx([1, 0.8, 0.64, 0.512])
-    assert ExponentialDecay(0.8).factor(14, 15, 4e-4) == pytest.approx(0.04398, abs=1e-5)
-    assert factors(ExponentialDecay(1.0), 5) == [1.0] * 5
 
 
 def dassls_rates(lr, epochs, warmup_epochs, warmup_lr):
@@ -147,26 +116,13 @@ def test_a_warmup_needs_to_know_the_learning_rate(tmp_path):
     federation(tmp_path, schedule=CosineDecay()).fit(method, Points())
 
 
-@pytest.mark.parametrize(
-    "returned",
-    [
-        lambda optimizer, scheduler: ([optimizer], [scheduler]),
-        lambda optimizer, scheduler: [optimizer],
-        lambda optimizer, scheduler: (optimizer, optimizer),
-        lambda optimizer, scheduler: {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}},
-    ],
-)
-def test_optimizers_with_schedulers_are_one_error_with_the_replacement(tmp_path, returned):
-    class Scheduled(Linear):
+def test_an_optimizer_in_a_list_is_refused_with_the_option_for_schedules(tmp_path):
+    class Listed(Linear):
         def configure_optimizers(self):
-            optimizer = torch.optim.SGD([self.weight], lr=0.5)
-            return returned(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1))
+            return [torch.optim.SGD([self.weight], lr=0.5)]
 
-    kind = type(returned(None, None)).__name__
-    with pytest.raises(
-        UserError, match=f"Scheduled.configure_optimizers must return one .* got a {kind}.*local.schedule"
-    ):
-        federation(tmp_path).fit(Scheduled(), Points())
+    with pytest.raises(UserError, match=r"Listed.configure_optimizers must return one .* got a list.*local.schedule"):
+        federation(tmp_path).fit(Listed(), Points())
 
 
 def test_every_group_is_scaled_but_one_that_is_not_scheduled(tmp_path):
@@ -280,29 +236,19 @@ def test_memory_is_kept_by_client_and_phase_and_is_not_sent(tmp_path):
     assert federation(tmp_path, rounds=2).fit(Remembering(), Points(clients=2)).memory == {}
 
 
-def momentum(parameters):
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def plain(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
-@pytest.mark.parametrize("make", [None, momentum, plain], ids=["AdamW", "momentum", "plain"])
-def test_memory_survives_an_interruption_bit_for_bit(tmp_path, make):
+def test_memory_survives_an_interruption_bit_for_bit(tmp_path):
     """Partial participation, so that clients come back after rounds in which they were absent."""
-    method = (lambda: Remembering(make)) if make else Remembering
-    options = {"rounds": 6, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5}
+    options = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5, **file_callbacks()}
     whole = federation(tmp_path, name="whole", **options)
-    whole.fit(method(), Points())
-    broken = federation(tmp_path, name="broken", callbacks=[StopAfter(3)], **options)
+    whole.fit(Remembering(), Points())
+    broken = federation(tmp_path, name="broken", **options)
+    broken.add_callback(StopAfter(2))
     with pytest.raises(Interrupted):
-        broken.fit(method(), Points())
+        broken.fit(Remembering(), Points())
     again = federation(tmp_path, name="broken", **options)
-    again.fit(method(), Points(), ckpt_path="last")
-    assert bool(whole.run_state.optimizer_states) == (make is not plain)
-    files = [run.folder / "checkpoints" / "round-00006.safetensors" for run in (whole, again)]
-    assert_same_run(load_checkpoint(files[0])[0], load_checkpoint(files[1])[0])
+    again.fit(Remembering(), Points(), ckpt_path="last")
+    assert whole.run_state.optimizer_states
+    assert_same_run(again.run_state, whole.run_state)
 
 
 def test_optimizer_that_remembers_more_than_tensors_is_refused(tmp_path):
@@ -337,8 +283,7 @@ def bytes_held_by(value, known):
     return bytes_held_by(vars(value), known) if type(value).__module__.startswith("fedvlp") else 0
 
 
-@pytest.mark.parametrize("reset", [True, False])
-def test_state_does_not_grow_with_the_rounds(tmp_path, reset):
+def test_state_does_not_grow_with_the_rounds(tmp_path):
     sizes = []
     held = []
 
@@ -349,10 +294,10 @@ def test_state_does_not_grow_with_the_rounds(tmp_path, reset):
             assert own
             held.append(sum(bytes_held_by(vars(item), set()) for item in own))
 
-    federation(tmp_path, rounds=6, reset_optimizer=reset, callbacks=[Scales()]).fit(PersonalBias(), Points())
+    federation(tmp_path, rounds=4, reset_optimizer=False, callbacks=[Scales()]).fit(PersonalBias(), Points())
     assert sizes[1] > 0
-    assert sizes[1:] == [sizes[1]] * 5
-    assert held[1:] == [held[1]] * 5  # what each image was taken for, in one evaluation
+    assert sizes[1:] == [sizes[1]] * 3
+    assert held[1:] == [held[1]] * 3  # what each image was taken for, in one evaluation
 
 
 def test_clients_share_an_emptied_optimizer_and_train_as_with_a_fresh_one(tmp_path):

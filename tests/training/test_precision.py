@@ -51,7 +51,8 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
 def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        run = build("trip_lite", f"--trainer.precision={precision}", "--trainer.local.reset_optimizer=false")
+        given = [f"--trainer.precision={precision}", "--trainer.local.reset_optimizer=false", "--trainer.rounds=1"]
+        run = build("trip_lite", *given)
         run.trainer.fit(run.model, run.datamodule)
         state = run.trainer.run_state
         assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
@@ -96,15 +97,3 @@ def test_each_client_begins_with_the_same_scale_of_gradients(tmp_path):
     """Whoever trained before, and whether its gradients overflowed."""
     assert scales(tmp_path, spoil=False) == [1024.0, 2048.0] * 3
     assert scales(tmp_path, spoil=True) == [512.0, 256.0] + [1024.0, 2048.0] * 2
-
-
-def test_a_resumed_run_in_mixed_precision_equals_an_unbroken_one(build):
-    given = ("--trainer.precision=bf16-mixed", "--trainer.local.steps=1")
-    unbroken = build("promptfl", *given, "--trainer.rounds=2", "--trainer.name=unbroken")
-    unbroken.trainer.fit(unbroken.model, unbroken.datamodule)
-    for rounds in (1, 2):
-        broken = build("promptfl", *given, f"--trainer.rounds={rounds}", "--trainer.name=broken")
-        broken.trainer.fit(broken.model, broken.datamodule, ckpt_path="last")
-    found = run_tensors(broken.trainer.run_state)
-    for name, value in run_tensors(unbroken.trainer.run_state).items():
-        assert torch.equal(found[name], value), name

@@ -14,9 +14,8 @@ from lightning.pytorch.loggers import CSVLogger
 from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.distributed import GlooStrategy
-from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, make_fabric, with_short_splits
+from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, with_short_splits
 from fedvlp.utils.errors import UserError
-from tests.helpers.shapes import unchecked
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 
@@ -38,12 +37,6 @@ def with_optimizer(make):
     method = TrainsNever()
     method.make_optimizer = make
     return method
-
-
-@pytest.mark.parametrize("devices", [0, "0", -2, [], "x"])
-def test_devices_that_do_not_exist(devices):
-    with pytest.raises(UserError, match="devices"):
-        make_fabric(devices=devices, accelerator="cpu", strategy="auto", precision="32-true")
 
 
 def test_convolutions_of_a_gpu_are_not_in_tf32(tmp_path):
@@ -116,11 +109,6 @@ def test_a_folder_without_the_right_to_write(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(UserError, match="read-only"):
         check_writable(tmp_path / "runs")
-
-
-def test_a_bool_is_no_number_of_rounds(tmp_path):
-    with pytest.raises(UserError, match="rounds: True not a number"), unchecked():
-        federation(tmp_path, rounds=True)
 
 
 @pytest.fixture

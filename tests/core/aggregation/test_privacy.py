@@ -185,7 +185,7 @@ def test_noise_grows_and_shrinks_with_the_limit_that_updates_are_clipped_to():
 
 def test_count_has_noise_of_its_own():
     shares = []
-    for seed in range(500):
+    for seed in range(250):
         adaptive = rule(1.0, 0.9, seed=seed, quantile=0.5, count_noise=0.7, clip_learning_rate=1.0, expected_clients=8)
         _, memory = adaptive.aggregate(SENT, [1] * 4, BEFORE, {})
         shares.append(0.5 - math.log(memory["clip_norm"].item()))

@@ -57,17 +57,6 @@ def test_a_run_that_goes_on_equals_one_that_was_never_stopped(tmp_path, add_on, 
 
 
 @each_add_on
-def test_the_order_of_clients_does_not_matter(tmp_path, add_on):
-    class Reversed(Points):
-        def __init__(self):
-            super().__init__()
-            self.clients = self.clients[::-1]
-
-    one, other = (federation(tmp_path, add_ons=add_on).fit(Linear(), data()) for data in (Points, Reversed))
-    assert torch.equal(one.shared["weight"], other.shared["weight"])
-
-
-@each_add_on
 def test_what_is_kept_on_a_client_that_is_left_out_stays_as_it_was(tmp_path, add_on):
     class FailsLater(Points):
         """The first client's images are spoilt in the second round."""
