@@ -22,8 +22,7 @@ from tests.helpers.runs import make_run, short_fit
 from tests.helpers.shapes import unchecked
 from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
 
-METHODS = [("trip", "siglip"), ("fed_maple", "biomedclip")]
-METHODS += [("promptfl", kind) for kind in ("xlm_roberta", "coca", "worldwide")]
+METHODS = [("trip", "siglip"), ("fed_maple", "biomedclip"), ("promptfl", "coca"), ("promptfl", "worldwide")]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_an_exported_file(clips, image_root, tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "kind", "precision"),
-    [*((*each, "32-true") for each in METHODS), *(("promptfl", kind, "bf16-mixed") for kind in CONFIGS)],
+    [("trip", "siglip", "32-true"), *(("promptfl", kind, "bf16-mixed") for kind in CONFIGS)],
 )
 def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
     given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
@@ -107,7 +106,7 @@ def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, 
     assert any(not torch.equal(trained[name], start[name]) for name in trained)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("kind", ["siglip", "xlm_roberta"])
 def test_sites_equal_the_simulation(kind, clips, image_root, tmp_path):
     config = method_config("promptfl")
     config["model"]["init_args"]["clip"] = {"name": f"local-dir:{clips[kind]}"}

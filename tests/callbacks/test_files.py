@@ -8,7 +8,6 @@ import json
 import pandas as pd
 import pytest
 
-from fedvlp.callbacks import MetricsFile
 from fedvlp.core.metrics import all_scores
 from fedvlp.results import load_record
 from tests.helpers.toy_federation import Linear, Points, federation
@@ -36,25 +35,6 @@ def test_a_name_with_a_comma_stays_one_column(tmp_path):
     run = federation(tmp_path, rounds=1)
     run.fit(Linear(), data)
     assert 'client/a, "b"/loss' in table(run)[0]
-
-
-def test_callback_of_one_run_serves_another(tmp_path):
-    callback = MetricsFile()
-    for name in ("one", "two"):
-        run = federation(tmp_path, name=name, default_callbacks=False, callbacks=[callback], rounds=2)
-        run.fit(Linear(), Points(clients=len(name)))
-        assert [row["round"] for row in table(run)] == ["1", "2"]
-
-
-def test_many_clients_have_three_columns(tmp_path):
-    run = federation(tmp_path, rounds=1, cohort_size=3, evaluate_every=9, default_callbacks=False)
-    run.evaluate = lambda *_: {}
-    run.fit(Linear(), Points(clients=101))
-    row = run.run_state.history[0]
-    assert {name for name in row if name.startswith("client")} == {
-        f"clients/loss/{of}" for of in ("mean", "min", "max")
-    }
-    assert row["clients/loss/min"] <= row["clients/loss/mean"] <= row["clients/loss/max"]
 
 
 def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):

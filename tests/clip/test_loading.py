@@ -50,13 +50,10 @@ def test_unknown_names_suggest_near_ones():
     ("name", "meant"),
     [
         ("openai/clip-vit-base-patch16", "ViT-B-16"),
-        ("clip-vit-large-patch14-336", "ViT-L-14-336"),
         ("ViT-L/14@336px", "ViT-L-14-336"),
         ("vitb16", "ViT-B-16"),
         ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", "ViT-H-14"),
         ("google/siglip-base-patch16-256-multilingual", "ViT-B-16-SigLIP-i18n-256"),
-        ("google/siglip2-so400m-patch16-256", "ViT-SO400M-16-SigLIP2-256"),
-        ("timm/ViT-B-16-SigLIP2-256", "ViT-B-16-SigLIP2-256"),
     ],
 )
 def test_names_in_other_spellings_suggest_open_clips(name, meant):

@@ -14,7 +14,7 @@ from fedvlp.clip.packing import CausalRows, make_rows
 from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.methods.prompts import DeepPromptedCLIP
 from fedvlp.utils.errors import UserError
-from tests.helpers.made_up_clips import KINDS, OWN, made_up_clip
+from tests.helpers.made_up_clips import KINDS, made_up_clip
 from tests.helpers.shapes import unchecked
 
 NAMES = {"cat": 1, "dog photo": 2, "猫": 1, "собака of the cat": 4}
@@ -168,18 +168,6 @@ def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
     torch.testing.assert_close(encoder(prompt)[0], own_features(clip, "cat", prompt[None], "end"), atol=1e-5, rtol=1e-5)
     with pytest.raises(UserError, match=f"at most {most} "):
         PromptedTextEncoder(clip, ["cat"], prompt_length=most + 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "context", "clean", "most"), [("siglip", 16, "canonicalize", 14), ("clipa", 32, "lower", 28)]
-)
-def test_short_contexts_have_the_room_that_the_page_states(monkeypatch, tmp_path, kind, context, clean, most):
-    options = {**OWN[kind].get("tokenizer_kwargs", {}), "clean": clean}
-    monkeypatch.setitem(OWN, kind, {**OWN[kind], "context_length": context, "tokenizer_kwargs": options})
-    clip = made_up_clip(kind, tmp_path)
-    PromptedTextEncoder(clip, ["dog"], prompt_length=most)
-    with pytest.raises(UserError, match=f"at most {most} "):
-        PromptedTextEncoder(clip, ["dog"], prompt_length=most + 1)
 
 
 def test_a_full_stop_may_become_a_part_of_the_name(tmp_path):

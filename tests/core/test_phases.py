@@ -58,13 +58,6 @@ def test_rule_gets_to_every_averaging_part(strategy, part):
     assert part(with_rule(strategy, None)).aggregator == WeightedMean()
 
 
-def test_everything_but_the_rule_stays():
-    strategy = MovingAverage(FedAvg("uniform"), ema_share(0.5), ("p",), sends_average=True)
-    after = with_rule(strategy)
-    assert (after.share, after.names, after.sends_average) == (strategy.share, strategy.names, True)
-    assert after.inner.weighting == "uniform"
-
-
 @pytest.mark.parametrize("strategy", [Slots("client"), Local()])
 def test_what_averages_nothing_stays_and_is_not_enough(strategy):
     first, second = with_aggregation([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)

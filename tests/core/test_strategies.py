@@ -26,25 +26,11 @@ def server(**state):
     return ServerState.start({name: torch.tensor(value) for name, value in state.items()})
 
 
-def test_fedavg_of_nobody_changes_nothing():
-    before = server(prompt=[9.0])
-    assert FedAvg().aggregate(before, []) is before
-
-
 def test_average_is_taken_in_float32():
     halves = [{"p": torch.tensor([2049.0]).half()}, {"p": torch.tensor([2051.0]).half()}]
     assert weighted_mean(halves, [1, 1])["p"].dtype == torch.float16
     many = [{"p": torch.full((1,), 0.1, dtype=torch.bfloat16)}] * 1000
     assert weighted_mean(many, [1] * 1000)["p"].item() == pytest.approx(0.1, rel=5e-3)
-
-
-def test_slots_by_domain_average_the_clients_of_a_domain_and_keep_absent_ones():
-    updates = [
-        update(client(0, domain=0, examples=1), prompts=[2.0]),
-        update(client(1, domain=0, examples=3), prompts=[6.0]),
-    ]
-    after = Slots(by="domain").aggregate(server(prompts=[[0.0], [7.0]]), updates)
-    assert after.shared["prompts"].flatten().tolist() == [5.0, 7.0]
 
 
 def test_indicator_mean_equals_its_equation():
@@ -180,10 +166,6 @@ def test_a_phase_restricts_what_is_downloaded_and_deployed(stacked_server):
     )
     assert averaged.deployed["total"].tolist() == [20.0, 20.0]
     assert phase.aggregate(stacked_server, []) is stacked_server
-
-
-def test_no_updates_change_nothing(stacked_server):
-    assert ServerComputed(Slots("client"), total).aggregate(stacked_server, []) is stacked_server
 
 
 def test_no_graph_is_kept_and_nothing_given_is_changed(stacked_server):

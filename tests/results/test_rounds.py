@@ -13,7 +13,6 @@ from fedvlp.results.rounds import (
     column_titles,
     divergence,
     format_accuracies,
-    is_accuracy,
     last_round,
 )
 
@@ -42,11 +41,6 @@ def test_the_last_round_is_the_last_that_was_evaluated():
     assert last_round([HISTORY[1], HISTORY[5]]) is HISTORY[5]
     assert last_round([{"round": 8, "held_out/ink": 1.0}, HISTORY[5]])["round"] == 8
     assert last_round([]) is None
-
-
-def test_accuracies_begin_with_a_role():
-    assert all(map(is_accuracy, ["validation", "test", "held_out", "validation/ink", "test/a/b", "held_out/test"]))
-    assert not any(map(is_accuracy, ["round", "client/test", "tests", "validation_loss", "client/photo/loss", ""]))
 
 
 def run(losses, accuracies, role="validation"):

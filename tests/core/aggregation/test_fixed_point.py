@@ -52,10 +52,8 @@ def test_the_order_changes_no_bit_and_masks_that_cancel_change_none():
     ("value", "weight", "reason"),
     [
         (float("nan"), 1, "uploads NaN or infinity"),
-        (float("inf"), 1, "uploads NaN or infinity"),
         (-32.5, 1, "beyond the 32"),
         (1.0, 0, "weighs 0"),
-        (1.0, -3, "weighs -3"),
         (1.0, 2.5, "weighs 2.5"),
         (1.0, 2**20 + 1, "from 1 to 1,048,576"),
         (-32.0, 2**20, ""),

@@ -272,17 +272,6 @@ def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():
     assert flat(found) == pytest.approx(expected, abs=1e-6)
 
 
-def test_without_noise_it_matters_not_who_shortens():
-    at_server, at_client = (
-        DPFedAvg(0.75, 0.0, noise_at=where, expected_clients=5, seed=3) for where in ("server", "client")
-    )
-    assert at_server.client_noise is None
-    sent = [noised_upload(at_client.client_noise, state, START, 8) for state in (LONG, SHORT)]
-    found = at_client.combine(sent, [1, 1], START)
-    expected = at_server.combine([LONG, SHORT], [1, 1], START)
-    assert flat(found) == pytest.approx(flat(expected), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "wrap", [lambda rule: rule, lambda rule: FedAdam(inner=rule), lambda rule: NormClipping(1, rule)]
 )

@@ -176,14 +176,10 @@ def test_rules_keep_to_the_contract(rule):
     [
         (WeightedMean(), 1),
         (CoordinateMedian(), 3),
-        (TrimmedMean(0.2), 5),
         (TrimmedMean(0.34), 3),
-        (TrimmedMean(0.3), 4),
-        (Krum(2), 7),
         (MultiKrum(2, 3), 7),
         (MultiKrum(1, 6), 7),
         (NormClipping(1.0, Krum(1)), 5),
-        (FedAdam(inner=TrimmedMean(0.25)), 4),
     ],
 )
 def test_too_few_clients_are_refused_with_the_numbers(rule, needed):
@@ -202,23 +198,11 @@ def test_too_few_clients_are_refused_with_the_numbers(rule, needed):
         (lambda: TrimmedMean(0.5), "needs a share"),
         (lambda: TrimmedMean(0.0), "needs a share"),
         (lambda: FedGMA(1.5), "agreement"),
-        (lambda: FedGMA(learning_rate=0.0), "learning_rate"),
-        (lambda: Krum(-1), "byzantine"),
         (lambda: MultiKrum(1, 0), "selected"),
-        (lambda: MultiKrum(-1, 1), "byzantine"),
-        (lambda: NormClipping(0.0), "max_norm"),
         (lambda: NormClipping(float("nan")), "max_norm"),
         (lambda: ServerMomentum(momentum=1.0), "momentum"),
-        (lambda: ServerMomentum(learning_rate=0.0), "learning_rate"),
-        (lambda: FedAdam(beta1=-0.1), "beta1"),
         (lambda: FedYogi(beta2=1.0), "beta2"),
-        (lambda: FedYogi(tau=0.0), "tau"),
-        (lambda: DPFedAvg(0.0, 1.0), "clip_norm"),
-        (lambda: DPFedAvg(float("inf"), 1.0), "clip_norm"),
         (lambda: DPFedAvg(1.0, -0.5), "noise_multiplier"),
-        (lambda: DPFedAvg(1.0, 1.0, quantile=1.0), "quantile"),
-        (lambda: DPFedAvg(1.0, 1.0, delta=0.0), "delta"),
-        (lambda: DPFedAvg(1.0, 1.0, expected_clients=0), "expected_clients"),
     ],
 )
 def test_options_out_of_range_are_refused(make, message):
