@@ -191,11 +191,7 @@ class Federation(RunView):
         return self._measure(model, datamodule, ckpt_path, ("validation",))
 
     def test(
-        self,
-        model: FederatedModule,
-        datamodule: FederatedData,
-        ckpt_path: str | None = None,
-        output: str | None = None,
+        self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None, output: str | None = None
     ) -> dict[str, float]:
         """Measures a trained method on held-out domains and test splits, or whatever else the protocol measures.
 

@@ -17,14 +17,7 @@ from torchvision.transforms import Compose, RandomHorizontalFlip
 from fedvlp.clip.blocks import Blocks
 from fedvlp.clip.hugging_face import tokenizer_content
 from fedvlp.clip.image_towers import ImageTower, make_image_tower
-from fedvlp.clip.loading import (
-    CLIPSpec,
-    ImageTransform,
-    build_model,
-    install_weights,
-    resolve,
-    shapes_only,
-)
+from fedvlp.clip.loading import CLIPSpec, ImageTransform, build_model, install_weights, resolve, shapes_only
 from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.clip.tokens import Tokenizer, TokenLayout
 from fedvlp.utils.errors import UserError

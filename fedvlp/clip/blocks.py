@@ -29,6 +29,12 @@ Branch = Callable[[Tensor], Tensor]
 Heads = Float[Tensor, "sequences heads tokens head"]
 """Queries, keys or values."""
 
+Hidden = Float[Tensor, "sequences length width"]
+"""All tokens of some sequences, or what is computed of each of them."""
+
+Queries = Float[Tensor, "sequences queries width"]
+"""Some tokens of these sequences."""
+
 
 @dataclass(frozen=True)
 class ChunkedMask:
@@ -52,13 +58,7 @@ class ChunkedMask:
         """The number of tokens in the row."""
         return sum(self._lengths)
 
-    def attend(
-        self,
-        query: Float[Tensor, "sequences queries width"],
-        key: Float[Tensor, "sequences length width"],
-        value: Float[Tensor, "sequences length width"],
-        num_heads: int,
-    ) -> Float[Tensor, "sequences queries width"]:
+    def attend(self, query: Queries, key: Hidden, value: Hidden, num_heads: int) -> Queries:
         """Returns what tokens read from those that they see."""
         queries = torch.split(query, [len(mask) for mask in self.masks], dim=1)
         chunks = zip(queries, self._seen(key), self._seen(value), self.masks, strict=True)
@@ -101,13 +101,7 @@ class BlockDiagonalMask:
 
     rows: tuple[ChunkedMask, ...]
 
-    def attend(
-        self,
-        query: Float[Tensor, "sequences queries width"],
-        key: Float[Tensor, "sequences length width"],
-        value: Float[Tensor, "sequences length width"],
-        num_heads: int,
-    ) -> Float[Tensor, "sequences queries width"]:
+    def attend(self, query: Queries, key: Hidden, value: Hidden, num_heads: int) -> Queries:
         """Returns what tokens read from those that they see."""
         lengths = [row.length for row in self.rows]
         queries = torch.split(query, [sum(map(len, row.masks)) for row in self.rows], dim=1)
@@ -128,13 +122,7 @@ class SequenceMask:
 
     mask: Float[Tensor, "_ _ length"]
 
-    def attend(
-        self,
-        query: Float[Tensor, "sequences queries width"],
-        key: Float[Tensor, "sequences length width"],
-        value: Float[Tensor, "sequences length width"],
-        num_heads: int,
-    ) -> Float[Tensor, "sequences queries width"]:
+    def attend(self, query: Queries, key: Hidden, value: Hidden, num_heads: int) -> Queries:
         """Returns what tokens read from those that they see."""
         return attend(query, key, value, num_heads, self.mask[:, None])
 
@@ -148,12 +136,12 @@ Mask = ChunkedMask | BlockDiagonalMask | SequenceMask
 
 
 def attend(
-    query: Float[Tensor, "sequences queries width"],
-    key: Float[Tensor, "sequences length width"],
-    value: Float[Tensor, "sequences length width"],
+    query: Queries,
+    key: Hidden,
+    value: Hidden,
     num_heads: int,
     mask: Float[Tensor, "*sequences_and_heads _ length"] | None = None,
-) -> Float[Tensor, "sequences queries width"]:
+) -> Queries:
     """Returns what tokens read from others in all heads; a mask is added to the scores before the softmax."""
     query = _split_heads(query, num_heads)
     key = _split_heads(key, num_heads)
@@ -220,9 +208,7 @@ class Blocks:
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
 
-    def run(
-        self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
-    ) -> Float[Tensor, "sequences length width"]:
+    def run(self, index: int, hidden: Hidden, mask: Mask | None = None) -> Hidden:
         """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
         block = self._blocks[index]
         if is_standard_block(block):
@@ -235,18 +221,14 @@ class Blocks:
             options["attn_mask"] = whole.repeat_interleave(cast(Any, block).attn.num_heads, dim=0)
         return self._with_branch(index, hidden, block(hidden, **options))
 
-    def run_before_last(
-        self, hidden: Float[Tensor, "sequences length width"], between: Sequence[Between] = (), mask: Mask | None = None
-    ) -> Float[Tensor, "sequences length width"]:
+    def run_before_last(self, hidden: Hidden, between: Sequence[Between] = (), mask: Mask | None = None) -> Hidden:
         """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
         for index in range(len(self) - 1):
             hidden = self.run(index, hidden, mask)
             hidden = between[index](hidden) if index < len(between) else hidden
         return hidden
 
-    def run_last(
-        self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
-    ) -> Float[Tensor, "sequences queries width"]:
+    def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
         """Returns the last block's output for some tokens, for which alone it is run where that can be.
 
         Args:
@@ -259,12 +241,7 @@ class Blocks:
             return self.run(len(self) - 1, hidden)[:, indices]
         return self._with_branch(len(self) - 1, hidden, self._run_block(last, hidden, mask, indices), indices)
 
-    def last_scores(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        queries: slice,
-        keys: Int[Tensor, "keys"],
-    ) -> Float[Tensor, "sequences keys"]:
+    def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
 
         Args:
@@ -288,7 +265,7 @@ class Blocks:
         inputs: Tensor = self._blocks[index].ln_1(hidden)
         return inputs
 
-    def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
+    def heads(self, index: int, inputs: Hidden) -> tuple[Heads, Heads, Heads]:
         """Returns queries, keys and values of a block's attention, of what goes into it."""
         attention = self._blocks[index].attn
         joint = linear(inputs, attention.in_proj_weight.to(inputs.dtype), attention.in_proj_bias)
@@ -367,10 +344,7 @@ def is_cast(block: Any) -> bool:
 
 
 def run_block(
-    block: Any,
-    hidden: Float[Tensor, "sequences length width"],
-    mask: Mask | None,
-    indices: Int[Tensor, "queries"] | None = None,
+    block: Any, hidden: Hidden, mask: Mask | None, indices: Int[Tensor, "queries"] | None = None
 ) -> Float[Tensor, "sequences outputs width"]:
     """Returns a block's output for all tokens, or for those at some indices alone.
 

@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from fedvlp.clip.blocks import Between, Blocks, Branch, Mask, SequenceMask, is_standard_block, with_branches
 from fedvlp.clip.tokens import TokenLayout
 
+Tokens = Float[Tensor, "sequences length D"]
+"""Embedded tokens of some sequences."""
+
+TokenIds = Int[Tensor, "sequences length"]
+"""Their numbers in the vocabulary."""
+
 
 class TextTower(ABC):
     """A text tower of any kind: it embeds tokens, runs them through its blocks, and reads one feature from them.
@@ -73,12 +79,7 @@ class TextTower(ABC):
         return [self.token_layout.fill(ids) for ids in sequences]
 
     @abstractmethod
-    def encode(
-        self,
-        tokens: Float[Tensor, "sequences length D"],
-        ids: Int[Tensor, "sequences length"],
-        between: Sequence[Between] = (),
-    ) -> Float[Tensor, "sequences d"]:
+    def encode(self, tokens: Tokens, ids: TokenIds, between: Sequence[Between] = ()) -> Float[Tensor, "sequences d"]:
         """Returns the joint features of filled sequences, not normalised.
 
         Args:
@@ -130,12 +131,7 @@ class OpenCLIPTextTower(TextTower):
             return False
         return int(self._places(torch.tensor([ids]))) == len(ids) - 1
 
-    def encode(
-        self,
-        tokens: Float[Tensor, "sequences length D"],
-        ids: Int[Tensor, "sequences length"],
-        between: Sequence[Between] = (),
-    ) -> Float[Tensor, "sequences d"]:
+    def encode(self, tokens: Tokens, ids: TokenIds, between: Sequence[Between] = ()) -> Float[Tensor, "sequences d"]:
         """Returns the joint features of filled sequences, not normalised; arguments as of `TextTower.encode`."""
         if self._has_class_token:
             class_tokens = self._tower.cls_emb.to(tokens.dtype).expand(tokens.shape[0], 1, -1)
@@ -151,9 +147,7 @@ class OpenCLIPTextTower(TextTower):
         hidden = self.blocks.run(self.depth - 1, hidden, mask)
         return self.project(hidden[torch.arange(ids.shape[0], device=ids.device), self._places(ids)])
 
-    def transform(
-        self, tokens: Float[Tensor, "sequences length D"], mask: Mask, between: Sequence[Between] = ()
-    ) -> Float[Tensor, "sequences length D"]:
+    def transform(self, tokens: Tokens, mask: Mask, between: Sequence[Between] = ()) -> Tokens:
         """Returns the last block's output for embedded tokens.
 
         Args:
@@ -166,7 +160,7 @@ class OpenCLIPTextTower(TextTower):
 
     def transform_at(
         self,
-        tokens: Float[Tensor, "sequences length D"],
+        tokens: Tokens,
         mask: Mask,
         indices: Int[Tensor, "queries"],
         query_mask: Mask,
@@ -198,7 +192,7 @@ class OpenCLIPTextTower(TextTower):
             return -1
         return {"first": 0, "last": -1}.get(self._pool)
 
-    def _places(self, ids: Int[Tensor, "sequences length"]) -> Int[Tensor, "sequences"]:
+    def _places(self, ids: TokenIds) -> Int[Tensor, "sequences"]:
         """Where the feature of each text is read."""
         if self._common_place is not None:
             return torch.full((ids.shape[0],), self._common_place, device=ids.device)
@@ -258,12 +252,7 @@ class HuggingFaceTextTower(TextTower):
         longest = max(map(len, sequences))
         return [ids[:longest] for ids in filled]
 
-    def encode(
-        self,
-        tokens: Float[Tensor, "sequences length D"],
-        ids: Int[Tensor, "sequences length"],
-        between: Sequence[Between] = (),
-    ) -> Float[Tensor, "sequences d"]:
+    def encode(self, tokens: Tokens, ids: TokenIds, between: Sequence[Between] = ()) -> Float[Tensor, "sequences d"]:
         """Returns the joint features of filled sequences, not normalised; arguments as of `TextTower.encode`."""
         mask = (ids != self._tower.config.pad_token_id).long()
         with ExitStack() as hooks:
@@ -287,7 +276,7 @@ def make_text_tower(model: nn.Module, token_layout: TokenLayout) -> TextTower:
     return OpenCLIPTextTower(tower, token_layout)
 
 
-def _change_all_but_last(change: Between, hidden: Float[Tensor, "sequences length D"]) -> Tensor:
+def _change_all_but_last(change: Between, hidden: Tokens) -> Tensor:
     """Returns tokens of which the class token behind the text stays."""
     return torch.cat([change(hidden[:, :-1]), hidden[:, -1:]], dim=1)
 

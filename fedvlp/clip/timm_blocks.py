@@ -13,7 +13,7 @@ from timm.models.eva import EvaBlockPostNorm
 from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor
 
-from fedvlp.clip.blocks import Blocks, Heads, Mask
+from fedvlp.clip.blocks import Blocks, Heads, Hidden, Mask, Queries
 
 
 class TimmBlocks(Blocks):
@@ -37,27 +37,18 @@ class TimmBlocks(Blocks):
         """Never: weights keep their type."""
         return False
 
-    def run(
-        self, index: int, hidden: Float[Tensor, "sequences length width"], mask: Mask | None = None
-    ) -> Float[Tensor, "sequences length width"]:
+    def run(self, index: int, hidden: Hidden, mask: Mask | None = None) -> Hidden:
         """Returns the output of the block of this index, from 0; all tokens see each other."""
         # timm's own attention leaves out the first tokens.
         rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
         output = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
         return self._with_branch(index, hidden, output)
 
-    def run_last(
-        self, hidden: Float[Tensor, "sequences length width"], indices: Int[Tensor, "queries"], mask: Mask | None = None
-    ) -> Float[Tensor, "sequences queries width"]:
+    def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
         """Returns the last block's output for some tokens; it is run for all."""
         return self.run(len(self) - 1, hidden)[:, indices]
 
-    def last_scores(
-        self,
-        hidden: Float[Tensor, "sequences length width"],
-        queries: slice,
-        keys: Int[Tensor, "keys"],
-    ) -> Float[Tensor, "sequences keys"]:
+    def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Returns the last block's scores, as `Blocks.last_scores` does."""
         last = len(self) - 1
         query, key, _ = self.heads(last, self.attention_inputs(last, hidden))
@@ -70,7 +61,7 @@ class TimmBlocks(Blocks):
         inputs: Tensor = hidden if isinstance(block, (EvaBlockPostNorm, ResPostBlock)) else block.norm1(hidden)
         return inputs
 
-    def heads(self, index: int, inputs: Float[Tensor, "sequences length width"]) -> tuple[Heads, Heads, Heads]:
+    def heads(self, index: int, inputs: Hidden) -> tuple[Heads, Heads, Heads]:
         """Returns queries, keys and values of a block's attention, normalised and rotated, of what goes into it."""
         attention = self._blocks[index].attn
         if attention.qkv is None:

@@ -20,15 +20,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 """After Okabe and Ito, Color universal design, 2008."""
 
 # No pattern of dots only: dotted lines are the baselines.
-DASHES = (
-    (4, 1.5),
-    (6, 1.5, 1, 1.5),
-    (2, 1),
-    (8, 1),
-    (3, 1, 1, 1, 1, 1),
-    (1.5, 2.5),
-    (6, 2, 2, 2),
-)
+DASHES = ((4, 1.5), (6, 1.5, 1, 1.5), (2, 1), (8, 1), (3, 1, 1, 1, 1, 1), (1.5, 2.5), (6, 2, 2, 2))
 LINES: tuple[Any, ...] = ("-", *((0, dashes) for dashes in DASHES))
 BASELINE_LINES: dict[str, Any] = dict(zip(BASELINES.values(), (":", (0, (1, 4))), strict=True))
 """The dots of each baseline, by the title of its row."""

@@ -130,10 +130,7 @@ def check_data(data: FederatedData, cohort_size: int | None) -> None:
 
 
 def set_up_method(
-    fabric: Fabric,
-    module: FederatedModule,
-    num_threads: int | None,
-    deterministic: bool = False,
+    fabric: Fabric, module: FederatedModule, num_threads: int | None, deterministic: bool = False
 ) -> None:
     """Starts the processes, rounds the frozen towers, and moves the method.
 
