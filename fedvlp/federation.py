@@ -161,7 +161,7 @@ class Federation(RunView):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self.prepare(model, datamodule)
-        train = partial(train_rounds, self, self.engine, phases, Hooks(self.callbacks, self, model))
+        train = partial(train_rounds, self, phases, Hooks(self.callbacks, self, model))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
             return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")

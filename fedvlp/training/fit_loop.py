@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedvlp.core.phases import Phase
+from fedvlp.core.protocols import TrainingData
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import RoundMetrics, RunState, ServerState
 from fedvlp.runs.client_store import DiskStore
@@ -17,7 +18,6 @@ from fedvlp.runs.run_folder import claimed, find_checkpoints, new_run_folder
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import Workspace
 from fedvlp.training.distributed import check_same_run, on_every_process
-from fedvlp.training.engine import Engine
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.round import run_round
@@ -27,7 +27,6 @@ from fedvlp.utils.memory import freed_memory_kept
 
 def train_rounds(
     federation: RunView,
-    engine: Engine,
     phases: Sequence[Phase],
     hooks: Hooks,
     parent: Path,
@@ -38,7 +37,6 @@ def train_rounds(
 
     Args:
         federation: options, method and data, which are ready.
-        engine: where the clients train.
         phases: of a round, with their aggregators.
         hooks: of the callbacks.
         parent: folder in which a new run gets a folder.
@@ -51,7 +49,7 @@ def train_rounds(
     with freed_memory_kept(), ExitStack() as claims:
         start_or_resume(federation, parent, checkpoint, may_start_fresh, claims)
         try:
-            workspace = make_workspace(federation, engine, phases, hooks)
+            workspace = make_workspace(federation, phases, hooks)
             hooks.call("setup", "fit")
             # After `setup`, as Lightning's Trainer does: callbacks may make there what they load into.
             hooks.restore(federation.run_state.callbacks)
@@ -60,7 +58,7 @@ def train_rounds(
             hooks.call("on_train_start")
             rounds = federation.options.rounds if phases else 0
             while federation.run_state.server.round < rounds and not is_stopped(federation):
-                train_round(federation, engine, workspace, hooks)
+                train_round(federation, workspace, hooks)
             finish(federation, hooks)
         except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
             hooks.call("on_exception", error)
@@ -99,44 +97,49 @@ def start_or_resume(
     federation.folder = federation.fabric.broadcast(federation.folder)
 
 
-def make_workspace(federation: RunView, engine: Engine, phases: Sequence[Phase], hooks: Hooks) -> Workspace:
+def make_workspace(federation: RunView, phases: Sequence[Phase], hooks: Hooks) -> Workspace:
     """Make the workspace of all rounds; its store takes over the personal tensors that the run resumes from."""
-    store = engine.client_store(federation.folder)
+    store = federation.engine.client_store(federation.folder)
     state = federation.run_state
     federation.run_state = replace(
         state,
         personal=store.open(state.personal, "personal"),
         optimizer_states=store.open(state.optimizer_states, "optimizer"),
     )
-    options, data, module = federation.options, federation.data, federation.module
-    attack = options.clients.attack
-    # Last, since hostile clients change what honest ones would send.
-    hostile = None if attack is None else attack.add_on(data.clients)
+    options = federation.options
+    data: TrainingData = federation.data
+    module = federation.module
+    add_ons = list(options.local.all_add_ons)
+    if (attack := options.clients.attack) is not None:
+        # Last, since hostile clients change what honest ones would send.
+        if (hostile := attack.add_on(data.clients)) is not None:
+            add_ons.append(hostile)
+        # Hostile clients may train on other images; evaluation uses the real ones.
+        data = attack.training_data(federation.data, module)
     return Workspace(
         options=options,
         fabric=federation.fabric,
         module=module,
-        # Hostile clients may train on other images; evaluation uses the real ones.
-        data=data if attack is None else attack.training_data(data, module),
+        data=data,
         phases=phases,
-        add_ons=[*options.local.all_add_ons, *([hostile] if hostile else [])],
+        add_ons=add_ons,
         initial_personal=module.personal_state(),
         store=store,
         hooks=hooks,
-        validation=validation_splits(options.local.all_add_ons, data),
+        validation=validation_splits(options.local.all_add_ons, federation.data),
         folder=federation.folder,
         first_round=state.server.round,
     )
 
 
-def train_round(federation: RunView, engine: Engine, workspace: Workspace, hooks: Hooks) -> None:
+def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None:
     """Run a round, evaluate, and replace the run's state."""
     options = workspace.options
     federation.current_epoch = federation.run_state.server.round
     hooks.call("on_train_epoch_start")
     # Without the time of callbacks that run before it.
     began = time.perf_counter()
-    state, metrics = run_round(workspace, engine, federation.run_state)
+    state, metrics = run_round(workspace, federation.engine, federation.run_state)
     metrics["train_seconds"] = time.perf_counter() - began
     number = state.server.round
     # A run ends with a round that was evaluated, also if a callback asked for the end in one that was not.

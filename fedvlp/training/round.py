@@ -60,7 +60,10 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
             return lose_round(workspace, task, before, results.clients, metrics)
         accepted, reasons = accept(workspace, results.clients, task, metrics)
         server = task.aggregate(results.updates(accepted))
-        report_phase(workspace, task, server, results.clients, metrics)
+        # Rejected updates included: a diverged client is worth a look.
+        updates = [result.update for result in results.clients if not result.failure]
+        metrics |= local_metrics(updates, by_client=len(workspace.data.clients) <= MOST_COLUMNS)
+        workspace.hooks.call("on_phase_end", task, server, updates)
         state = after_phase(state, server, accepted)
         # A client rejected in one phase skips the remaining phases, so its phases stay consistent.
         rejected |= reasons
@@ -240,16 +243,6 @@ def cohort_seed(workspace: Workspace, number: int) -> int:
     if any(not guarantee.repeats for guarantee in guarantees(workspace.phases)):
         return secrets.randbits(63)
     return derive_seed(workspace.options.seed, number)
-
-
-def report_phase(
-    workspace: Workspace, task: PhaseTask, server: ServerState, results: Iterable[ClientResult], metrics: RoundMetrics
-) -> None:
-    """Add the clients' logged values to the metrics, and call the callbacks."""
-    # Rejected updates included: a diverged client is worth a look.
-    updates = [result.update for result in results if not result.failure]
-    metrics |= local_metrics(updates, by_client=len(workspace.data.clients) <= MOST_COLUMNS)
-    workspace.hooks.call("on_phase_end", task, server, updates)
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:
