@@ -229,26 +229,14 @@ class Blocks:
         return hidden
 
     def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
-        """Returns the last block's output for some tokens, for which alone it is run where that can be.
-
-        Args:
-            hidden: What goes into the last block.
-            indices: Which tokens are returned.
-            mask: What the returned tokens see; None for everything.
-        """
+        """Compute the last block's output for the tokens at `indices`, and only for them if its kind allows it."""
         last = self._blocks[-1]
         if not is_standard_block(last):
             return self.run(len(self) - 1, hidden)[:, indices]
         return self._with_branch(len(self) - 1, hidden, self._run_block(last, hidden, mask, indices), indices)
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
-        """Returns <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads.
-
-        Args:
-            hidden: What goes into the last block.
-            queries: The tokens of whose queries q is the mean.
-            keys: Indices of the tokens whose keys k are taken.
-        """
+        """Compute <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads and queries."""
         last = self._blocks[-1]
         attention = last.attn
         width = hidden.shape[-1]
@@ -348,13 +336,8 @@ def run_block(
 ) -> Float[Tensor, "sequences outputs width"]:
     """Returns a block's output for all tokens, or for those at some indices alone.
 
-    It makes none of the copies of a general attention layer, and no gradients of weights.
-
-    Args:
-        block: A block of CLIP's own kind.
-        hidden: What goes into the block.
-        mask: What each of the returned tokens sees; None for everything.
-        indices: Which tokens are returned; None for all.
+    It makes none of the copies of a general attention layer, and no gradients of weights. The mask is of the returned
+    tokens, which see everything without one.
     """
     keys = block.ln_1(hidden)
     queries = keys

@@ -17,11 +17,7 @@ def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransform
     """Returns a ViT for 64 x 64 pixels whose 8 x 8 tokens come from convolutions, with random weights.
 
     In place of one layer that cuts patches, three convolutions learn from far fewer images (Xiao et al., "Early
-    Convolutions Help Transformers See Better", NeurIPS 2021).
-
-    Args:
-        num_classes: Size of the joint space.
-        global_pool: How tokens are pooled; there is no class token.
+    Convolutions Help Transformers See Better", NeurIPS 2021). The joint space has `num_classes` dimensions.
     """
     width = 192
     stem = ConvStem(channels=(width // 4, width // 2, width), norm_layer=LayerNorm2d, act_layer=nn.GELU)

@@ -29,11 +29,7 @@ VOCABULARIES = (
 
 
 def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokenizer:
-    """Returns the tokenizer that a model's config asks for, as `open_clip.get_tokenizer` makes it.
-
-    Args:
-        config: open_clip's model config.
-        folder: The model's own folder, which is searched before the hub.
+    """Make the tokenizer of an open_clip config as `open_clip.get_tokenizer` does; `folder` is searched before the hub.
 
     Raises:
         UserError: If its files or a package are missing, or the files are damaged or hold code.
@@ -62,11 +58,9 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
 
 
 def find_encoder(name: str, folder: Path | None = None) -> Path:
-    """Returns the folder whose `config.json` describes a text encoder of Hugging Face; its weights are the CLIP's.
+    """Find the folder whose `config.json` describes a text encoder of Hugging Face; its weights are the CLIP's.
 
-    Args:
-        name: `hf_model_name` of open_clip's model config: a repository of the hub, or a folder.
-        folder: The model's own folder, which is searched before the hub.
+    The name is a repository of the hub, or a folder; the model's own `folder` is searched before the hub.
 
     Raises:
         UserError: If there is none of a kind that open_clip knows.
@@ -87,12 +81,9 @@ def tokenizer_content(tokenizer: Tokenizer) -> bytes:
 
 
 def hub_folder(repository: str, what: str, has_it: Callable[[Path], bool]) -> Path:
-    """Returns a repository's folder in the hub's cache, with all but its weights; without network, as it is.
+    """Find a repository's folder in the hub's cache, with all but its weights; without network, as it is.
 
-    Args:
-        repository: `organisation/model`.
-        what: What is looked for, for the message.
-        has_it: Whether a folder holds it.
+    `has_it` checks that a folder holds `what` is needed.
 
     Raises:
         UserError: If it is neither there nor can be downloaded.

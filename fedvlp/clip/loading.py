@@ -128,14 +128,10 @@ def bundled_state_dict(name: str = "fedvlp-tiny") -> dict[str, Tensor]:
 
 
 def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
-    """Returns a full state dict in float32 from one that stores trained rows of the vocabulary only.
+    """Make a full state dict in float32 from one that stores only trained rows of the vocabulary.
 
-    Words that no caption used have no row; theirs are random as before training, from N(0, 0.02).
-
-    Args:
-        stored: Tensors by name, with ``token_embedding.index`` (the trained rows' numbers) and
-            ``token_embedding.rows`` (their values) instead of ``token_embedding.weight``.
-        vocabulary_size: Number of rows of the whole vocabulary.
+    It has ``token_embedding.index`` (the trained rows' numbers) and ``token_embedding.rows`` (their values) instead of
+    ``token_embedding.weight``. Words that no caption used are random as before training, from N(0, 0.02).
     """
     state = {name: tensor.float() for name, tensor in stored.items() if not name.startswith("token_embedding.")}
     rows = stored["token_embedding.rows"].float()

@@ -86,12 +86,7 @@ class PromptedImageEncoder(nn.Module):
     def encode_each(
         self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
     ) -> Float[Tensor, "B d"]:
-        """Returns the joint features of images that have prompts of their own in the first block, not normalised.
-
-        Args:
-            images: Pixels, as CLIP's transform puts them out.
-            make: From the patches, as they go into the first block, to the prompts.
-        """
+        """Compute joint features, not normalised, with prompts that `make` makes of an image's embedded patches."""
         tower = self._tower
         tokens = tower.embed(images)
         prompts = tower.embed_prompt(make(tokens[:, tower.num_prefix :]).to(tokens.dtype))
@@ -111,13 +106,7 @@ class PromptedImageEncoder(nn.Module):
 def before_last_block(
     tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "*each L W"]]
 ) -> Float[Tensor, "B tokens W"]:
-    """Returns what goes into the last block of a tower, from images and the prompts of its first blocks.
-
-    Args:
-        tower: The tower.
-        images: Pixels, as CLIP's transform puts them out.
-        prompts: For each of the first blocks one for all images, or one for each.
-    """
+    """Run a tower up to its last block; each of its first blocks has one prompt for all images, or one for each."""
     check_depth(len(prompts), len(tower.blocks), "image")
     # The first prompt enters with the image; the others replace its places between blocks.
     first = tower.embed_prompt(prompts[0].to(tower.blocks.dtype))

@@ -92,9 +92,7 @@ class TextTower(ABC):
 class OpenCLIPTextTower(TextTower):
     """open_clip's own transformer, causal or not, read at the end of a text, its first or last token, or a class token.
 
-    Args:
-        tower: The tower's module; of a `CLIP`, which has none, the model itself.
-        token_layout: Where words stand among the tokens that the model's tokenizer puts out.
+    The tower of a `CLIP`, which has no module for it, is the model itself.
     """
 
     blocks: Blocks
@@ -148,13 +146,7 @@ class OpenCLIPTextTower(TextTower):
         return self.project(hidden[torch.arange(ids.shape[0], device=ids.device), self._places(ids)])
 
     def transform(self, tokens: Tokens, mask: Mask, between: Sequence[Between] = ()) -> Tokens:
-        """Returns the last block's output for embedded tokens.
-
-        Args:
-            tokens: Embedded tokens with their positions.
-            mask: Which tokens see which.
-            between: `between[j]` changes the tokens between blocks j + 1 and j + 2.
-        """
+        """Compute the last block's output for tokens with positions; `between[j]` changes them before block j + 2."""
         hidden = self._before_last(tokens, mask, between)
         return self.blocks.run(self.depth - 1, hidden, mask)
 
@@ -218,15 +210,7 @@ class OpenCLIPTextTower(TextTower):
 
 
 class HuggingFaceTextTower(TextTower):
-    """An encoder of Hugging Face with open_clip's pooling and projection behind it; padding is hidden in it.
-
-    Args:
-        tower: open_clip's adapter of the encoder.
-        token_layout: Where words stand among the tokens that the model's tokenizer puts out.
-
-    Attributes:
-        layers: The encoder's blocks.
-    """
+    """An encoder of Hugging Face with open_clip's pooling and projection behind it; padding is hidden in it."""
 
     def __init__(self, tower: HFTextEncoder, token_layout: TokenLayout) -> None:
         super().__init__(tower, token_layout)
@@ -264,12 +248,7 @@ class HuggingFaceTextTower(TextTower):
 
 
 def make_text_tower(model: nn.Module, token_layout: TokenLayout) -> TextTower:
-    """Returns the text tower of an open_clip model, by its kind.
-
-    Args:
-        model: An open_clip model, or a text tower's module alone.
-        token_layout: Where words stand among the tokens that its tokenizer puts out.
-    """
+    """Make the text tower of an open_clip model, or of a text tower's module alone, by its kind."""
     tower = cast(nn.Module, getattr(model, "text", model))
     if isinstance(tower, HFTextEncoder):
         return HuggingFaceTextTower(tower, token_layout)

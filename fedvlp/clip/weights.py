@@ -27,11 +27,10 @@ WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Reads the tensors of a checkpoint file, by name.
+    """Read the tensors of a checkpoint file, by name.
 
-    Args:
-        path: A `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`),
-            or one of the TorchScript archives that OpenAI published.
+    It is a `.safetensors` file, a `.pt`, `.pth` or `.bin` file with a state dict (also under the key `state_dict`), or
+    one of the TorchScript archives that OpenAI published.
 
     Raises:
         UserError: If the file is missing, damaged, another TorchScript archive, or holds anything but finite tensors.
@@ -132,11 +131,8 @@ def find_weights(folder: Path) -> Path | None:
 
 
 def download(published: dict[str, Any]) -> Path:
-    """Returns the local path of published weights: from the hub's cache without asking the hub, or downloaded.
-
-    Args:
-        published: open_clip's entry: `hf_hub` is `organisation/model/file`, or ends in `/` for open_clip's usual file.
-    """
+    """Find published weights in the hub's cache without asking the hub, or download them."""
+    # `hf_hub` is `organisation/model/file`, or ends in `/` for open_clip's usual file.
     repository, _, file = published.get("hf_hub", "").rpartition("/")
     if repository:
         # In the order in which open_clip looks for them.

@@ -80,13 +80,10 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
 
 
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
-    """How well the maximum softmax probability tells images of the classes from others (Hendrycks & Gimpel).
+    """Measure how well the maximum softmax probability tells images ``inside`` the classes from those ``outside``.
 
-    Of several states each is compared with itself, and the mean is taken; one state measures either kind for all.
-
-    Args:
-        inside: of images of the classes, on one split.
-        outside: of images of other things.
+    Of several states each is compared with itself, and the mean is taken; one state measures either kind for all
+    (Hendrycks & Gimpel).
 
     Returns:
         ``auroc``, the area under the receiver operating characteristic with images of the classes as positives, and
@@ -108,11 +105,9 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
 
 
 def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Scores]:
-    """The scores of each split, then those of each role, in percent or points, made to be written as JSON.
+    """Compute the scores of each split, then of each role, in percent or points, as JSON can hold them.
 
-    Args:
-        predictions: of all splits that are to be scored, and of images out of distribution, if there are any.
-        class_names: the classes that train, in the order of the labels.
+    ``predictions`` may include images out of distribution. ``class_names`` are the classes that train.
     """
     outside: dict[str, Predictions] = {}
     by_role: dict[str, dict[str, Predictions]] = {}

@@ -87,16 +87,11 @@ def confusion_of(predictions: Predictions) -> Confusion:
 
 
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
-    """Scores of as many images, drawn with replacement again and again: the bootstrap over images (Efron, 1979).
+    """Score as many images, drawn with replacement again and again: the bootstrap over images (Efron, 1979).
 
     An image is drawn with the predictions of all states, so several seeds' predictions of the same images, stacked, are
-    drawn together. The draws depend on how often each combination of true and predicted classes occurs, not on order.
-
-    Args:
-        predictions: of the images.
-        num_classes: number of classes.
-        name: of the images; those of other names are drawn independently.
-        seed: of the draws.
+    drawn together. The draws depend on ``seed``, ``name`` and how often each combination of true and predicted classes
+    occurs, not on the order of images.
 
     Returns:
         ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` of all states' predictions together, for each resample.

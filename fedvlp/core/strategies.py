@@ -340,10 +340,7 @@ def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
     """Share of round r in a Gaussian-weighted average: g_r / sum_{i <= r} g_i (PromptSRC's, over rounds).
 
     g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the tensors before the first round have no share.
-
-    Args:
-        mean: the round that weighs most, from 1.
-        std: standard deviation in rounds, > 0.
+    ``mean`` is at least 1, ``std`` above 0.
 
     >>> [round(gaussian_share(2.0, 1.0)(r), 3) for r in range(3)]
     [1.0, 0.622, 0.274]
@@ -360,10 +357,7 @@ def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
 
 
 def ema_share(momentum: float) -> Callable[[int], float]:
-    """Share of every round in an exponential moving average: 1 - momentum.
-
-    Args:
-        momentum: weight of the old average, in [0, 1).
+    """Share of every round in an exponential moving average: 1 - momentum, with the momentum in [0, 1).
 
     >>> ema_share(0.75)(12)
     0.25

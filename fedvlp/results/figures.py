@@ -75,12 +75,9 @@ def series_style(index: int) -> dict[str, Any]:
 
 
 def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of panels side by side, each as wide as a column, with room for a legend below.
+    """Make a figure of panels side by side, each as wide as a column, with room for a legend of ``labels`` below.
 
-    Args:
-        vertical: what each panel's vertical axis shows.
-        horizontal: what the horizontal axes show.
-        labels: what the legend will name.
+    ``vertical`` has the title of each panel's vertical axis, ``horizontal`` of all horizontal axes.
     """
     # The figure grows by its legend, so that axes of all figures are equally high.
     legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)

@@ -60,12 +60,7 @@ def divergence(baseline: Mapping[str, float], history: History, num_classes: int
     """Returns a sentence if training diverged; empty if it did not, or that can't be known.
 
     It did if accuracy ended at chance, or far below the untrained baseline with a loss above that of the first round;
-    in the first case the baseline, where there is one, must be clearly better than chance.
-
-    Args:
-        baseline: accuracies in percent before training; empty if not measured.
-        history: the metrics of each round.
-        num_classes: C, so that a guess is right in 100 / C percent.
+    in the first case the baseline, if it was measured, must be clearly better than chance, 100 / C percent.
 
     >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     >>> divergence({"validation": 70.0}, history, 10)

@@ -76,12 +76,10 @@ class ClientStore:
         """Makes what was stored in a phase survive a power failure."""
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
-        """Deletes what no checkpoint and nothing current refers to.
+        """Delete what no checkpoint and no ``current`` state refers to.
 
-        Args:
-            finished: number of finished rounds, since other processes may be storing states of the next; None before
-                the first, when no process writes and all that an interrupted run left can go.
-            current: states that the run continues from.
+        Only states of ``finished`` rounds go, since other processes may be storing those of the next; with None, before
+        the first round, whatever an interrupted run left.
         """
 
 

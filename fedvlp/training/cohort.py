@@ -98,12 +98,7 @@ class Attack:
         return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """What the clients train on; the data themselves if the attack leaves them alone.
-
-        Args:
-            data: the honest data, bound to the method.
-            module: the method with the tensors that it was made with; it must be left so.
-        """
+        """Make what the clients train on of honest data that are bound to the method; leave the method unchanged."""
         return data
 
     def add_on(self, clients: Sequence[Client]) -> AddOn | None:

@@ -33,18 +33,10 @@ def train_rounds(
     checkpoint: Path | None,
     may_start_fresh: bool = False,
 ) -> ServerState:
-    """Train all rounds, and keep the federation's ``run_state`` and ``folder`` up to date.
+    """Train all rounds, keep the federation's ``run_state`` and ``folder`` up to date, and return the server's state.
 
-    Args:
-        federation: options, method and data, which are ready.
-        phases: of a round, with their aggregators.
-        hooks: of the callbacks.
-        parent: folder in which a new run gets a folder.
-        checkpoint: checkpoint to resume from, or a folder whose newest checkpoint is taken.
-        may_start_fresh: whether to start from scratch if there is no checkpoint.
-
-    Returns:
-        The server's last state, which the method then holds.
+    A new run gets a folder in ``parent``. A run resumes from ``checkpoint``, or from the newest one in that folder; if
+    there is none, it starts from scratch if it ``may_start_fresh``.
     """
     with freed_memory_kept(), ExitStack() as claims:
         start_or_resume(federation, parent, checkpoint, may_start_fresh, claims)

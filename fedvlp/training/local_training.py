@@ -177,11 +177,8 @@ class LocalTraining:
 
         Whole epochs and steps shuffle again in each round. A fraction of an epoch takes the next batches of an endless
         sequence of passes, so that no image is left out or seen twice before a pass is over. Where a client is in that
-        sequence follows from the round alone, whether it took part in the rounds before or not.
-
-        Args:
-            loader_of: from the number of a shuffle to the batches in that order.
-            round: number of finished rounds.
+        sequence follows from the round alone, whether it took part in the rounds before or not. ``loader_of`` maps the
+        number of a shuffle to the batches in that order.
         """
         spans_rounds = self.steps is None and self.epochs != int(self.epochs)
         loader = loader_of(0 if spans_rounds else round)

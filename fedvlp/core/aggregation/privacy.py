@@ -82,15 +82,10 @@ def norm_of(update: State) -> float:
 
 
 def noised_upload(noise: ClientNoise, upload: State, before: State, client_seed: int) -> State:
-    """What a client sends in place of an upload: its update d as d min(1, S / |d|) + N(0, z^2 S^2).
+    """Clip a client's update d and add noise before it is sent: d min(1, S / |d|) + N(0, z^2 S^2).
 
-    Local differential privacy of one upload by the Gaussian mechanism, over all its tensors together.
-
-    Args:
-        noise: S, z, and the seed.
-        upload: what the client would send.
-        before: what it started from, by the same names; there may be others.
-        client_seed: of the client in this phase and round.
+    Local differential privacy of one upload by the Gaussian mechanism, over all its tensors together. ``before`` has
+    the tensors that the client started from; ``client_seed`` is of the client in this phase and round.
 
     >>> noised_upload(ClientNoise(1.0, 0.0, seed=0), {"p": torch.tensor([3.0, 4.0])}, {"p": torch.zeros(2)}, 5)
     {'p': tensor([0.6000, 0.8000])}

@@ -160,12 +160,7 @@ class AddOn:
         return server.updates, {}
 
     def after_aggregation(self, server: ServerRound, combined: State) -> tuple[State, State]:
-        """Change the averaged tensors, and return what the add-on remembers in addition.
-
-        Args:
-            server: what ``before_aggregation`` was given.
-            combined: the tensors ``server.names`` as the phase's strategy combined them.
-        """
+        """Change the tensors ``server.names`` as the strategy combined them; return also what is remembered."""
         return combined, {}
 
 

@@ -101,13 +101,7 @@ class FedDGGA(AddOn):
         return weighted, {"weights": weights}
 
     def adjusted(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
-        """The weights after a round, [K].
-
-        Args:
-            weights: a, [K], with the sum 1.
-            gaps: G_k by the client's place.
-            share: of the step that is left, 1 - r / R.
-        """
+        """Compute the weights [K] after a round from a, the gaps G_k by the client's position, and 1 - r / R."""
         if not gaps:
             return weights
         places = list(gaps)
