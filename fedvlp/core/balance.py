@@ -66,7 +66,10 @@ def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
 
 
 def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
-    present = [np.array([kind for kind in by_class.values() if kind[0]], float) for by_class in splits]
+    present = []
+    for by_class in splits:
+        counts = np.array(list(by_class.values()), float)  # [C, 3]
+        present.append(counts[counts[:, 0] > 0])
     images, right, _ = np.concatenate(present).T  # each [m], the classes with images of all splits
     classes = [len(kinds) for kinds in present]
     weights = np.repeat([1 / count / len(splits) for count in classes], classes)

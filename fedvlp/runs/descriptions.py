@@ -16,7 +16,7 @@ from fedvlp.core.state import RunState, State
 from fedvlp.runs.checkpoint import differences, load_checkpoint, load_deployed
 from fedvlp.runs.client_store import are_at_sites
 from fedvlp.runs.run_folder import find_checkpoints
-from fedvlp.utils.digests import constructor_arguments, to_jsonable
+from fedvlp.utils.digests import to_jsonable
 from fedvlp.utils.errors import UserError
 
 
@@ -125,21 +125,6 @@ def resume(
     return None
 
 
-def describe_like(model: FederatedModule, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a method without options that a ``stored`` description lacks and that have their defaults.
-
-    A later version may have added them.
-    """
-    description = describe_model(model)
-    known = stored.get("init_args", {})
-    defaults = constructor_arguments(type(model))
-    options: dict[str, Any] = {}
-    for name, value in description["init_args"].items():
-        if name in known or name not in defaults or value != defaults[name].default:
-            options[name] = value
-    return {**description, "init_args": options}
-
-
 def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
     """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
@@ -154,10 +139,7 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = paths[0]
     trained = load_deployed(path)
-    wrong = differences(
-        comparable({"model": trained.model}), comparable({"model": describe_like(model, trained.model)})
-    )
-    if wrong:
+    if wrong := differences(comparable({"model": trained.model}), comparable({"model": describe_model(model)})):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
     if model.personal and are_at_sites(trained.personal):
         raise UserError(f"{path} is of a method that keeps tensors on each client, and they are at the clients' sites.")

@@ -66,19 +66,13 @@ class Workspace:
     """State shared by all rounds of a run: options, data, devices, and the one module into which tensors are loaded.
 
     Args:
-        options: of training; with round, phase and client their seed fixes every random draw.
-        fabric: device and precision.
-        module: the method.
-        data: the clients' batches.
-        phases: of a round, with their aggregators.
-        add_ons: of local training, in their order.
-        initial_personal: personal tensors of the module before the first round.
-        store: keeps the clients' personal tensors.
-        hooks: of the callbacks.
-        validation: if an add-on measures clients, the splits of all their domains.
-        folder: gets the tracebacks of clients that fail; None to keep none.
-        first_round: the round, counted from 0, with which this process began.
-        optimizers: of the running phase, by its index in the round, if the next client can use them, too.
+        options: Of training; with round, phase and client their seed fixes every random draw.
+        phases: Of a round, with their aggregators.
+        initial_personal: Personal tensors of the module before the first round.
+        validation: If an add-on measures clients, the splits of all their domains.
+        folder: Gets the tracebacks of clients that fail; None to keep none.
+        first_round: The round, counted from 0, with which this process began.
+        optimizers: Of the running phase, by its index in the round, if the next client can use them, too.
         errors: Exceptions of clients in the running phase, by the client's id.
     """
 

@@ -13,7 +13,7 @@ from fedvlp.core.metrics import all_scores
 from fedvlp.core.roles import BASELINES
 from fedvlp.federation import Federation
 from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_of
-from fedvlp.runs.descriptions import describe_data, describe_like, load_trained
+from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import baselines
@@ -50,7 +50,7 @@ def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequenc
     with unwrapped_errors():
         # The description comes first, since it costs seconds and the measurement minutes.
         claimed = {name: value for name, value in summary.items() if name not in (*MEASURED, *OF_TRAINING)}
-        check_equal(claimed, _describe(cli, summary["model"]), "It is of another split, method or config")
+        check_equal(claimed, _describe(cli), "It is of another split, method or config")
         claimed = {}
         for part in set(MEASURED).intersection(summary):  # the prompts of the best round are in another file
             claimed[part] = {title: row for title, row in summary[part].items() if row_of(title) != BEST_ROW}
@@ -76,8 +76,8 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
     return config
 
 
-def _describe(cli: FederationCLI, claimed: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe method, training, data and communication as the summary must, whose method is ``claimed``."""
+def _describe(cli: FederationCLI) -> dict[str, Any]:
+    """Describe method, training, data and communication as the summary must."""
     federation = cast(Federation, cli.trainer)
     federation.prepare(cli.model, cli.datamodule)
     cost = communication_cost(cli.model, cli.datamodule.clients, federation.options.local.all_add_ons)
@@ -85,7 +85,6 @@ def _describe(cli: FederationCLI, claimed: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **federation.description,
         **describe_data(cli.datamodule),
-        "model": describe_like(cli.model, claimed),
         "communication_per_client_and_round": {name: counts[name] for name in COUNTS},
     }
 
