@@ -77,23 +77,17 @@ class ImageTower:
             UserError: If there are fewer stages, or these cannot be run one by one.
         """
         if between:
-            raise UserError(
-                f"Features inside the image tower are changed in {_VITS}, ResNets and ConvNeXts, but this one is "
-                f"{self.kind}. Choose another --model.clip.name, for example ViT-B-16."
-            )
+            raise self._refusal(f"Features inside the image tower are changed in {_VITS}, ResNets and ConvNeXts")
         features: Tensor = self._visual(images)
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
         """Returns joint features, not normalised, and the image's tokens; refused if it is no ViT and no ResNet."""
-        raise self._without_tokens()
+        raise self._refusal(_TOKENS)
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, of tokens of the last block; refused if it is no ViT."""
-        raise UserError(
-            f"Single image tokens have joint features in {_VITS} alone, but this image tower is {self.kind}. "
-            "Choose another --model.clip.name, for example ViT-B-16."
-        )
+        raise self._refusal(f"Single image tokens have joint features only in {_VITS}")
 
     def beside(self, branches: Mapping[int, Branch]) -> ImageTower:
         """Returns this tower with branches beside its blocks, refused if it has none: `with_branches`."""
@@ -103,19 +97,17 @@ class ImageTower:
 
     def for_prompts(self) -> VisionTransformerTower:
         """Returns this tower, refused unless it is a ViT."""
-        raise _refusal(f"is {self.kind}")
+        raise self._refusal(f"Image prompts are learned in {_VITS}")
 
     def for_tokens(self) -> ImageTower:
         """Returns this tower, refused if its tokens are not read."""
         if self.num_tokens is None:
-            raise self._without_tokens()
+            raise self._refusal(_TOKENS)
         return self
 
-    def _without_tokens(self) -> UserError:
-        return UserError(
-            f"Image tokens are read from {_VITS} and from open_clip's ResNets, but this one is {self.kind}. "
-            "Choose another --model.clip.name, for example ViT-B-16."
-        )
+    def _refusal(self, rule: str, of_this: str = "") -> UserError:
+        of_this = of_this or f"is {self.kind}"
+        return UserError(f"{rule}, but this image tower {of_this}. Choose another --model.clip.name, such as ViT-B-16.")
 
 
 class ResNetTower(ImageTower):
@@ -262,7 +254,8 @@ class OpenClipTower(VisionTransformerTower):
         # The last block's keys are read, and the pool's.
         has_two_pools = getattr(self._visual, "attn_pool_contrastive", None) is not None
         if has_two_pools or not is_standard_block(self._visual.transformer.resblocks[-1]):
-            raise _refusal("has attention of another kind than CLIP's")
+            rule = f"Image prompts are learned in {_VITS}"
+            raise self._refusal(rule, "has attention of another kind than CLIP's")
         return self
 
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
@@ -366,13 +359,7 @@ def make_image_tower(visual: nn.Module) -> ImageTower:
 
 
 _VITS = "ViTs (open_clip's own, VisionTransformer and Eva of timm)"
-
-
-def _refusal(reason: str) -> UserError:
-    return UserError(
-        f"Image prompts are learned in {_VITS}, but this model's image tower {reason}. "
-        "Choose another --model.clip.name, for example ViT-B-16."
-    )
+_TOKENS = f"Image tokens are read from {_VITS} and from open_clip's ResNets"
 
 
 def _run_stages(stages: Sequence[Callable[[Tensor], Tensor]], hidden: Tensor, between: Sequence[Between]) -> Tensor:
