@@ -7,7 +7,6 @@ import json
 import lightning as L
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
@@ -15,7 +14,6 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, Points, federation, file_callbacks
 
 
@@ -33,18 +31,6 @@ def test_learns_and_reports(tmp_path, rendered_figures):
     with Image.open(run.folder / "accuracy.png") as picture:
         assert min(picture.size) > 500
         assert len(picture.getcolors(1 << 24)) > 20
-
-
-def test_one_round_of_one_client_is_central_training(tmp_path):
-    """With one client, federated averaging is plain SGD on its batches."""
-    data = Points(clients=1)
-    after = federation(tmp_path, rounds=1, epochs=2).fit(Linear(), data)
-    weight = torch.zeros(3, 4, requires_grad=True)
-    batches = data.train_dataloader(data.clients[0], seed=derive_seed(0, 0, 0, 0))
-    for inputs, labels in [*batches, *batches]:
-        (gradient,) = torch.autograd.grad(F.cross_entropy(inputs["features"] @ weight.mT, labels), weight)
-        weight = (weight - 0.5 * gradient).detach().requires_grad_()
-    assert torch.allclose(after.shared["weight"], weight)
 
 
 def test_the_best_prompts_are_of_the_first_round_with_the_best_mean_of_source_validation(tmp_path, monkeypatch):

@@ -12,12 +12,10 @@ from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
 from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase
-from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import FedAvg
 from fedvlp.results import load_record
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.privacy_accounting import PrivacyAccount
-from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.interruptions import Interrupted, StopAfter
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
@@ -148,18 +146,6 @@ def test_client_that_is_left_out_adds_zero_and_costs_the_same(tmp_path):
         run.fit(Linear(), Points(spoil=spoil))
     assert noisy[0].run_state.history[0]["clients/rejected"] == 1
     assert len({run.run_state.history[0]["privacy/epsilon"] for run in noisy}) == 1
-
-
-def test_method_that_sends_single_tensors_is_refused_before_a_run(tmp_path):
-    class WithSlots(Linear):
-        def configure_phases(self):
-            last = Phase("own", ("weight",), ("weight",), Slots("client"))
-            return [Phase("shared", ("weight",), ("weight",), FedAvg()), last]
-
-    run = federation(tmp_path, aggregation=private())
-    with pytest.raises(UserError, match="Phase 'own' can't be differentially private: its strategy Slots"):
-        run.fit(WithSlots(), Points())
-    assert run.folder is None
 
 
 class Uploads(FederationCallback):

@@ -29,14 +29,6 @@ def test_columns_that_come_late_are_in_every_row(tmp_path):
         assert {name: float(value) for name, value in row.items() if value} == kept
 
 
-def test_a_name_with_a_comma_stays_one_column(tmp_path):
-    data = Points(clients=1)
-    object.__setattr__(data.clients[0], "name", 'a, "b"')
-    run = federation(tmp_path, rounds=1)
-    run.fit(Linear(), data)
-    assert 'client/a, "b"/loss' in table(run)[0]
-
-
 def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):
     others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
     options = ("--trainer.rounds=2", "--data.test_fraction=0.3", others)

@@ -71,12 +71,6 @@ def test_unknown_tags_list_the_known_ones(small):
         load_clip("ViT-H-14")
 
 
-def test_openais_own_spelling_of_names():
-    assert loading._registered_config("ViT-B-16") == open_clip.get_model_config("ViT-B-16")
-    with pytest.raises(UserError, match="for ViT-B/16"):
-        loading._weights_path(CLIPSpec("ViT-B/16", "nothing"), tags=["openai"])
-
-
 def test_without_network_the_file_to_download_is_named(small, offline):
     with pytest.raises(UserError) as raised:
         load_clip(NAME)

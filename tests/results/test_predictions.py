@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
-import torch
 
-from fedvlp.results.predictions import FILE, confusions, read_predictions, write_predictions
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.tensor_files import write_tensors
+from fedvlp.results.predictions import confusions, read_predictions, write_predictions
 from tests.helpers.predictions import draw
 
 OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"))
@@ -34,13 +30,6 @@ def test_what_is_written_is_read_back(tmp_path):
             for name in ("labels", "predicted", "confidence"):
                 assert np.array_equal(getattr(again, name), getattr(expected, name))
     assert read_predictions(tmp_path / "nowhere") == {}
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_types_that_numpy_lacks_are_damage(tmp_path, dtype):
-    write_tensors(tmp_path / FILE, {"last round/test/ink/labels": torch.zeros(2, dtype=dtype)}, {})
-    with pytest.raises(UserError, match="is damaged, or not written by fedvlp"):
-        read_predictions(tmp_path)
 
 
 def test_confusions_are_counted_over_states_under_the_names_of_the_split():

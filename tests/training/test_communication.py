@@ -13,9 +13,7 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg, Local
-from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
-from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear
 
 CLIENTS = [Client(i, i, 10) for i in range(3)]
@@ -92,16 +90,6 @@ def test_nothing_is_trained_or_left_behind():
     communication_cost(module, CLIENTS)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module.context is None
-
-
-def test_outline():
-    outline = PlaceholderData(classes=65, domains=3, num_clients=7, batch_size=32)
-    assert len(set(outline.class_names)) == 65
-    assert len(outline.source_domains) == 3
-    assert [client.domain for client in outline.clients] == [0, 1, 2, 0, 1, 2, 0]
-    assert outline.num_clients == len({client.id for client in outline.clients}) == 7
-    with pytest.raises(UserError, match="no images"):
-        outline.load_domains()
 
 
 def printed(capsys, *arguments):

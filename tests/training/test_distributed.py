@@ -37,13 +37,6 @@ def loads(sizes, processes):
     return [num_examples(share) for share in shares]
 
 
-def test_longest_first():
-    assert loads([5, 1, 1, 1, 1, 1], 2) == [5, 5]
-    assert loads([3, 3, 2, 2, 2], 2) == [7, 5]  # 6 and 6 would be best; never more than 4/3 of it
-    assert loads([4], 3) == [4, 0, 0]
-    assert loads([2, 2, 2], 1) == [6]
-
-
 def test_shares_are_within_four_thirds_of_the_best():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):

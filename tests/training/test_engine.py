@@ -3,7 +3,6 @@
 import torch
 
 from fedvlp.core.state import ClientUpdate
-from fedvlp.runs.client_store import ClientStore, DiskStore
 from fedvlp.training.engine import LocalEngine, PhaseResults
 from fedvlp.training.evaluation import evaluate
 from fedvlp.training.task import ClientResult
@@ -29,13 +28,6 @@ def test_another_engine_trains_and_measures(tmp_path):
     expected = (8 * 0 + 12 * 3 + 16 * 6) / (8 + 12 + 16)
     assert torch.allclose(server.shared["weight"], torch.full((3, 4), expected))
     assert run.run_state.history[0]["validation"] == 12.5
-
-
-def test_the_local_one_follows_the_options(tmp_path):
-    assert type(LocalEngine().client_store(tmp_path)) is ClientStore
-    on_disk = LocalEngine(personal_on_disk=True)
-    assert isinstance(on_disk.client_store(tmp_path), DiskStore)
-    assert type(on_disk.client_store(None)) is ClientStore
 
 
 def test_a_client_that_never_trained_is_measured_with_what_it_would_begin_with(tmp_path):

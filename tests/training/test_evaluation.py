@@ -9,7 +9,6 @@ import torch
 
 from fedvlp.core.metrics import single_state
 from fedvlp.core.phases import Phase
-from fedvlp.core.predictions import confusion_of
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import Local
 from fedvlp.training.evaluation import evaluate, filter_roles
@@ -47,18 +46,6 @@ def measured(tmp_path, module, personal, predictions=None):
     run = federation(tmp_path)
     module.eval()
     return evaluate(module, Unequal(), run.fabric, {"weight": torch.eye(3, 4)}, personal, predictions=predictions)
-
-
-def test_predicted_classes_are_counted_over_batches_and_clients(tmp_path):
-    shared = {}
-    measured(tmp_path, Linear(), {}, shared)
-    assert confusion_of(shared["validation/ink"]) == {(2, 2): 1, (0, 0): 3, (0, 1): 1, (1, 0): 1, (0, 2): 1}
-    assert confusion_of(shared["held_out/other"]) == {(1, 1): 3, (2, 0): 1}
-    always_two = {client: {"bias": torch.tensor([0.0, 0.0, 9.0])} for client in (4, 1, 2)}
-    personal = {}
-    measured(tmp_path, PersonalBias(), always_two, personal)
-    assert confusion_of(personal["held_out/other"]) == {(1, 2): 9, (2, 2): 3}  # three clients
-    assert confusion_of(personal["test/paint"]) == {(1, 2): 1, (0, 2): 1}
 
 
 def test_every_image_counts_once_and_every_domain_once(tmp_path):

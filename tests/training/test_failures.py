@@ -12,6 +12,7 @@ import torch
 
 from fedvlp.callbacks import Checkpoints
 from fedvlp.core.aggregation.base import Aggregator, WeightedMean
+from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error, upload_error
 from fedvlp.runs.checkpoint import load_checkpoint
@@ -209,8 +210,6 @@ def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
     ("instead", "reason"),
     [
         (lambda state: None, "uploads a NoneType, not a dict of tensors by name"),
-        (lambda state: {"weight": state["weight"].T}, "uploads 'weight' as [4, 3] of float32, not [3, 4] of float32"),
-        (lambda state: {"weight": state["weight"] * math.nan}, "uploads NaN or infinity"),
         (lambda state: {"weight": state["weight"] + 1e30}, "more than max_update_norm of 50"),
     ],
 )

@@ -13,8 +13,9 @@ from fedvlp.training.add_ons.scaffold import Scaffold
 from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay, LocalTraining, num_steps
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.assertions import run_tensors
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.assertions import assert_same_run, run_tensors
+from tests.helpers.interruptions import Interrupted, StopAfter
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
 
 BATCHES = 6
 
@@ -42,29 +43,6 @@ def test_whole_epochs_and_steps_shuffle_anew_in_each_round():
     assert rounds_of(LocalTraining(epochs=2.0), 2) == rounds_of(LocalTraining(epochs=2), 2)
     assert rounds_of(LocalTraining(steps=4), 2) == [loader_of(0)[:4], loader_of(1)[:4]]
     assert rounds_of(LocalTraining(steps=7), 1) == [[*loader_of(0), (0, 0)]]
-
-
-def batches_seen(tmp_path, **options):
-    """Which points each client saw, by round and client; from the inputs of its training steps."""
-    seen = {}
-
-    class Seen(Linear):
-        def training_step(self, batch, batch_idx):
-            where = (self.context.round, self.context.client.id)
-            seen.setdefault(where, []).append(batch[0]["features"].tolist())
-            return super().training_step(batch, batch_idx)
-
-    federation(tmp_path, **options).fit(Seen(), options.pop("data", None) or Points())
-    return seen
-
-
-def test_half_epochs_in_a_federation(tmp_path):
-    """Client 0 has two batches, so rounds 0 and 1 see its points once each; as the whole pass of seed 0 would."""
-    halves = batches_seen(tmp_path, epochs=0.5, rounds=2)
-    whole = batches_seen(tmp_path, rounds=1)
-    for client in (0, 2):  # 2 and 4 batches; client 1 has 3, so its second round begins another pass
-        assert halves[0, client] + halves[1, client] == whole[0, client]
-    assert (halves[0, 1] + halves[1, 1])[:3] == whole[0, 1]
 
 
 def test_steps_and_epochs_at_once_are_refused(tmp_path):

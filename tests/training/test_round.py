@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -13,7 +11,6 @@ from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.training import round as one_round
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import sample_cohort
-from fedvlp.training.local_training import CosineDecay
 from fedvlp.training.round import local_metrics
 from fedvlp.utils.seeding import derive_seed
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
@@ -83,16 +80,6 @@ def test_cohorts_follow_seed_and_round_and_every_phase_has_the_same(tmp_path):
         ids = [client.id for client in cohort]
         expected += [["both", "weight"], ("both", number, number, ids), ("weight", number, number, ids)]
     assert told.phases == expected
-
-
-def test_factors_are_those_of_the_schedule_over_all_rounds(tmp_path):
-    run = federation(tmp_path, rounds=3, schedule=CosineDecay())
-    run.fit(Linear(), Points())
-    factors = [row["learning_rate_factor"] for row in run.run_state.history]
-    assert factors == pytest.approx([1.0, (1 + math.cos(math.pi / 3)) / 2, (1 + math.cos(2 * math.pi / 3)) / 2])
-    plain = federation(tmp_path, rounds=1)
-    plain.fit(Linear(), Points())
-    assert "learning_rate_factor" not in plain.run_state.history[0]
 
 
 @pytest.mark.parametrize(("most", "named"), [(3, True), (2, False)])
