@@ -161,6 +161,7 @@ class Federation(RunView):
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
         phases = self.prepare(model, datamodule)
+        check_callbacks(self.callbacks, [split.name for split in datamodule.evaluation_splits()])
         train = partial(train_rounds, self, phases, Hooks(self.callbacks, self, model))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)

@@ -19,12 +19,7 @@ from fedvlp.utils.files import read_json
 
 SMALL_FILES = ("*.json", "*.txt", "*.model")
 VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "sentencepiece.bpe.model",
-    "spiece.model",
-    "tokenizer.model",
+    *("tokenizer.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", "vocab.txt", "vocab.json"),
 )
 
 

@@ -66,8 +66,7 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
     """The expected calibration error (Guo et al., ICML 2017, Eq. 3), in points; of several states the mean.
 
     Images are put into bins of equal width by their confidence; the error is the mean over images of the distance
-    between their bin's mean confidence and its accuracy. A bin has its lower bound, and the last one 1 as well. Sums
-    are exact, so they do not depend on the order of the images.
+    between their bin's mean confidence and its accuracy. A bin has its lower bound, and the last one 1 as well.
     """
     is_right = torch.from_numpy(predictions.predicted == predictions.labels)
     # Sums of multiples of a power of two are exact, so they do not depend on the order of images.

@@ -27,19 +27,8 @@ BEST_ROW = "best on source validation"
 """The titles of a summary's rows; the number of the round follows the last two."""
 
 TABLE_KEYS = (
-    "name",
-    "images",
-    "classes",
-    "new_classes",
-    "class_split",
-    "targets",
-    "kind",
-    "partition",
-    "shots",
-    "split_rule",
-    "validation_fraction",
-    "test_fraction",
-    "split_seed",
+    *("name", "images", "classes", "new_classes", "class_split", "targets", "kind", "partition", "shots"),
+    *("split_rule", "validation_fraction", "test_fraction", "split_seed"),
 )
 """What the data of runs must have in common for their results to be compared."""
 

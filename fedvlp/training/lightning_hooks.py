@@ -104,8 +104,8 @@ class Hooks:
         self.stopping = [by_key[key] for key in saved.stopped_by if key in by_key]
 
 
-def check_callbacks(callbacks: Sequence[Callback]) -> None:
-    """Check that every callback can work in a federation.
+def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None = None) -> None:
+    """Check that every callback can work in a federation whose accuracies are of these splits, if they are known.
 
     Raises:
         UserError: If a callback is one that a federation refuses, has hooks that are never called, or would stop the
@@ -129,14 +129,15 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
                 f"{', '.join(HOOKS[2:6])}, ... or a hook of fedvlp.callbacks.FederationCallback instead."
             )
         if isinstance(callback, EarlyStopping):
-            _check_early_stopping(callback)
+            _check_early_stopping(callback, splits)
         # Lightning's default reads the clock after each step, and processes take different numbers of steps.
         if isinstance(callback, Timer) and callback._interval == "step":
             raise UserError("Timer with interval='step' can't stop a round. Pass interval='epoch', which is a round.")
 
 
-def _check_early_stopping(callback: EarlyStopping) -> None:
-    role = callback.monitor.partition("/")[0]
+def _check_early_stopping(callback: EarlyStopping, splits: Sequence[str] | None) -> None:
+    role, _, domain = callback.monitor.partition("/")
+    is_misspelt = splits is not None and role == "validation" and domain != "" and callback.monitor not in splits
     if role in REPORTED:
         raise UserError(
             f"EarlyStopping monitors {callback.monitor}, on which results are reported. Selecting on it would bias the "
@@ -144,7 +145,7 @@ def _check_early_stopping(callback: EarlyStopping) -> None:
         )
     if role == "validation" and callback.mode == "min":  # Lightning's default
         raise UserError(f"EarlyStopping monitors {callback.monitor}, an accuracy, with mode 'min'. Pass mode='max'.")
-    if callback.strict and role not in ("validation", "validation_loss", "client", "clients"):
+    if callback.strict and (is_misspelt or role not in ("validation", "validation_loss", "client", "clients")):
         raise UserError(
             f"EarlyStopping monitors {callback.monitor!r}, which no round has. Monitor validation, validation/DOMAIN, "
             "client/CLIENT/loss (of up to 100 clients) or clients/loss/mean (of more)."

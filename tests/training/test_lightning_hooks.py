@@ -121,6 +121,7 @@ class OnlyTests(Callback):
     [
         (EarlyStopping("held_out/ink", mode="max"), "monitors held_out/ink, on which results are reported"),
         (EarlyStopping("val_loss"), "monitors 'val_loss', which no round has. Monitor validation, "),
+        (EarlyStopping("validation/nowhere", mode="max"), "monitors 'validation/nowhere', which no round has"),
         (Gradients(), "Gradients overrides on_after_backward, which a federation never calls"),
         (OnlyTests(), "OnlyTests overrides on_test_end, which a federation never calls"),
         (LambdaCallback(on_before_backward=print), "LambdaCallback overrides on_before_backward"),
