@@ -28,12 +28,10 @@ class ProgressBar(FederationCallback):
 
     Args:
         enabled: show the live bar; it is also hidden where the output is no terminal.
-        seconds: least time between two updates of the loss, in seconds.
     """
 
-    def __init__(self, enabled: bool = True, seconds: float = 0.2) -> None:
+    def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self.seconds = seconds
         self.bar: Any = None
         self.last_update = 0.0
 
@@ -50,8 +48,8 @@ class ProgressBar(FederationCallback):
         """Advance the bar by one step."""
         self.bar.update()
         now = time.monotonic()
-        # Reading a loss waits for the GPU, so not every loss is read.
-        if not self.bar.disable and now - self.last_update > self.seconds:
+        # Reading a loss waits for the GPU, so at most five losses are read per second.
+        if not self.bar.disable and now - self.last_update > 0.2:
             self.bar.set_postfix_str(f"{outputs['client'].name}, loss {outputs['loss'].item():.3f}")
             self.last_update = now
 
