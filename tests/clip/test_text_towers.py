@@ -125,12 +125,7 @@ def features_and_gradient(function, prompts):
 
 
 @pytest.mark.parametrize(
-    ("position", "is_class_specific", "levels"),
-    [
-        ("end", False, 3),
-        ("middle", False, 1),
-        ("front", True, 3),
-    ],
+    ("position", "is_class_specific", "levels"), [("end", False, 3), ("middle", False, 1), ("front", True, 3)]
 )
 def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, position, is_class_specific, levels):
     """Two prompts at once; with three levels they are replaced before each block."""

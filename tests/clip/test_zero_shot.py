@@ -6,14 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp.clip import (
-    SINGLE_TEMPLATE,
-    TEMPLATES,
-    CLIPSpec,
-    ZeroShotClassifier,
-    load_clip,
-    zero_shot_text_features,
-)
+from fedvlp.clip import SINGLE_TEMPLATE, TEMPLATES, CLIPSpec, ZeroShotClassifier, load_clip, zero_shot_text_features
 from fedvlp.clip.zero_shot import choose_templates, tokenize_classes
 from fedvlp.utils.errors import UserError
 

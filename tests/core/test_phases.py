@@ -44,10 +44,7 @@ def make(shared):
         (FedAvg(), lambda s: s),
         (MovingAverage(FedAvg(), ema_share(0.5), ("p",)), lambda s: s.inner),
         (ByName({"p": MovingAverage(IndicatorMean(), ema_share(0.5), ("p",)), "q": FedAvg()}), lambda s: s.parts["q"]),
-        (
-            ByName({"p": ServerComputed(Slots("domain"), make)}),
-            lambda s: s.parts["p"].inner,
-        ),
+        (ByName({"p": ServerComputed(Slots("domain"), make)}), lambda s: s.parts["p"].inner),
     ],
 )
 def test_rule_gets_to_every_averaging_part(strategy, part):
@@ -115,10 +112,7 @@ def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
     values = [[1.0], [900.0], [2.0], [10.0], [30.0], [-900.0]]
     server = strategy.aggregate(server, updates(values))
     assert server.shared["p"].flatten().tolist() == [2.0, 10.0, 0.0]
-    assert {name: value.item() for name, value in server.memory.items()} == {
-        "0/velocity/p": 2.0,
-        "1/velocity/p": 10.0,
-    }
+    assert {name: value.item() for name, value in server.memory.items()} == {"0/velocity/p": 2.0, "1/velocity/p": 10.0}
     later = strategy.aggregate(server, updates(values))
     assert later.shared["p"].flatten().tolist() == [3.0, 15.0, 0.0]
 

@@ -12,10 +12,7 @@ from tests.helpers.predictions import draw
 OTHERS = replace(draw(3, seed=2, classes=2), class_names=("new", "neu"))
 WRITTEN = {
     "zero-shot CLIP": {"held_out/oil paint": draw(7)},
-    "last round": {
-        "held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1),
-        "test/猫": OTHERS,
-    },
+    "last round": {"held_out/oil paint": draw(7, 2, clients=("a/b", "c"), seed=1), "test/猫": OTHERS},
 }
 
 

@@ -36,10 +36,7 @@ def trained(clip, tmp_path_factory):
         torch.manual_seed(0)
         method = kind(data.class_names, clip, optimizer=sgd, prompt_length=4)
         federation = Federation(
-            rounds=1,
-            accelerator="cpu",
-            default_root_dir=str(tmp_path_factory.mktemp("runs")),
-            runtime=QUIET,
+            rounds=1, accelerator="cpu", default_root_dir=str(tmp_path_factory.mktemp("runs")), runtime=QUIET
         )
         federation.fit(method, data)
         return method, data, federation, federation.run_state.history[-1]

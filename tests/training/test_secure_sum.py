@@ -137,11 +137,7 @@ def test_what_needs_single_updates_is_refused_by_name_before_the_run(name, tmp_p
 
 @pytest.mark.parametrize(
     ("strategy", "name"),
-    [
-        (Unknown(), "Unknown"),
-        (Local(), "Local"),
-        (ByName({"weight": FedAvg(), "other": FedAvg("uniform")}), "ByName"),
-    ],
+    [(Unknown(), "Unknown"), (Local(), "Local"), (ByName({"weight": FedAvg(), "other": FedAvg("uniform")}), "ByName")],
     ids=["own", "local", "two weightings"],
 )
 def test_strategies_that_need_more_than_one_sum_are_refused_by_name(strategy, name, tmp_path):

@@ -41,10 +41,7 @@ def written_out(data, rounds, momentum=0.0, mu=0.0):
             batches = data.train_dataloader(client)
             for inputs, labels in batches:
                 points = inputs["features"]
-                g = gradient(
-                    lambda w, p=points, t=labels: torch.nn.functional.cross_entropy(p @ w.T, t),
-                    y,
-                )
+                g = gradient(lambda w, p=points, t=labels: torch.nn.functional.cross_entropy(p @ w.T, t), y)
                 velocity = momentum * velocity + g + mu * (y - x)
                 y = y - RATE * velocity
             tau = len(batches)
