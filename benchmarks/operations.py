@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedvlp.clip import CLIP, PromptedImageEncoder, clean_class_names
+from fedvlp.clip import CLIP, PromptedImageEncoder, clean_class_name
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> W
         class_names: The classes.
         prompt_length: Learned vectors of the prompt.
     """
-    sentences = [f"{name}." for name in clean_class_names(class_names)]
+    sentences = [f"{clean_class_name(name)}." for name in class_names]
     prompt = [-1] * prompt_length
     texts = [[ids[0], *prompt, *ids[1:]] for ids in clip.tokenize(sentences)]
     # A token is known by all that it sees, so that equal prefixes of two texts are one token in the set.

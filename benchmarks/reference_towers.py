@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
-from fedvlp.clip import CLIP, clean_class_names
+from fedvlp.clip import CLIP, clean_class_name
 
 
 class ReferenceText:
@@ -28,7 +28,7 @@ class ReferenceText:
         model: Any = clip.model
         self._model = model
         placeholders = "X " * prompt_length
-        ids = clip.tokenizer([f"{placeholders}{name}." for name in clean_class_names(class_names)])
+        ids = clip.tokenizer([f"{placeholders}{clean_class_name(name)}." for name in class_names])
         ids = ids.to(model.attn_mask.device)
         self._ends = ids.argmax(dim=-1)
         self.length = int(self._ends.max()) + 1 if cut else ids.shape[1]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.operations import image_tower, packed_text, patches_work, prompted_image, text_tower
 from fedvlp.catalog.description import DATA_SETS
-from fedvlp.clip import CLIP, clean_class_names
+from fedvlp.clip import CLIP, clean_class_name
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
@@ -114,7 +114,7 @@ def least_operations(
     method: str, clip: CLIP, class_names: list[str], batch_size: int, domains: Sequence[str] = DOMAINS
 ) -> float:
     """Returns the least operations of a step: each token once, images without prompts prepared before."""
-    names = clean_class_names(class_names)
+    names = [clean_class_name(name) for name in class_names]
     length = {"TRIP": 32, "PLAN": 8}.get(method, 16)
     text = packed_text(clip, names, length)
     if method in ("TRIP", "PromptFL"):
