@@ -38,9 +38,9 @@ from fedvlp.training.prediction import predict_images, without_validation, write
 from fedvlp.training.privacy_accounting import privacy_account
 from fedvlp.training.secure_sum import with_secure_sum
 from fedvlp.training.task import check_add_ons
-from fedvlp.utils.errors import UserError, escape_control_chars
+from fedvlp.utils.errors import UserError, check_range, check_ranges, escape_control_chars
 from fedvlp.utils.files import check_replaceable
-from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed, check_range, check_ranges
+from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed
 
 
 class Federation(RunView):

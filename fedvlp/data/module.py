@@ -34,8 +34,8 @@ from fedvlp.data.partition import ByDomain, Partitioner
 from fedvlp.data.protocols import ClassSplit, SplitPlan, count_base
 from fedvlp.data.splits import OfficialSplit, SplitPart, SplitRule, hash_lines, image_hash, split_hash, split_table
 from fedvlp.utils.config_files import read_yaml
-from fedvlp.utils.errors import UserError, did_you_mean_or_choose
-from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed, check_range
+from fedvlp.utils.errors import UserError, check_range, did_you_mean_or_choose
+from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, PositiveInt, Seed
 
 log = logging.getLogger(__name__)
 NO_CLASS = -1

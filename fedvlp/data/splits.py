@@ -12,7 +12,8 @@ import numpy as np
 from fedvlp.core.roles import ROLES, ImageRole
 from fedvlp.core.state import Client
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed, check_range
+from fedvlp.utils.errors import check_range
+from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, Seed
 
 
 @dataclass(frozen=True)

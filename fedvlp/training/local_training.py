@@ -19,8 +19,8 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.core.protocols import Batch, Loader
 from fedvlp.core.state import Client, State, detached, strip_prefix
 from fedvlp.training.add_ons.base import AddOn, ClipGradients
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt, check_ranges
+from fedvlp.utils.errors import UserError, check_ranges
+from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt
 
 # Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow.
 GRADIENT_SCALE = 1024.0

@@ -1,10 +1,12 @@
-"""Errors for what a user can correct, and what messages offer instead: the nearest known name."""
+"""Errors that a user can correct, checks that raise them, and the nearest known name for messages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any, get_args, get_type_hints
 
 OUT_OF_MEMORY = (
     "out of memory",
@@ -99,3 +101,39 @@ def did_you_mean_or_choose(name: str, valid: Iterable[str]) -> str:
     """
     names = list(valid)
     return did_you_mean(name, names) or f"Choose from {', '.join(names)}."
+
+
+def check_range(name: str, value: float | None, range_type: Any) -> None:
+    """Check an option that a Python caller passed against a type of ``utils.ranges``; None passes.
+
+    Raises:
+        UserError: If the number is outside the range, or infinite.
+
+    >>> from jsonargparse.typing import NonNegativeInt
+    >>> check_range("rounds", -1, NonNegativeInt)
+    Traceback (most recent call last):
+    fedvlp.utils.errors.UserError: rounds: -1 does not conform to restriction v>=0.
+    """
+    if value is None:
+        return
+    try:
+        range_type(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"{name}: {error}.") from None
+    # Infinity is within a range that has no upper end.
+    if math.isinf(value):
+        raise UserError(f"Expected a finite {name}, got {value}.")
+
+
+def check_ranges(options: object) -> None:
+    """Check all numbers of a dataclass against their types, which only the command line has checked.
+
+    Raises:
+        UserError: If a number is out of its range.
+    """
+    for name, hint in get_type_hints(type(options)).items():
+        # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
+        for part in (hint, *get_args(hint)):
+            is_number = isinstance(part, type) and issubclass(part, (int, float))
+            if is_number and part not in (bool, int, float):
+                check_range(f"{type(options).__name__}.{name}", getattr(options, name), part)

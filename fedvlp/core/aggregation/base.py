@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedvlp.core.state import State, weighted_mean
 from fedvlp.utils.digests import to_jsonable
-from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import check_ranges
+from fedvlp.utils.errors import UserError, check_ranges
 
 
 class PrivacyGuarantee(NamedTuple):
