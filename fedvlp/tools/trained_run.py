@@ -1,29 +1,22 @@
-"""A method with its trained tensors, and the images of its run: what explain and audit begin with."""
+"""A method with its trained tensors, and the images of its run: the input of explain and audit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
-from lightning.pytorch.cli import LightningArgumentParser
 from torch import Tensor
 
-from fedvlp.commands.lightning_cli import FederationCLI
-from fedvlp.commands.trained_config import ALLOW_HELP, config_option, trained_file
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.roles import SERVED
 from fedvlp.core.state import Client, State
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.loaders import ImageDataset
-from fedvlp.data.without_images import PlaceholderData, PredictionData
-from fedvlp.federation import Federation
-from fedvlp.runs.descriptions import load_trained
-from fedvlp.runs.run_folder import describe_choice, run_of
-from fedvlp.training.setup import set_up_data, set_up_method
+from fedvlp.runs.run_folder import run_of
 from fedvlp.utils.errors import UserError
 
 
@@ -68,57 +61,6 @@ class TrainedRun:
         """The method's device."""
         device: torch.device = next(self.clip.parameters()).device
         return device
-
-
-class TrainedRunCLI(FederationCLI):
-    """Makes a method and, if needed, its run's data; nothing is trained."""
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the trained file, and ``--allow``, without which it names only fedvlp's classes."""
-        super().add_arguments_to_parser(parser)
-        help = "RUN: a run's folder, its prompts.safetensors or one of its checkpoints."
-        parser.add_argument("--ckpt_path", type=str | None, help=help)
-        parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
-
-    def before_instantiate_classes(self) -> None:
-        """Leave out loggers and callbacks, which write about runs."""
-        self.config.trainer.logger = None
-        self.config.trainer.callbacks = None
-        self.config.trainer.runtime.default_callbacks = False
-
-
-Command = TypeVar("Command", bound=TrainedRunCLI)
-
-
-def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] | None, description: str) -> Command:
-    """Make the method and the data of a command line after the command, whose name begins the class's name.
-
-    ``trained`` is the config of the trained file, which the command line overrides; None without a file.
-    """
-    arguments = [*words] if trained is None else [config_option(trained), *words]
-    return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
-
-
-def load_run(command: TrainedRunCLI) -> TrainedRun:
-    """Bring a command's method to its device, load its trained file, and set up its images, or raise UserError."""
-    module = command.model
-    data = command.datamodule
-    federation = cast(Federation, command.trainer)
-    set_up_method(federation.fabric, module, federation.runtime.num_threads)
-    deployed: State = module.shared_state()
-    personal: Mapping[int, State] = {}
-    file = None
-    if command.config.ckpt_path is not None:
-        file = trained_file(command.config.ckpt_path, command.parser.prog.removeprefix("fedvlp "))
-        federation.fabric.print(describe_choice(Path(command.config.ckpt_path)), end="", flush=True)
-        deployed, personal = load_trained(file, module)
-    module.load_state(deployed)
-    module.eval()
-    # Data sets without images.
-    if isinstance(data, (PredictionData, PlaceholderData)):
-        return TrainedRun(module, deployed, personal, file=file)
-    set_up_data(federation.fabric, module, data, federation.options.precision, serves_images=True)
-    return TrainedRun(module, deployed, personal, data, file)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_con
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
-from fedvlp.tools.trained_run import TrainedRunCLI, load_run, parse
+from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 

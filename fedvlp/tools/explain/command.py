@@ -19,7 +19,8 @@ from fedvlp.runs.run_folder import run_of
 from fedvlp.tools.explain import images, pictures, words
 from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
-from fedvlp.tools.trained_run import TrainedRun, TrainedRunCLI, load_run, parse
+from fedvlp.tools.trained_run import TrainedRun
+from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
