@@ -1,10 +1,9 @@
-"""The commands ``fedvlp site``, at a site, and ``fedvlp deploy``, at the server; neither needs Flower's modules."""
+"""The commands ``fedvlp site`` at a site and ``fedvlp deploy`` at the server."""
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,14 +16,14 @@ from fedvlp.utils.errors import UserError, in_one_line
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
+# Templates of an app's files. Sites run none of it: their part is installed with fedvlp.
 APP_FOLDER = Path(__file__).parent / "flower" / "app"
-"""Templates of an app's files. None holds code that a site would run: the sites' part is installed with fedvlp."""
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Starts, stops or shows the warm process of a site, prints its ledger, or decides on a run; returns the exit code.
+    """Start, stop or show the warm process of a site, print its ledger, or decide on a run.
 
-    That is 1 if none runs for ``status``, and if the chain is broken for ``ledger``.
+    The exit code is 1 if no process runs for ``status``, and if the chain is broken for ``ledger``.
     """
     parser = argparse.ArgumentParser(
         "fedvlp site",
@@ -37,30 +36,31 @@ def run_site(arguments: Sequence[str]) -> int:
     parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
     parser.add_argument("run", nargs="?", default="", metavar="RUN", help="how the digest of a run begins")
     options = parser.parse_args(arguments)
+    code = 0
     if options.action == "stop":
-        sys.stdout.write("stopped\n" if stop_site(options.home) else "there was none\n")
-        return 0
-    if options.action == "ledger":
-        read_site_config(options.home)
-        lines, broken = describe_ledger(options.home)
+        lines = ["stopped" if stop_site(options.home) else "there was none"]
+    elif options.action in ("start", "status"):
+        if options.action == "start":
+            start_site(options.home)
+        status = site_status(options.home)
+        lines = [", ".join(f"{name} {value}" for name, value in status.items())]
+        code = int(status["state"] == "stopped")
+    else:
+        read_site_config(options.home)  # refuses a folder that is no site's
+        if options.action == "ledger":
+            lines, broken = describe_ledger(options.home)
+            lines += broken or ["no line was changed"]
+            code = int(bool(broken))
+        else:
+            lines = answer_keeper(options.home, options.action, options.run)
+    for line in lines:
         # A server chooses names of runs.
-        lines = [*lines, *(broken or ["no line was changed"])]
-        sys.stdout.write("".join(f"{in_one_line(line)}\n" for line in lines))
-        return 1 if broken else 0
-    if options.action in ("approve", "refuse"):
-        read_site_config(options.home)
-        lines = answer_keeper(options.home, options.action, options.run)
-        sys.stdout.write("".join(f"{in_one_line(line)}\n" for line in lines))
-        return 0
-    if options.action == "start":
-        start_site(options.home)
-    status = site_status(options.home)
-    sys.stdout.write(", ".join(f"{name} {value}" for name, value in status.items()) + "\n")
-    return 1 if status["state"] == "stopped" else 0
+        print(in_one_line(line))
+    return code
 
 
 def run_deploy(arguments: Sequence[str]) -> int:
-    """Writes a Flower app that trains a config, and prints its files; or checks an end. Returns the exit code."""
+    """Write a Flower app that trains a config, sign it, or check what a site and its server need."""
     if arguments[:1] == ["check"] and find_spec("flwr") is not None:
         from fedvlp.sites.flower.check import run_check
 
@@ -79,22 +79,20 @@ def run_deploy(arguments: Sequence[str]) -> int:
     signing.add_argument("folder", type=Path, metavar="DIR", help="the app's folder")
     signing.add_argument("key", type=Path, metavar="KEY", help="private key of ssh-keygen, ed25519 or ECDSA")
     options, of_config = parser.parse_known_args(arguments)
-    # Nothing else here needs Flower, but an app that nobody can run is no help.
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     if options.command == "sign":
         parser.parse_args(arguments)  # refuses further options, which only a config has
         return sign_app(options.folder, options.key)
     method, config = parsed_config(of_config)
-    files = write_app(options.folder, method, config)
-    sys.stdout.write("".join(f"{file}\n" for file in files))
-    sys.stdout.write(f"Train it: flwr run {options.folder} SUPERLINK --stream\n")
+    print(*write_app(options.folder, method, config), sep="\n")
+    print(f"Train it: flwr run {options.folder} SUPERLINK --stream")
     return 0
 
 
 def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
-    """The method's name and the config that ``fedvlp fit`` would train with, as YAML. Neither is made."""
-    # Imported here: `fedvlp site` answers at once, without PyTorch.
+    """Parse the method's name, and the config with which ``fedvlp fit`` would train, as YAML."""
+    # Imported here, so that `fedvlp site` answers without waiting for PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
     from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
 
@@ -107,17 +105,17 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
 
 
 def sign_app(folder: Path, key: Path) -> int:
-    """Signs the description of the run that an app trains, and prints its digest; returns the exit code."""
+    """Sign the description of the run that an app trains, and print its digest."""
     from fedvlp.sites.server import SIGNATURE, describe_for_sites, read_app
 
     run = Proposal("", describe_for_sites(read_app(folder / "config.yaml")))
     write_text(folder / SIGNATURE, sign(key, run.content))
-    sys.stdout.write(f"{folder / SIGNATURE}\nSigned the run with the digest {run.digest}\n")
+    print(f"{folder / SIGNATURE}\nSigned the run with the digest {run.digest}")
     return 0
 
 
 def write_app(folder: Path, method: str, config: str) -> list[Path]:
-    """Writes an app that trains a config, given as YAML, into a folder that is new or empty; returns its files."""
+    """Write an app that trains a config, given as YAML, into a new or empty folder; return its files."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"Expected a new or empty folder for the app; {folder} is not. Name another.")
     folder.mkdir(parents=True, exist_ok=True)

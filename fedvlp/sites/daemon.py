@@ -1,7 +1,7 @@
-"""The warm process of a site, which keeps method, images and features between requests; and who passes requests to it.
+"""The warm process of a site, which keeps method, images and features between requests, and its callers.
 
-``send_request`` starts the process where none runs: ``python -m fedvlp.sites.daemon HOME``. The caller is itself a
-process of one message, so PyTorch is imported in the warm process alone.
+``send_request`` starts the process if none runs: ``python -m fedvlp.sites.daemon HOME``. Only this process imports
+PyTorch, since the caller is a process of one message.
 """
 
 from __future__ import annotations
@@ -36,21 +36,18 @@ LONGEST_PATH = 100  # bytes of a socket's path; systems take 104 or 108
 SECONDS_TO_START = 120.0
 SECONDS_TO_STOP = 10.0
 SECONDS_BETWEEN_TRIES = 0.05
-SECONDS_TO_SEND = 30.0
-"""How long a caller may take to hand over its request, which is on this machine."""
+SECONDS_TO_SEND = 30.0  # for a caller on this machine
 log = logging.getLogger(__name__)
 
 
 def send_request(home: Path, request: bytes) -> bytes:
-    """Passes a request to the warm process of a site, started if none runs, and returns its reply.
-
-    Where the process could not answer, the reply says why.
+    """Pass a request to the warm process of a site, started if none runs; return its reply or why there is none.
 
     Raises:
-        UserError: if the folder is no site's.
+        UserError: If the folder is no site's.
     """
     name = read_site_config(home).name
-    # The process that is there may be about to end, being idle; then the second try starts a new one.
+    # An idle process may be about to end; then the second try starts a new one.
     for _ in range(2):
         try:
             connection = _connection(home)
@@ -63,10 +60,10 @@ def send_request(home: Path, request: bytes) -> bytes:
 
 
 def start_site(home: Path) -> None:
-    """Starts the warm process of a site, unless it runs, and returns once it listens.
+    """Start the warm process of a site, unless it runs, and return once it listens.
 
     Raises:
-        UserError: if the folder is no site's, or the process does not start.
+        UserError: If the folder is no site's, or the process does not start.
     """
     try:
         _connection(home).close()
@@ -75,7 +72,7 @@ def start_site(home: Path) -> None:
 
 
 def site_status(home: Path) -> dict[str, Any]:
-    """The ``state`` of a site's warm process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests."""
+    """Read the ``state`` of a site's process, ``stopped``, ``idle`` or ``busy``, its id and ``answered`` requests."""
     read_site_config(home)
     folder = warm_folder(home)
     if not is_locked(folder / SOCKET):
@@ -89,8 +86,7 @@ def site_status(home: Path) -> dict[str, Any]:
 
 
 def stop_site(home: Path) -> bool:
-    """Ends the warm process of a site, also one that is at work; whether there was one."""
-    # A signal also ends a process in the middle of a round; files at the site are written whole or not at all.
+    """End the warm process of a site, also in the middle of a round; return whether there was one."""
     process = site_status(home).get("process")
     if process is None:
         return False
@@ -103,22 +99,21 @@ def stop_site(home: Path) -> bool:
 
 
 def warm_folder(home: Path) -> Path:
-    """The folder of a site's socket, lock, status and log; made if it is missing, open to its user alone.
+    """Make the folder of a site's socket, lock, status and log, which only its user can open.
 
-    A path that is too long for a socket has its folder among the temporary ones.
+    If the path is too long for a socket, the folder is among the temporary ones.
 
     Raises:
-        UserError: if there is something else in its place, or others can open it, or Python has no such sockets here.
+        UserError: If there is something else in its place, or others can open it, or the system has no Unix sockets.
     """
     if not hasattr(socket, "AF_UNIX"):
-        raise UserError("The process of a site answers at a Unix socket, which Python has on Linux and macOS alone.")
+        raise UserError("The process of a site answers at a Unix socket, which only Linux and macOS have.")
     folder = home.resolve() / FOLDER
-    # A socket's path is short on every system, and homes may be deep below others.
     if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
         digest = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
         folder = Path(tempfile.gettempdir()) / f"fedvlp-{os.getuid()}-{digest}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    # The folder's rights are what keeps other users from the socket, so one that somebody else made is no good.
+    # Only the folder's rights keep other users from the socket.
     status = folder.lstat()
     is_open = bool(stat.S_IMODE(status.st_mode) & 0o077)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or is_open:
@@ -127,7 +122,7 @@ def warm_folder(home: Path) -> Path:
 
 
 def _connection(home: Path) -> Connection:
-    """Connects to the warm process, which is started where none listens; an OSError if it can't be started."""
+    """Connect to the warm process, which is started if none listens, or raise an OSError."""
     read_site_config(home)
     folder = warm_folder(home)
     deadline = time.monotonic() + SECONDS_TO_START
@@ -143,8 +138,8 @@ def _connection(home: Path) -> Connection:
 
 
 def _start(home: Path, folder: Path) -> bool:
-    """Starts the process, which continues in the background; whether one, this or another, listens or did so."""
-    # The process must import this very package, from wherever the caller has it.
+    """Start the process in the background; return whether it or another listens."""
+    # The process must import the caller's package.
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join([package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
     with open(folder / LOG, "ab") as log_file:
@@ -166,10 +161,7 @@ def answer(
     idle_seconds: float,
     report: Callable[[str, int], None],
 ) -> None:
-    """Answers requests sequentially, until none has come for ``idle_seconds``.
-
-    Calls ``report`` whenever the state changes, with ``idle`` or ``busy`` and the number of answered requests.
-    """
+    """Answer requests sequentially until none has come for ``idle_seconds``; ``report`` the state and their number."""
     answered = 0
     server.settimeout(idle_seconds)
     report("idle", answered)
@@ -186,18 +178,18 @@ def answer(
                     report("busy", answered)
                     reply = handle(request)
                     answered += 1
-                    # Before the reply is sent: who has it must not read that the process is busy.
+                    # Before the reply is sent, so that its receiver does not read that the process is busy.
                     report("idle", answered)
                     connection.send_bytes(reply)
             except (OSError, EOFError) as error:
-                # The caller has died or only looked, or the ledger can't be written; the site lives on.
+                # The caller has died or only connected, or the ledger can't be written.
                 log.info("No reply was sent: %s", error)
 
 
 def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
-    """Answers for a site until no request has come for a while; returns at once if another process does.
+    """Answer for a site until no request has come for a while; return at once if another process does.
 
-    Calls ``is_ready`` once a process listens, this one or the other.
+    ``is_ready`` is called once this process or the other listens.
     """
     config = read_site_config(home)
     path = warm_folder(home) / SOCKET
@@ -213,12 +205,12 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
             report("busy", 0)
             server.bind(str(path))
             server.listen(16)
-            # Before the imports, which take seconds: from here on the caller waits for the reply, however long.
+            # Before the imports, which take seconds; from here on the caller waits for the reply.
             is_ready()
             from fedvlp.sites.worker import Site
 
             answer(server, Site(home).handle, 60 * config.idle_minutes, report)
-            # Who connects from now on finds no socket and starts another process, which waits for the lock.
+            # Later callers find no socket and start another process, which waits for the lock.
             path.unlink()
     except BlockingIOError:
         log.info("Another process answers for %s.", home)
@@ -226,17 +218,15 @@ def serve_site(home: Path, is_ready: Callable[[], None]) -> None:
 
 
 def main(home: Path) -> int:
-    """Makes a process of its own that answers for a site; returns the exit code, 0 once one listens."""
-    # The parent ends once the child listens, so whoever started it knows when to connect and has no child to wait for.
+    """Fork a process that answers for a site; return the exit code, 0 once one listens."""
+    # The parent ends once the child listens, so the caller knows when to connect and has no child to wait for.
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)
         return 0 if os.read(read_end, 1) else 1
     os.close(read_end)
-    # A session of its own, so that it outlives its caller, and is not ended with its terminal.
-    os.setsid()
-    # What it writes at the site tells of images, such as features and personal tensors, and is its user's alone.
-    os.umask(0o077)
+    os.setsid()  # outlives its caller and terminal
+    os.umask(0o077)  # features and personal tensors are for its user only
 
     def is_ready() -> None:
         os.write(write_end, b"1")

@@ -1,4 +1,4 @@
-"""The data of a federation of sites at both ends: the server's, of which it knows numbers, and one site's images."""
+"""The data of a federation of sites at both ends: numbers of images at the server, and images at each site."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from fedvlp.utils.ranges import Names, PositiveFloat
 
 SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
-"""What a server may set of a site's data; where the images are is the site's own decision."""
+"""The server's options of a site's data; the site itself decides where its images are."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 class SplitAtSite(EvaluationSplit):
-    """A validation or test split on which a site measures; none of its batches are here."""
+    """A validation or test split without batches, on which a site measures."""
 
 
 class SitesData(FederatedDataModule):
-    """Sites with a domain each, known by name; what each has it says when it is connected.
+    """Sites with a domain each, which describe their images when they connect.
 
     Args:
         sites: Names of the sites. Their sorted order gives each its client id, whoever arrives first.
         class_names: Names of the class folders, the same at all sites; their sorted order is that of the labels.
-        nodes: Under which name the transport must reach a site, by the site's own name, so that no other takes its
-            place; with Flower its node's id, which belongs to a key. Any for sites that are not named here.
+        nodes: The transport's name of each site, so that no other site takes its place; with Flower the id of its node,
+            which belongs to a key. Any for sites that are not named here.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
         allow_missing_classes: Whether a site may lack a class that another has.
         arrival_seconds: How long to wait for more sites once min_clients are there, which are waited for without end.
-        reply_seconds: How long to wait for the sites' replies in a phase; who is later is left out of the round.
-        **options: The arguments of FederatedDataModule; what they say of splits and batches is sent to the sites.
+        reply_seconds: How long to wait for replies in a phase; a later site is left out of the round.
+        **options: The arguments of FederatedDataModule; options of splits and batches are sent to the sites.
     """
 
     def __init__(
@@ -79,11 +79,10 @@ class SitesData(FederatedDataModule):
             raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
         if self.held_out and root is None:
             raise UserError("Expected root, a folder of the held-out domains on the server. Give it, or hold out none.")
-        # YAML reads the ids of Flower's nodes as integers, and transports have strings.
+        # YAML reads the ids of Flower's nodes as integers.
         self.nodes = {name: str(node) for name, node in (nodes or {}).items()}
         if unknown := sorted(self.nodes.keys() - set(sites)):
             raise UserError(f"data.nodes names {unknown[0]!r}, which data.sites does not list. Add it there.")
-        # Sorted, so that client ids and labels depend neither on who arrives first nor on the order in the config.
         self.sites = sorted(sites)
         self.class_folders = sorted(class_names)
         self.root = None if root is None else Path(root).expanduser()
@@ -93,7 +92,7 @@ class SitesData(FederatedDataModule):
         self.facts: dict[str, SiteFacts] = {}
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """The held-out domains' images, which are the server's own."""
+        """Find the images of the held-out domains, which are the server's own."""
         images: dict[str, Images] = {}
         for domain in self.held_out if self.root is not None else ():
             files = scan_domain(Path(str(self.root)) / domain, domain)
@@ -104,7 +103,7 @@ class SitesData(FederatedDataModule):
 
     @property
     def all_class_names(self) -> list[str]:
-        """Names of the classes, in the order of the labels, as prompts shall call them."""
+        """Names of the classes in prompts, in the order of the labels."""
         return mapped_names(self.class_folders, self.class_names_map)
 
     @property
@@ -119,35 +118,33 @@ class SitesData(FederatedDataModule):
 
     @property
     def clients(self) -> list[Client]:
-        """One client a site; a site that was not there yet has no images."""
+        """One client per site; a site that was not there yet has no images."""
         return [Client(place, place, self._count(name, "train"), name) for place, name in enumerate(self.sites)]
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
         """The parts of the split whose images are here: the held-out domains."""
-        return [
-            SplitPart("held_out", {domain: np.arange(len(self.images[domain]))}) for domain in self.held_out_domains
-        ]
+        domains = self.held_out_domains
+        return [SplitPart("held_out", {domain: np.arange(len(self.images[domain]))}) for domain in domains]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
-        """Raises a UserError: no training image is here."""
+        """Raise a UserError, since the training images are at the sites."""
         raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """The sites' validation and test splits, then the held-out domains; none is empty."""
+        """List the sites' validation and test splits, then the held-out domains; none is empty."""
         at_sites: list[EvaluationSplit] = []
         clients = self.clients
         for role in MEASURED:
             for client in clients:
                 count = self._count(client.name, role)
-                # All that is certain of a site that has not connected yet is that it will validate.
+                # A site that has not connected yet will at least validate.
                 if count or (role == "validation" and client.name not in self.facts):
                     at_sites.append(SplitAtSite(f"{role}/{client.name}", role, client.name, (client,), (), count))
         return [*at_sites, *super().evaluation_splits()]
 
     def describe(self) -> dict[str, Any]:
-        """What results must have in common to be in one table, made to be written as JSON."""
-        # With the sites' digests, so that runs on other images are never in one table.
+        """Describe the data with the sites' digests, so that runs on different images are never in one table."""
         described = super().describe()
         digests = [described["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
         return {**described, "images": _digest(digests)}
@@ -155,21 +152,20 @@ class SitesData(FederatedDataModule):
     @property
     def split_hash(self) -> str:  # type: ignore[override]
         """16 hexadecimal digits that change with the rule of the split and the sites; the images are not known here."""
-        rule = f"{self.rule} {self.held_out_domains} {self.class_folders}"
-        return _digest([rule, *self.sites])
+        return _digest([f"{self.rule} {self.held_out_domains} {self.class_folders}", *self.sites])
 
     def _count(self, site: str, role: str) -> int:
         return self.facts[site].counts.get(role, 0) if site in self.facts else 0
 
 
 class SiteFolder(DomainFolders):
-    """The images of one client, in folders of classes: the same client as that of this domain in a simulation.
+    """The images of one client, which equals the client of the same domain in a simulation.
 
     Args:
         root: Folder with a folder for each class.
-        domain: The site's name, which is that of its domain.
+        domain: The name of the site and of its domain.
         classes: Names of the class folders of all sites, in the order of the labels.
-        place: The client's id and the position of its domain, as the server has them.
+        place: The client's id and the position of its domain at the server.
         **options: The arguments of DomainFolders.
     """
 
@@ -183,7 +179,7 @@ class SiteFolder(DomainFolders):
 
     @cached_property
     def classes_with_images(self) -> list[str]:
-        """The class folders that have images, sorted, also those that the server does not list."""
+        """The class folders that have images, sorted, including those that the server does not list."""
         return sorted({file.class_name for file in self._image_files})
 
     # The base class deals a single domain to client 0; the two overrides below translate to the server's ids and back.
@@ -193,16 +189,15 @@ class SiteFolder(DomainFolders):
         return [Client(self.place[0], self.place[1], super().clients[0].num_examples, self.domain)]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
-        """The shuffled batches of the one client, whatever its id."""
+        """Make the shuffled batches of the one client, whatever its id."""
         return super().train_dataloader(None if client is None else super().clients[0], seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """The site's validation and test splits, whose one client has the id that the server gave it."""
+        """List the site's validation and test splits under the client's id at the server."""
         return [replace(split, clients=tuple(self.clients)) for split in super().evaluation_splits()]
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """The images of the server's classes; the server refuses a site with others."""
-        # In the order of the server's list, from which labels follow; a site may lack classes.
+        """Find the images of the server's classes; the server refuses a site with others."""
         files = [file for file in self._image_files if file.class_name in self.classes]
         return {self.domain: labelled_images(files, self.classes)}, self.classes
 
@@ -212,19 +207,11 @@ class SiteFolder(DomainFolders):
 
 
 def options_for_sites(data: SitesData) -> dict[str, Any]:
-    """What a site must know to read and split its images as a simulation would, made for JSON."""
-    return {
-        "classes": data.class_folders,
-        "class_names_map": data.class_names_map,
-        "validation_fraction": data.rule.validation_fraction,
-        "test_fraction": data.rule.test_fraction,
-        "shots": data.rule.shots,
-        "split_seed": data.rule.seed,
-        "batch_size": data.batch_size,
-        "eval_batch_size": data.eval_batch_size,
-        "augmentation": data.augmentation,
-        "cache_images": data.cache_images,
-    }
+    """Describe, for JSON, how a site must read and split its images to equal a simulation."""
+    classes = {"classes": data.class_folders, "class_names_map": data.class_names_map}
+    rule = {name: getattr(data.rule, name) for name in ("validation_fraction", "test_fraction", "shots")}
+    of_loaders = {name: getattr(data, name) for name in sorted(LOADER_OPTIONS)}
+    return {**classes, **rule, "split_seed": data.rule.seed, **of_loaders}
 
 
 def _digest(lines: Sequence[str]) -> str:

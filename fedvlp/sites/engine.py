@@ -1,4 +1,4 @@
-"""The engine of a federation whose clients are sites: phases leave as requests, and results come back as replies."""
+"""The engine of a federation whose clients are sites: it turns phases into requests, and replies into results."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from fedvlp.core.balance import ClassCounts, count_classes
 from fedvlp.core.module import FederatedModule
@@ -30,15 +31,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class SitesEngine:
-    """Trains and measures at sites; the images that the server has it measures itself.
+    """Trains and measures at sites, and measures the server's own images here.
 
     Args:
-        registry: the connected sites.
-        preparation: the message of the kind ``prepare``, without the client's place.
-        method: the method of the run; every other that is measured is its baseline.
+        registry: The connected sites.
+        preparation: The message of the kind ``prepare``, without the client's place.
+        method: The method of the run; every other method that is measured is its baseline.
 
     Attributes:
-        prepared: places of the transport whose sites were prepared.
+        prepared: The transport's names of the prepared sites.
         class_counts: Counts by class for each split of the last measurement, without the sites' splits unless every
             site reports them.
     """
@@ -62,12 +63,12 @@ class SitesEngine:
             raise UserError(f"{' '.join(refusals)} Nothing was trained.")
 
     def client_store(self, run: Path | None) -> ClientStore:
-        """A store of the names of the sites' files."""
+        """Make a store of the names of the sites' files."""
         return StoreAtSites()
 
     def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
         """Train clients at their sites; a client without a usable reply failed."""
-        # Not more than the cohort has, which may be smaller than the minimum of the whole federation.
+        # The cohort may be smaller than the minimum of the whole federation.
         self.registry.regather(min(workspace.options.server.min_clients, len(clients)))
         results = self._train_once(clients, task, workspace)
         failed = [client for client, result in results.items() if result.failure]
@@ -99,10 +100,9 @@ class SitesEngine:
         return results
 
     def _training(self, task: PhaseTask, client: Client, workspace: Workspace) -> Message:
-        """The message of the kind ``train`` for a client."""
         noise = client_noise(task.phase.strategy)
         values = {
-            "run": self.registry.run,
+            **self._place(client),
             "round": task.round,
             "phase": task.index,
             "seed": task.seeds[client.id],
@@ -110,42 +110,43 @@ class SitesEngine:
             "share": task.shares_of_steps.get(client.id, 1.0),
             "noise": None if noise is None else asdict(noise),
             "weighting": next(iter(weightings(task.phase.strategy))) if workspace.options.server.secure_sum else None,
-            "client": client.id,
-            "domain": client.domain,
-            # Names alone: personal tensors are at the site, and a resumed run names the files of its checkpoint.
+            # Only names: personal tensors are at the site, and a resumed run names the files of its checkpoint.
             "personal": files_of(task.state.personal).get(client.id, ""),
             "optimizer": files_of(task.state.optimizer_states).get(client.id, ""),
         }
         return Message("train", values, task.download(client))
 
+    def _place(self, client: Client) -> dict[str, Any]:
+        return {"run": self.registry.run, "client": client.id, "domain": client.domain}
+
     def request(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
-        """Sends clients their messages and collects the replies, or why there is none.
+        """Send clients their messages, and collect the replies or the reasons why there are none.
 
         Sites are prepared before they are asked anything, also those that come late or whose process was restarted.
         """
         replies = self._request_prepared(messages)
-        # A site whose process was restarted is prepared again, once; what it kept is in its files.
+        # A site whose process was restarted is prepared again, once; its files are still there.
         forgot: dict[Client, Message] = {}
         for client, reply in replies.items():
             if isinstance(reply, Message) and reply.kind == "unprepared":
                 forgot[client] = messages[client]
-                self.prepared.discard(self._place(client))
+                self.prepared.discard(self.registry.places.get(client.name, ""))
         return {**replies, **self._request_prepared(forgot)}
 
     def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
-        refused = self._prepare([client for client in messages if self._place(client) not in self.prepared])
+        places = self.registry.places
+        refused = self._prepare([client for client in messages if places.get(client.name) not in self.prepared])
         ready = {client: message for client, message in messages.items() if client not in refused}
         replies = self.registry.exchange({client.name: message for client, message in ready.items()})
         return {**refused, **{client: replies[client.name] for client in ready}}
 
     def _prepare(self, clients: Sequence[Client]) -> dict[Client, SiteError]:
-        """Prepares sites; returns why some can't be."""
+        """Prepare sites, and return why some can't be; they are left out, and prepared again in the next round."""
         messages: dict[str, Message] = {}
         for client in clients:
-            values = {**self.preparation.values, "client": client.id, "domain": client.domain}
+            values = {**self.preparation.values, **self._place(client)}
             messages[client.name] = Message("prepare", values, self.preparation.tensors)
         replies = self.registry.exchange(messages)
-        # One that can't be prepared is left out like one that can't train, and prepared again in the next round.
         refused: dict[Client, SiteError] = {}
         for client in clients:
             reply = replies[client.name]
@@ -156,35 +157,24 @@ class SitesEngine:
             elif not self.registry.has_same_images(client.name, reply.values):
                 refused[client] = SiteRefusal("has other images than when the run began")
             else:
-                self.prepared.add(self._place(client))
+                self.prepared.add(self.registry.places.get(client.name, ""))
         return refused
-
-    def _place(self, client: Client) -> str:
-        return self.registry.places.get(client.name, "")
 
     def evaluate(
         self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """The accuracies that sites measured and those of the server's own images, in percent.
+        """Collect the accuracies that sites measured, and measure the server's own images, in percent.
 
-        Of a site that does not answer nothing is known, and then there is no mean either: a mean over others would be
-        another number. A method that keeps tensors on clients can't be measured on the server's images, unless by
-        what all share.
+        A role has a mean only if all sites answered. The server's images are measured only if the method keeps no
+        tensors on clients, or evaluates held-out domains by its shared tensors.
         """
         self.registry.look()
         splits = federation.data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         requests: dict[Client, Message] = {}
         for client in chain.from_iterable(split.clients for split in at_sites):
-            values = {
-                "run": self.registry.run,
-                "baseline": module is not self.method,
-                "client": client.id,
-                "domain": client.domain,
-                "personal": files_of(personal).get(client.id, ""),
-                "optimizer": "",
-            }
-            requests[client] = Message("evaluate", values, deployed)
+            own = {"baseline": module is not self.method, "personal": files_of(personal).get(client.id, "")}
+            requests[client] = Message("evaluate", {**self._place(client), **own}, deployed)
         self.class_counts = {}
         accuracies = self._accuracies(self.request(requests), federation.data.class_names)
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
@@ -194,7 +184,6 @@ class SitesEngine:
             self.class_counts = {}
         module.eval()
         is_measurable = not module.personal or module.held_out_evaluation == "shared"
-        # Held-out domains belong to no site, so their images are the server's own.
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
                 predictions = shared_predictions(module, federation.fabric, split, deployed)
@@ -218,7 +207,7 @@ class SitesEngine:
                 name = f"{role}/{client.name}"
                 count = reply.values["count"].get(name, 0)
                 correct = reply.values["correct"].get(name, 0)
-                # A site must not measure on more or fewer images than it described at first.
+                # A site must measure on as many images as it described at first.
                 if role in MEASURED and correct <= count == num_images > 0:
                     accuracies[name] = percent(correct, count)
                     by_class = reply.values["by_class"].get(name, [])
@@ -230,7 +219,7 @@ class SitesEngine:
 
 
 def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
-    """The result in a client's reply: its update, or why there is none."""
+    """Make the result of a client's reply: its update, or why there is none."""
     if isinstance(reply, SiteError):
         return ClientResult.of_failure(client, str(reply))
     values = reply.values
@@ -238,7 +227,7 @@ def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -
         return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
     if reply.kind != "trained" or (values["round"], values["phase"]) != (task.round, task.index):
         return ClientResult.of_failure(client, "answered something else than it was asked")
-    # The number is the client's weight in the mean, so a site must not change it in the run.
+    # A site must not change the number in the run, since it is the client's weight in the mean.
     if values["num_examples"] != client.num_examples:
         return ClientResult.of_failure(client, "has another number of training images than it said at first")
     update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])

@@ -15,20 +15,14 @@ from typing import Any
 from fedvlp.sites.wire import LENGTH_BYTES
 
 FOLDER = "ledger"
-MAX_FILE_BYTES = 10_000_000
-"""A file that is longer is followed by the next one; none is ever deleted."""
-DELTA = 1e-5
-"""With which probability the bound epsilon may fail."""
+MAX_FILE_BYTES = 10_000_000  # a longer file is followed by the next one; none is ever deleted
+DELTA = 1e-5  # probability with which the bound epsilon may fail
 NAMED = ("run", "round", "phase", "step", "client", "factor", "share", "reason")
 START = "0" * 64
 
 
 class Ledger:
-    """Appends to the ledger of a site, as its only writer.
-
-    Args:
-        home: the site's folder; ``ledger/000001.jsonl`` and so on are made in it.
-    """
+    """The only writer of a site's ledger, ``ledger/000001.jsonl`` and so on in the site's folder."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / FOLDER
@@ -44,17 +38,17 @@ class Ledger:
                 self._spend(entry)
 
     def add(self, way: str, kind: str, content: bytes, values: Mapping[str, Any], **more: Any) -> None:
-        """Writes the line of a message, which is on the disk when this returns: no kill loses what has left.
+        """Write the line of a message to the disk, so that no kill loses what has left.
 
         Args:
             way: ``came`` or ``left``.
-            kind: of the message; ``unreadable`` for bytes that are none.
-            content: its bytes.
-            values: the message's own, and of a reply those of the request, of which some are written.
-            **more: what else is written, such as the ``norm`` of an update and the ``noise`` in it.
+            kind: The message's kind; ``unreadable`` for bytes that are no message.
+            content: The message's bytes.
+            values: Values of the message, and of the request for a reply; those in ``NAMED`` are written.
+            **more: Other values, such as the ``norm`` of an update and its ``noise``.
 
         Raises:
-            OSError: if the line can't be written; the message must then not leave.
+            OSError: If the line can't be written; the message must then not leave.
         """
         entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds")}
         entry |= {"way": way, "kind": kind, **{name: values[name] for name in NAMED if name in values}}
@@ -67,7 +61,7 @@ class Ledger:
         if files and path.stat().st_size > MAX_FILE_BYTES:
             path = self.folder / f"{int(path.stem) + 1:06}.jsonl"
         with open(path, "a+b") as file:
-            # What a killed process left of a line is closed; its message had not left, and no line refers to it.
+            # Close the part of a line that a killed process left; its message had not left.
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
             start = b"" if file.read() in (b"", b"\n") else b"\n"
             file.write(start + json.dumps(entry).encode() + b"\n")
@@ -76,7 +70,7 @@ class Ledger:
         self.last = entry["hash"]
 
     def _spend(self, entry: Mapping[str, Any]) -> float | None:
-        """Epsilon of all that a run has uploaded so far, for all data of the site; None if there is no bound.
+        """Compute epsilon of a run's uploads so far, for all data of the site; None if there is no bound.
 
         Two updates within the limit S differ by up to 2 S, so noise of z S costs rho = 2 / z^2, and rho adds up:
         epsilon = rho + 2 sqrt(rho log(1 / delta)) (Bun and Steinke 2016, Propositions 1.3, 1.6 and 1.7).
@@ -93,9 +87,9 @@ class Ledger:
 
 
 def read_ledger(home: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yields file and number of each line of a site's ledger, and what it says; None if its hash is another's.
+    """Yield file and number of each line of a site's ledger, and its content, or None if its hash is wrong.
 
-    What is no JSON was never ended, and is left out: where it was changed to be that, the next line shows it.
+    A line that is no JSON was not written to its end, and is skipped. If it was spoiled later, the next line shows it.
     """
     for path in _files(home / FOLDER):
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
@@ -108,10 +102,10 @@ def read_ledger(home: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
 
 
 def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
-    """What a ledger says of each run, and where its chain is broken, both in lines for readers.
+    """Describe each run of a ledger, and list where its chain is broken, both in lines for readers.
 
-    A line that was changed, left out or added shows, but for the last ones: who can write to the folder can cut the
-    end off. A copy elsewhere of the last hash, which is the last line of what is said, shows that, too.
+    The chain shows lines that were changed, removed or added, except at the end, which somebody can cut off. The last
+    line of the description is the last hash; a copy of it elsewhere shows that, too.
     """
     last = START
     broken: list[str] = []
@@ -129,24 +123,20 @@ def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
 
 
 def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
-    """The totals of a run, its largest message that left, and what the site refused."""
-    ways: dict[str, list[dict[str, Any]]] = {"came": [], "left": []}
-    for entry in entries:
-        ways[entry["way"]].append(entry)
+    left = [entry for entry in entries if entry["way"] == "left"]
     counts = []
-    for way, found in ways.items():
-        total = sum(entry["bytes"] for entry in found)
-        counts.append(f"{len(found)} {way} with {total:,} bytes")
+    for way, found in (("came", [entry for entry in entries if entry["way"] == "came"]), ("left", left)):
+        counts.append(f"{len(found)} {way} with {sum(entry['bytes'] for entry in found):,} bytes")
     lines = [f"run {run!r}, {entries[0]['time'][:16]} to {entries[-1]['time'][:16]}: {', '.join(counts)}"]
-    if ways["left"]:
-        largest = max(ways["left"], key=lambda entry: entry["bytes"])
+    if left:
+        largest = max(left, key=lambda entry: entry["bytes"])
         where = f" in round {largest['round'] + 1}" if "round" in largest else ""
         lines.append(f"  largest that left: {largest['kind']}{where}, {largest['bytes']:,} bytes")
-    if norms := [entry["norm"] for entry in ways["left"] if "norm" in entry]:
+    if norms := [entry["norm"] for entry in left if "norm" in entry]:
         epsilon = entries[-1]["epsilon"]
         bound = "no bound epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {DELTA:g}"
         lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
-    refused = Counter(entry["reason"] for entry in ways["left"] if "reason" in entry and entry["kind"] != "waiting")
+    refused = Counter(entry["reason"] for entry in left if "reason" in entry and entry["kind"] != "waiting")
     return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
 
 
@@ -155,13 +145,11 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _digest(entry: Mapping[str, Any]) -> str:
-    """SHA-256 of all that a line says, with the hash of the line before it."""
-    said = {name: value for name, value in entry.items() if name != "hash"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {name: value for name, value in entry.items() if name != "hash"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _tensors(content: bytes) -> dict[str, Any]:
-    """Shape, bytes and SHA-256 of each tensor in a message that could be read."""
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     found: dict[str, Any] = {}
     for name, tensor in json.loads(content[LENGTH_BYTES:start]).items():

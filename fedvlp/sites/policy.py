@@ -1,7 +1,6 @@
-"""What a site allows: the rules of ``policy`` in its ``site.yaml``, who signed a run, and what its keeper approved.
+"""A site's policy: the rules in its ``site.yaml``, signatures of runs, and approvals by its keeper.
 
-The site's own process decides, so no server can change anything about it. What passes messages on reads ``site.yaml``,
-too, so nothing here imports PyTorch.
+Nothing here imports PyTorch at the top, because the process that passes messages on reads ``site.yaml``.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from fedvlp.sites.wire import Schema
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
-APPROVALS = "approvals"
-"""Folder of a site's home: a file for each description of a run that its keeper is asked about, named by its digest."""
-ADDITIONAL_EVALUATIONS = 2
-"""How many evaluations ``max_rounds`` allows besides one in each round: the baseline's, and one after a resume."""
+APPROVALS = "approvals"  # folder of a site's home: a file for each run that its keeper is asked about, named by digest
+ADDITIONAL_EVALUATIONS = 2  # besides one in each round: the baseline's, and one after a resume
 WAITS = "waits for its keeper, who can approve the run: `fedvlp site approve`"
 # YAML has already read a date that is whole.
 Moment = Annotated[datetime, BeforeValidator(lambda value: datetime.fromisoformat(str(value)))]
@@ -35,28 +32,27 @@ Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 class Policy(Schema):
     """The runs in which a site takes part, and what may leave it; every option except ``class_counts`` defaults to all.
 
-    In the first five, ``*`` stands for anything.
+    In the first five, ``*`` matches anything.
 
     Attributes:
-        methods: names of methods, such as ``PromptFL``, or whole paths of classes that are not fedvlp's own.
-        phases: names of methods' phases.
-        add_ons: names of add-ons of local training.
-        clips: fingerprints of CLIPs.
-        tensors: names of tensors that may leave.
-        max_upload_bytes: of a message that leaves.
-        max_run_bytes: of all messages of a run that leave.
+        methods: Names of methods, such as ``PromptFL``, or paths of classes that are not fedvlp's own.
+        phases: Names of methods' phases.
+        add_ons: Names of add-ons of local training.
+        clips: Fingerprints of CLIPs.
+        tensors: Names of tensors that may leave.
+        max_upload_bytes: Largest message that may leave.
+        max_run_bytes: Bytes of all messages of a run that may leave.
         class_counts: Whether an evaluation also reports counts by class: images, correct and predicted images.
         max_rounds: Rounds of a run; a repeated round counts again. The site also answers at most
             ``max_rounds + ADDITIONAL_EVALUATIONS`` evaluations of a run.
-        min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves. The
-            noise has a standard deviation of at least this multiple of the longest update. Counts and metrics carry no
-            noise. None trusts the server with updates.
-        not_before: train from then on, such as ``2026-12-01T08:00+01:00``; in local time if no zone is given.
-        not_after: train until then.
-        signers: files of public keys, one of which must have signed the run's description; below the site's home.
-        runs: digests of descriptions that ``listed`` allows unsigned.
-        approve: ``always`` for all that these rules allow, ``listed`` for what is signed or among ``runs``, ``ask`` for
-            what the site's keeper has approved.
+        min_noise_multiplier: Train only if the site adds noise from its own randomness to every tensor that leaves,
+            with a standard deviation of at least this multiple of ``clip_norm``. Counts and metrics carry no noise.
+        not_before: Earliest time, such as ``2026-12-01T08:00+01:00``; in local time if no zone is given.
+        not_after: Latest time.
+        signers: Files of public keys below the site's home, one of which must have signed the run's description.
+        runs: Digests of descriptions that ``listed`` allows unsigned.
+        approve: ``always`` allows what the other rules allow, ``listed`` what is signed or among ``runs``, ``ask`` what
+            the site's keeper has approved.
     """
 
     methods: list[str] | None = None
@@ -87,9 +83,9 @@ class Proposal:
     """A run, as a site is asked to take part in it.
 
     Attributes:
-        run: the run's id.
-        told: the run's description, the fields of ``wire.Description``.
-        updates: how many of a phase would have left with the next one; 0 before the first.
+        run: The run's id.
+        told: The run's description, the fields of ``wire.Description``.
+        updates: Number of the phase's updates, including the requested one; 0 for other requests.
         evaluations: Number of the run's evaluations, including the requested one; 0 for other requests.
     """
 
@@ -100,7 +96,7 @@ class Proposal:
 
     @property
     def content(self) -> bytes:
-        """What is signed: all of the description but the signature."""
+        """The signed bytes: the description without its signature."""
         return json.dumps({**self.told, "signature": ""}, sort_keys=True).encode()
 
     @property
@@ -110,7 +106,7 @@ class Proposal:
 
     @property
     def method(self) -> str:
-        """The method's name; its whole path where it is not fedvlp's own."""
+        """The method's name, or its path if it is not fedvlp's own."""
         path = str(self.told["model"]["class_path"])
         return path.rpartition(".")[2] if path.startswith("fedvlp.") else path
 
@@ -121,16 +117,16 @@ class Proposal:
 
 
 def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uploads]) -> tuple[str, str]:
-    """Decides about a run by all rules, and then by the site's keeper where they are to be asked.
+    """Decide about a run by all rules, and then by the site's keeper if they must be asked.
 
     Args:
-        policy: of the site.
-        home: the site's folder.
-        run: what the server proposes.
-        uploads: finds out what each phase sends; called only if that matters, for a run that the other rules allow.
+        policy: The site's policy.
+        home: The site's folder.
+        run: The server's proposal.
+        uploads: Finds what each phase sends; called only if a rule needs it and the other rules allow the run.
 
     Returns:
-        The kind of the reply, ``refused`` or ``waiting``, and why; both are empty where the site takes part.
+        The kind of the reply, ``refused`` or ``waiting``, and the reason; both are empty if the site takes part.
     """
     most_evaluations = None if policy.max_rounds is None else policy.max_rounds + ADDITIONAL_EVALUATIONS
     problems = [
@@ -158,25 +154,24 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
 
 
 def leaving_problem(policy: Policy, names: Iterable[str], count: int, total: int) -> str:
-    """Why tensors of these names must not leave in so many bytes, ``total`` of their run; empty if they may."""
+    """Explain why tensors must not leave in a message of ``count`` bytes, ``total`` in the run; empty if they may."""
     of_run = _above("bytes in a run", total, policy.max_run_bytes)
     of_message = _above("bytes in a message", count, policy.max_upload_bytes)
     return _joined([_unlisted("tensors", names, policy.tensors), of_message, of_run])
 
 
 def without_noise(names: Iterable[str]) -> list[str]:
-    """Find the tensors that leave without noise: those of add-ons. Noise is added to the method's upload only."""
-    # Imported here: the process that passes messages on imports no PyTorch.
+    """Find the tensors of add-ons: noise is added to the method's upload only."""
     from fedvlp.core.state import ADD_ON
 
     return [name for name in names if name.startswith(f"{ADD_ON}/")]
 
 
 def departure(told: Mapping[str, Any], order: Mapping[str, Any]) -> str:
-    """Where a request to train is another than the run's description said, to be read after the site's name."""
+    """Describe how a request to train differs from the run's description, to be read after the site's name."""
     if order["round"] >= told["rounds"]:
         return f"was told of {told['rounds']} rounds, and is asked for round {order['round'] + 1}"
-    # Each phase has a seed of its own: what counts is whether there is one.
+    # Each phase has its own seed: only whether there is one must be equal.
     expected, found = (
         noise and {**noise, "seed": noise["seed"] is not None} for noise in (told["noise"], order["noise"])
     )
@@ -184,13 +179,12 @@ def departure(told: Mapping[str, Any], order: Mapping[str, Any]) -> str:
 
 
 def answer_keeper(home: Path, decision: Literal["approve", "refuse"], beginning: str) -> list[str]:
-    """Keeps what a site's keeper decided about the run whose digest begins so; if empty, nothing.
+    """Record the keeper's decision about the run whose digest begins so, and describe the run in lines.
 
-    Returns:
-        The run's description in lines; without a beginning that of all runs that wait.
+    Without a beginning, describe all runs that wait.
 
     Raises:
-        UserError: if not exactly one run begins so.
+        UserError: If the digest of no run, or of several, begins so.
     """
     paths = [path for path in sorted((home / APPROVALS).glob("*.json")) if path.stem.startswith(beginning)]
     asked = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
@@ -204,10 +198,10 @@ def answer_keeper(home: Path, decision: Literal["approve", "refuse"], beginning:
 
 
 def sign(key: Path, content: bytes) -> str:
-    """Returns the signature of some bytes in hexadecimal digits, by a private key of ``ssh-keygen``, ed25519 or ECDSA.
+    """Sign bytes by a private key of ``ssh-keygen``, ed25519 or ECDSA; return the signature's hexadecimal digits.
 
     Raises:
-        UserError: if the file holds none, or it has a passphrase.
+        UserError: If the file holds no such key, or it has a passphrase.
     """
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -232,7 +226,6 @@ def _is_signed(content: bytes, signature: str, key: Path) -> bool:
 
 
 def _scheme(key: Any) -> tuple[Any, ...]:
-    """What signing with a key needs besides the bytes."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -241,7 +234,7 @@ def _scheme(key: Any) -> tuple[Any, ...]:
 
 def _noise_problem(policy: Policy, run: Proposal) -> str:
     least, noise = policy.min_noise_multiplier, run.told["noise"]
-    # Noise from a seed could be subtracted again by whoever knows the seed.
+    # Whoever knows the seed could subtract the noise.
     if least is None or (noise and noise["seed"] is None and noise["noise_multiplier"] >= least):
         return ""
     return f"does not allow updates without noise of its own, from its system, of at least {least:g} x clip_norm"
@@ -292,7 +285,6 @@ def _bytes(tensors: Mapping[str, tuple[Sequence[int], int]]) -> int:
 
 
 def _approval(home: Path, run: Proposal, uploads: Uploads) -> tuple[str, str]:
-    """What the site's keeper decided about a run; the first time they are asked."""
     path = home / APPROVALS / f"{run.digest}.json"
     if not path.is_file():
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -304,7 +296,6 @@ def _approval(home: Path, run: Proposal, uploads: Uploads) -> tuple[str, str]:
 
 
 def _words(run: Proposal, uploads: Uploads) -> list[str]:
-    """What a site's keeper has to know of a run."""
     told, noise = run.told, run.told["noise"]
     clip = told["model"]["init_args"].get("clip")
     sent: list[str] = []

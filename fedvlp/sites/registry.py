@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,31 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.sites.data import SitesData
-from fedvlp.sites.wire import (
-    Message,
-    SiteError,
-    SiteFacts,
-    SiteRefusal,
-    Transport,
-    WireError,
-    read_reply,
-    versions_here,
-)
+from fedvlp.sites.wire import Message, SiteError, SiteFacts, SiteRefusal, Transport, read_reply, versions_here
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_BETWEEN_QUESTIONS = 15.0
-"""To a site whose keeper has not yet approved the run, or that gave no usable answer."""
-SECONDS_TO_REPAIR = 300.0
-"""Time after which a site that could not take part is asked again."""
-UNDECIDED = "its keeper has not approved the run yet"
+SECONDS_BETWEEN_QUESTIONS = 15.0  # to a site whose keeper has not yet approved the run, or that gave no usable answer
+SECONDS_TO_REPAIR = 300.0  # after which a site that could not take part is asked again
 SECONDS_TO_LEAVE = 10.0
-TIMES_LEFT_OUT = 10
-"""For how many times as long as a node let the server wait for nothing it is not asked again."""
-LARGEST_SHARE = 0.9
-"""Of all training images so far: a site that says it has more is named."""
+TIMES_LEFT_OUT = 10  # a node that let the server wait for nothing is left alone for so many times as long
+LARGEST_SHARE = 0.9  # of all training images; the server warns of a site that reports more
+UNDECIDED = "its keeper has not approved the run yet"
 log = logging.getLogger(__name__)
 
 
@@ -46,19 +32,19 @@ class SiteRegistry:
     """The connected sites.
 
     Args:
-        transport: reaches them.
-        data: lists them, and takes what they say of themselves.
-        run: the run's id, under which sites keep what is theirs.
-        description: what the run is, the fields of ``wire.Description``.
-        waiting: file that says for whom the server waits, written anew as long as it does; none if None.
+        transport: Reaches the sites.
+        data: Lists the sites, and stores their descriptions.
+        run: The run's id, under which sites keep their files.
+        description: The fields of ``wire.Description``.
+        waiting: File that names the sites for which the server waits, rewritten as long as it waits; none if None.
 
     Attributes:
-        said: for whom it was last said to wait.
-        places: under which name the transport reaches each site, by the site's own name.
-        problems: why sites that are on the list can't or will not take part, by the site's name.
-        reported: the last warning about each place.
-        silent: until when a place is not asked again, because its site did not answer or can't take part.
-        undecided: places of sites whose keeper has not yet approved the run, by the site's name.
+        places: The transport's name of each site, by the site's own name.
+        problems: Why listed sites can't or will not take part, by the site's name.
+        undecided: Places of sites whose keeper has not yet approved the run, by the site's name.
+        silent: Time before which a place is not asked again, because its site did not answer or can't take part.
+        reported: The last warning about each place.
+        last_wait: The last printed line about waiting.
     """
 
     transport: Transport
@@ -66,18 +52,18 @@ class SiteRegistry:
     run: str
     description: Mapping[str, Any]
     waiting: Path | None = None
-    said: str = ""
     places: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
-    reported: dict[str, str] = field(default_factory=dict)
-    silent: dict[str, float] = field(default_factory=dict)
     undecided: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, str] = field(default_factory=dict)
+    last_wait: str = ""
 
     def gather(self, least: int) -> None:
-        """Waits until enough sites are there, and then for the others, no longer than ``data.arrival_seconds``.
+        """Wait until enough sites are there, and then for the others, no longer than ``data.arrival_seconds``.
 
         Raises:
-            UserError: if a site lacks what is expected.
+            UserError: If a site lacks what is expected.
         """
         self._wait_for(least, until_problem=True)
         deadline = time.monotonic() + self.data.arrival_seconds
@@ -92,16 +78,16 @@ class SiteRegistry:
         self._end_waiting()
 
     def regather(self, least: int) -> None:
-        """Looks for sites that came or left, and waits while too few are there."""
+        """Look for sites that came or left, and wait while too few are there."""
         self._wait_for(least, until_problem=False)
         self._end_waiting()
 
     def missing(self) -> list[str]:
-        """Names of the sites that are not connected."""
+        """List the names of the sites that are not connected."""
         return [name for name in self.data.sites if name not in self.places]
 
     def look(self) -> None:
-        """Asks newly connected sites for their descriptions, and forgets those that have left."""
+        """Ask newly connected sites for their descriptions, and forget those that have left."""
         connected = self.transport.names()
         self.places = {name: place for name, place in self.places.items() if place in connected}
         self.undecided = {name: place for name, place in self.undecided.items() if place in connected}
@@ -122,7 +108,7 @@ class SiteRegistry:
             self._admit(place, reply)
 
     def exchange(self, messages: Mapping[str, Message]) -> dict[str, Message | SiteError]:
-        """Sends each site its message, by the site's own name; collects the replies, or why there is none."""
+        """Send each site its message, by the site's own name; collect replies, or the reasons why there are none."""
         names = {self.places[name]: name for name in messages if name in self.places}
         requests = {place: messages[name].to_bytes() for place, name in names.items()}
         by_name: dict[str, Message | SiteError] = dict.fromkeys(messages, SiteError("is not connected"))
@@ -132,24 +118,23 @@ class SiteRegistry:
             if isinstance(reply, Message) and reply.kind == "failed":
                 reply = SiteRefusal(reply.values["reason"])
             by_name[names[place]] = reply
-            said = reply if isinstance(reply, SiteError) else reply.kind
-            self.say(f"  {names[place]!r} {said} ({time.monotonic() - began:.1f} s)")
+            outcome = reply if isinstance(reply, SiteError) else reply.kind
+            print(f"  {names[place]!r} {outcome} ({time.monotonic() - began:.1f} s)", flush=True)
         return by_name
 
     def dismiss(self) -> None:
-        """Tells the sites that the run is over; one that does not answer at once may keep its method for a while."""
-        # The method and its features can then be freed; a site that misses this frees them when it is prepared again.
+        """Tell the sites that the run is over, so that they can free its method and features."""
         request = Message("leave", {"run": self.run}).to_bytes()
         for _ in self.transport.exchange(dict.fromkeys(self.places.values(), request), SECONDS_TO_LEAVE):
             pass
 
     def has_same_images(self, name: str, digests: Mapping[str, Any]) -> bool:
-        """Whether a site has the images that it had when the run began, split as then; true of one that is new."""
+        """Whether a site has the images and the split that it had when the run began; true for a new site."""
         facts = self.data.facts.get(name)
         return facts is None or (facts.images, facts.split) == (digests["images"], digests["split"])
 
     def _admit(self, place: str, reply: bytes | SiteError) -> None:
-        """Register a site if it is listed, has what is expected and its name is not taken; report once why not."""
+        """Register a site if it is listed, has what is expected and its name is not taken."""
         message = _decoded(reply)
         if isinstance(message, SiteError) or message.kind not in ("described", "refused", "waiting", "failed"):
             tied = (f"The site {name!r}" for name, node in self.data.nodes.items() if node == place)
@@ -182,18 +167,14 @@ class SiteRegistry:
             self._warn_of_claims(name)
 
     def _report(self, place: str, line: str) -> None:
-        """Log what is wrong with a site, unless the same was logged when it was asked before."""
         if self.reported.get(place) != line:
             log.warning("%s", line)
         self.reported[place] = line
 
     def _problem(self, name: str, place: str, facts: SiteFacts) -> str:
-        """What is wrong with a site: its classes, images, version, or that it is there twice."""
         if name in self.places:
-            return (
-                f"is connected twice, as the nodes {self.places[name]} and {place}; give each site a name of its own, "
-                "or each name its node in data.nodes"
-            )
+            nodes = f"{self.places[name]} and {place}"
+            return f"is connected twice, as the nodes {nodes}; give each site its own name, or its node in data.nodes"
         expected = self.data.class_folders
         problems: list[str] = []
         if additional := sorted(set(facts.classes) - set(expected)):
@@ -203,7 +184,7 @@ class SiteRegistry:
             problems.append(f"has no image of {_listed(missing)}, which data.allow_missing_classes would allow")
         if not facts.counts.get("train"):
             problems.append("has no training image")
-        # Another version may compute something else; other libraries only round differently.
+        # Another version of fedvlp may compute different results; other libraries only round differently.
         if facts.versions.get("fedvlp") != __version__:
             problems.append(f"has fedvlp {facts.versions.get('fedvlp')}, and the server {__version__}")
         if not self.has_same_images(name, {"images": facts.images, "split": facts.split}):
@@ -211,7 +192,7 @@ class SiteRegistry:
         return "; it ".join(problems)
 
     def _warn_of_claims(self, name: str) -> None:
-        """Warns where what a site says of itself decides more than it should: its name or its weight."""
+        """Warn if anybody may claim the site's name, or if the site outweighs all others."""
         if name not in self.data.nodes:
             place = self.places[name]
             log.warning("Any site may call itself %r; now the node %s does. data.nodes can tie it.", name, place)
@@ -225,58 +206,45 @@ class SiteRegistry:
             )
 
     def _wait_for(self, least: int, until_problem: bool) -> None:
-        """Look for sites, at least once, until enough are there: as many as are needed, or all that can take part."""
         self.look()
-        # No end: sites that are down for a night come back, and who is tired of waiting stops the run.
+        # Without end: sites that are down for a night come back. All that can take part are enough.
         while len(self.places) < min(least, len(self.data.sites) - len(self.problems.keys() - self.places.keys())):
             if until_problem and self.problems:
                 return
             self._wait(f"{least} are needed", SECONDS_BETWEEN_LOOKS)
 
     def _wait(self, why: str, seconds: float) -> None:
-        """Says for whom the server waits, to the file each time and else where something has changed; looks again."""
         notes = dict.fromkeys(self.undecided, f" ({UNDECIDED})")
         missing = ", ".join(f"{name!r}{notes.get(name, '')}" for name in self.missing())
         waits = f"for {missing}: {len(self.places)} of {len(self.data.sites)} sites are there"
         if self.waiting is not None:
             self.waiting.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.waiting, f"{waits}; {why}")
-        if waits != self.said:
-            self.say(f"waiting {waits}; {why}")
-        self.said = waits
+        if waits != self.last_wait:
+            print(f"waiting {waits}; {why}", flush=True)
+        self.last_wait = waits
         time.sleep(seconds)
         self.look()
 
     def _end_waiting(self) -> None:
-        """Takes back what was said of waiting."""
-        self.said = ""
+        self.last_wait = ""
         if self.waiting is not None:
             self.waiting.unlink(missing_ok=True)
 
-    def say(self, line: str) -> None:
-        """Prints a line at once."""
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-
 
 def _decoded(reply: bytes | SiteError) -> Message | SiteError:
-    """The reply in some bytes, or why they hold none."""
-    if isinstance(reply, SiteError):
-        return reply
     try:
-        return read_reply(reply)
-    except WireError as error:
-        return SiteError(str(error))
+        return reply if isinstance(reply, SiteError) else read_reply(reply)
+    except SiteError as error:
+        return error
 
 
 def _compare_versions(name: str, versions: Mapping[str, str]) -> None:
-    """Warns where a site's numbers may differ from those of other sites by rounding."""
-    differing: list[str] = []
-    for package, here in versions_here().items():
-        if versions.get(package) != here:
-            differing.append(f"{package} {versions.get(package, 'none')}, not {here}")
+    here = versions_here()
+    differing = [package for package in here if versions.get(package) != here[package]]
     if differing:
-        log.warning("The site %r has %s: its numbers may differ in rounding.", name, "; ".join(differing))
+        found = "; ".join(f"{package} {versions.get(package, 'none')}, not {here[package]}" for package in differing)
+        log.warning("The site %r has %s: its numbers may differ in rounding.", name, found)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -30,26 +30,23 @@ from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 
-SITES_FILE = "sites.json"
-"""In the run's folder: which sites took part, and the name under which they keep what is theirs."""
-SIGNATURE = "signature.json"
-"""Beside an app's config: the signature of the run's description, in hexadecimal digits, which Flower sends along."""
+SITES_FILE = "sites.json"  # in the run's folder: the sites' descriptions, and the id under which they keep their files
+SIGNATURE = "signature.json"  # next to an app's config: the signature of the run's description, in hexadecimal digits
 log = logging.getLogger(__name__)
 
 
 def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | None = None) -> int:
-    """Trains a method on the sites that a transport reaches, and writes the usual run folder.
+    """Train a method on the sites that a transport reaches, and write the usual run folder.
 
     Args:
-        config: a fedvlp config with ``model``, ``trainer`` and ``data``, the latter of ``fedvlp.sites.data.SitesData``,
-            which lists the sites by name.
-        transport: reaches the sites.
-        run_dir: folder under which ``<name>/<time>`` becomes the run's folder.
-        ckpt_path: resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and starts
+        config: A config of ``model``, ``trainer`` and ``data``, which must be ``fedvlp.sites.data.SitesData``.
+        transport: Reaches the sites.
+        run_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
+        ckpt_path: Resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and starts
             from scratch if there is none.
 
     Returns:
-        The exit code: 0 if the run came to its end, 1 if not; the error was then printed.
+        The exit code: 0 if the run ended well, otherwise 1 after the error was printed.
     """
     try:
         command = read_app(config)
@@ -63,7 +60,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
 
 def read_app(config: Path) -> FederationCLI:
-    """Makes what a config says of a federation at sites; a UserError if that is something else."""
+    """Parse the config of a federation at sites, or raise a UserError if it is something else."""
     command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], "The config can't be used", prog="fedvlp")
     if not isinstance(command.datamodule, SitesData):
         name = command.datamodule.name
@@ -81,14 +78,13 @@ def _serve(
     run = secrets.token_hex(8)
     resumed = _run_to_resume(command, run_dir, ckpt_path)
     if resumed is not None:
-        # With its old id the sites find what stayed on them.
+        # By the old id the sites find their files.
         run, data.facts = read_sites_file(resumed)
     registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
     registry.gather(federation.options.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
     # Class means would have to leave the sites, and no site agreed to that.
     federation.baselines = [name for name in federation.baselines if name != "class_means"]
-    # From here on a run like any other: only its engine trains elsewhere.
     federation.add_callback(SitesFile(registry, config))
     preparation = Message("prepare", {"run": run, **description}, detached(starting_tensors(command.model)))
     engine = federation.engine = SitesEngine(registry, preparation, command.model)
@@ -102,7 +98,6 @@ def _serve(
 
 
 def _check_options(federation: Federation) -> None:
-    """Refuses options that only a simulation has."""
     of_simulations = {
         "clients.attack": federation.options.clients.attack is not None,
         "clients.personal_on_disk": federation.options.clients.personal_on_disk,
@@ -112,20 +107,17 @@ def _check_options(federation: Federation) -> None:
     }
     if wrong := [name for name, is_given in of_simulations.items() if is_given]:
         raise UserError(f"Only a simulation has trainer.{wrong[0]}, since each site trains by itself. Leave it out.")
-    # A site makes add-ons by name, and only those that come with the library.
     for add_on in federation.options.local.all_add_ons:
-        if PUBLIC.get(type(add_on).__name__) is not type(add_on):
-            raise UserError(
-                f"Sites know the add-ons {', '.join(PUBLIC)}, and not {type(add_on).__name__}. Leave it out of "
-                "trainer.local.add_ons."
-            )
+        name = type(add_on).__name__
+        if PUBLIC.get(name) is not type(add_on):
+            known = ", ".join(PUBLIC)
+            raise UserError(f"Sites know the add-ons {known}, not {name}. Leave it out of trainer.local.add_ons.")
 
 
 def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None) -> Path | None:
-    """The folder of the run that is to be resumed; None if there is none."""
     if ckpt_path is None:
         return None
-    # As the federation itself will find it, since the sites' file must be of the same run.
+    # The federation will choose the same checkpoint.
     where = Path(ckpt_path)
     if ckpt_path == "last":
         where = run_dir / (cast(Federation, command.trainer).name or run_name(command.model, command.datamodule))
@@ -134,7 +126,7 @@ def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None)
 
 
 def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
-    """What a run is, the fields of ``wire.Description``, before anybody has signed it; the same each time."""
+    """Describe a run by the fields of ``wire.Description``, with an empty signature; always the same for a config."""
     federation = cast(Federation, command.trainer)
     data = cast(SitesData, command.datamodule)
     described = describe_model(command.model)
@@ -146,13 +138,8 @@ def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
     options = federation.options
     # Schedule, cohort and aggregation stay at the server, which sends each client its learning rate.
     for_sites = replace(options, local=replace(options.local, schedule=None), server=Server(), clients=Clients())
-    phases = with_aggregation(
-        check_phases(command.model),
-        options.server.aggregation,
-        data.clients,
-        options.clients.cohort_size,
-        options.seed,
-    )
+    phases, cohort_size = check_phases(command.model), options.clients.cohort_size
+    phases = with_aggregation(phases, options.server.aggregation, data.clients, cohort_size, options.seed)
     noise = next(filter(None, (client_noise(phase.strategy) for phase in phases)), None)
     return {
         "data": options_for_sites(data),
@@ -167,7 +154,7 @@ def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
-    """Reads the id of a run that is resumed from its folder, and each site's description of itself by name."""
+    """Read a run's id, and each site's description by its name, from the run's folder."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
     except OSError as error:
@@ -183,15 +170,11 @@ class SitesFile(FederationCallback):
         self.config = config
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Writes both, before the first round depends on them."""
-        run: RunView = trainer
-        write_text(Path(run.log_dir) / "config.yaml", self.config)
-        self._write(run)
+        """Write both before the first round."""
+        write_text(Path(trainer.log_dir) / "config.yaml", self.config)
+        self.on_round_end(trainer, {})
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the sites again, since some may have come in the round."""
-        self._write(federation)
-
-    def _write(self, run: RunView) -> None:
+        """Write the sites again, since some may have come in the round."""
         facts = {name: each.model_dump() for name, each in sorted(self.registry.data.facts.items())}
-        write_json(Path(run.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": facts})
+        write_json(Path(federation.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": facts})

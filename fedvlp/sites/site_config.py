@@ -1,4 +1,4 @@
-"""What a site decides for itself: ``site.yaml`` in its home folder."""
+"""A site's own options: ``site.yaml`` in its home folder."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def _check_name(name: str) -> str:
 
 
 class SiteConfig(Schema):
-    """A site's own options; the server knows none of them but the name.
+    """A site's own options, of which the server knows only the name.
 
     Attributes:
-        name: under which the server lists the site, and which its domain has.
-        root: folder with a folder of images for each class; relative to the site's home unless absolute.
-        cache_dir: folder for features and decoded images; None keeps nothing on disk.
+        name: Name of the site and its domain in the server's list.
+        root: Folder with a folder of images for each class; relative to the site's home unless absolute.
+        cache_dir: Folder for features and decoded images; None keeps nothing on disk.
         accelerator: Lightning's name of the hardware.
         num_threads: CPU threads of PyTorch; its own choice if None.
-        num_workers: processes that read images; 0 reads them in the main process.
-        on_bad_image: what to do if images can't be read: ``error`` refuses to train, ``skip`` leaves them out.
-        pretrained: the file of CLIP's weights, where the server's name for them means nothing here.
-        secure_sum: folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
-        idle_minutes: after so many minutes without a request the warm process ends.
-        allow: modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
-            such as ``hf-hub:organisation/model``. To import a class runs its code.
-        policy: which runs the site takes part in, and what of them may leave it.
+        num_workers: Processes that read images; 0 reads them in the main process.
+        on_bad_image: How to handle images that can't be read: ``error`` refuses to train, ``skip`` leaves them out.
+        pretrained: File of CLIP's weights, if the server's name for them means nothing here.
+        secure_sum: Folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
+        idle_minutes: Minutes without a request after which the warm process ends.
+        allow: Modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
+            such as ``hf-hub:organisation/model``. Importing a class runs its code.
+        policy: The runs in which the site takes part, and what may leave it.
     """
 
     name: Annotated[str, AfterValidator(_check_name)]
@@ -56,10 +56,10 @@ class SiteConfig(Schema):
 
 
 def read_site_config(home: Path) -> SiteConfig:
-    """Reads the config of a site from its folder.
+    """Read a site's config from its folder.
 
     Raises:
-        UserError: if there is none, or an option is unknown, missing or out of range.
+        UserError: If there is none, or an option is unknown, missing or out of range.
     """
     path = home / FILE
     if not path.is_file():
@@ -71,7 +71,6 @@ def read_site_config(home: Path) -> SiteConfig:
         config = SiteConfig.model_validate(content)
     except ValidationError as error:
         raise UserError(f"{path} can't be used: {_describe(error)}") from error
-    # Relative paths are the home's, wherever the process was started.
     folder = home.resolve()
     given = {name: getattr(config, name) for name in ("root", "cache_dir", "secure_sum")}
     paths = {name: str(folder / Path(value).expanduser()) for name, value in given.items() if value is not None}

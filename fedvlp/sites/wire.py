@@ -1,7 +1,7 @@
-"""What goes over the wire: requests and replies as safetensors, with JSON that is held to a schema; and who carries it.
+"""Requests and replies as safetensors, with JSON that must match a schema, and the protocol of their transport.
 
-Nothing is ever unpickled. A process that Flower starts for each message passes it on, so nothing here imports PyTorch
-before a message with tensors is read or written.
+Nothing is ever unpickled. PyTorch is imported only when a message with tensors is read or written, because Flower
+starts a process for each message.
 """
 
 from __future__ import annotations
@@ -20,33 +20,40 @@ from fedvlp.utils.files import MAX_LENGTH, checked_values
 from fedvlp.version import __version__
 
 KEY = "fedvlp"
-LENGTH_BYTES = 8  # before safetensors' header, of which they are the length
-MAX_BYTES = 1 << 30
-"""Of a whole message: far more than prompts need, and less than a machine has."""
-MAX_HEADER_BYTES = 16 << 20
-"""Of a header: names of classes and tensors, and options."""
+LENGTH_BYTES = 8  # safetensors begins with the length of its header
+MAX_BYTES = 1 << 30  # of a message: far more than prompts need, and less than a machine has
+MAX_HEADER_BYTES = 16 << 20  # of a header: names of classes and tensors, and options
 MAX_STRING = 2000  # characters
 MAX_ENTRIES = 100  # of one object of numbers; a method logs a few
 MAX_NAME = 255  # bytes of a file's name, on most disks; characters of a number's
+# Of clip_norm, and of noise_multiplier unless that is 0, so that no product or square is 0 or infinite.
 NOISE_RANGE = (1e-9, 1e9)
-"""Of ``clip_norm``, and of ``noise_multiplier`` unless that is 0, so that no product or square is 0 or infinite."""
 LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 
 
-class WireError(Exception):
+class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
+    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
+
+
+class SiteError(Exception):
+    """Why there is no reply of a site, to be read after the site's name, such as ``did not answer in 60 s``."""
+
+
+class SiteRefusal(SiteError):  # noqa: N818 (the site's own answer)
+    """Why a site that answers can't do what it was asked. Unlike a lost connection, somebody has to repair it."""
+
+
+class WireError(SiteError):
     """What is wrong with a message, to be read after the sender's name; reveals nothing of the message's content."""
 
 
 def is_plain_name(value: str) -> bool:
-    """Whether a string is the name of a file, with no folder before it."""
-    # It is joined to a folder at the other side, so it must not lead out of it on any system.
+    """Whether a string is the name of a file, which does not lead out of its folder on any system."""
     is_short = 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
     return is_short and not value.startswith(".") and not set(value) & set("/\\:") and value.isprintable()
 
 
 def _check(accepts: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """Make a validator of a test that a value must pass."""
-
     def check(value: Any) -> Any:
         if not accepts(value):
             raise ValueError(f"Input should be {expected}")
@@ -97,7 +104,7 @@ class Noise(Schema):
 
 
 class Description(Schema):
-    """Describes a run, so that a site can decide whether to take part; ``noise`` is added to each client's upload."""
+    """Describes a run, so that a site can decide whether to take part."""
 
     data: Options
     model: Options
@@ -130,7 +137,7 @@ class _ClientRequest(Schema):
 
 
 class Train(_ClientRequest):
-    """Brings a download. Files are the site's own: the server passes their names on and never reads one."""
+    """Brings a download, and names files at the site, which the server can't read."""
 
     round: Count
     phase: Count
@@ -154,7 +161,6 @@ class Evaluate(_ClientRequest):
 
     baseline: bool
     personal: MaybeFile
-    optimizer: MaybeFile
 
 
 class Leave(Schema):
@@ -163,21 +169,29 @@ class Leave(Schema):
     run: Line
 
 
-class SiteFacts(Schema):
+class Prepared(Schema):
+    """Identifies a site's images.
+
+    Attributes:
+        images: Digest of the names and classes of the images.
+        split: Digest of their names, classes and roles.
+    """
+
+    images: Line
+    split: Line
+
+
+class SiteFacts(Prepared):
     """A site's description of itself.
 
     Attributes:
         classes: Its class folders that have images, sorted.
         counts: Number of its images by role.
-        images: Digest of the names and classes of its images.
-        split: Digest of their names, classes and roles.
         versions: Versions of the packages that a number depends on.
     """
 
     classes: Annotated[list[Text], Field(max_length=MAX_LENGTH), _distinct]
     counts: Counts
-    images: Line
-    split: Line
     versions: Annotated[dict[_Key, Line], BeforeValidator(_check_length)]
 
 
@@ -192,13 +206,6 @@ class Reason(Schema):
 
     name: Line
     reason: Line
-
-
-class Prepared(Schema):
-    """Digests of the site's images."""
-
-    images: Line
-    split: Line
 
 
 class Trained(Schema):
@@ -222,25 +229,12 @@ class Evaluated(Schema):
     by_class: Annotated[dict[_Key, _OfClasses], BeforeValidator(_check_length)]
 
 
-REQUESTS: Mapping[str, type[Schema]] = {
-    "describe": Describe,
-    "prepare": Prepare,
-    "train": Train,
-    "sum": Sum,
-    "evaluate": Evaluate,
-    "leave": Leave,
-}
-REPLIES: Mapping[str, type[Schema]] = {
-    "described": Described,
-    "refused": Reason,
-    "waiting": Reason,
-    "prepared": Prepared,
-    "trained": Trained,
-    "summed": Schema,
-    "evaluated": Evaluated,
-    "left": Schema,
-    "unprepared": Schema,
-    "failed": Reason,
+Schemas = Mapping[str, type[Schema]]
+REQUESTS: Schemas = {each.__name__.lower(): each for each in (Describe, Prepare, Train, Sum, Evaluate, Leave)}
+REPLIES: Schemas = {
+    **{each.__name__.lower(): each for each in (Described, Prepared, Trained, Evaluated)},
+    **dict.fromkeys(("refused", "waiting", "failed"), Reason),
+    **dict.fromkeys(("summed", "left", "unprepared"), Schema),
 }
 
 
@@ -249,9 +243,9 @@ class Message:
     """A request of the server, or a site's reply.
 
     Attributes:
-        kind: one of ``REQUESTS`` or ``REPLIES``.
-        values: what JSON can hold, with the fields of the kind.
-        tensors: what is downloaded or uploaded, by name.
+        kind: One of ``REQUESTS`` or ``REPLIES``.
+        values: The fields of the kind's schema, as JSON can hold them.
+        tensors: The downloaded or uploaded tensors, by name.
     """
 
     kind: str
@@ -259,14 +253,13 @@ class Message:
     tensors: dict[str, Any] = field(default_factory=dict)
 
     def digest(self, without: Collection[str]) -> bytes:
-        """SHA-256 of all that the message says, without some of its values."""
+        """Compute the SHA-256 of the message without some of its values."""
         values = {name: value for name, value in sorted(self.values.items()) if name not in without}
         return hashlib.sha256(Message(self.kind, values, self.tensors).to_bytes()).digest()
 
     def to_bytes(self) -> bytes:
-        """Encodes the message."""
+        """Encode the message."""
         metadata = {KEY: json.dumps({"kind": self.kind, **self.values})}
-        # Without tensors PyTorch is not needed, and the process that passes a failure on has not imported it.
         if not self.tensors:
             return bytes(serialize({}, metadata))
         from safetensors.torch import save
@@ -288,16 +281,16 @@ def failure(name: str, reason: str) -> bytes:
 
 
 def read_request(content: bytes) -> Message:
-    """Decodes a request; a WireError says which field is wrong and nothing of its content."""
+    """Decode a request, or raise a WireError that names the wrong field and nothing of its content."""
     return _read(content, REQUESTS)
 
 
 def read_reply(content: bytes) -> Message:
-    """Decodes a reply; a WireError as of :func:`read_request`."""
+    """Decode a reply as :func:`read_request` does."""
     return _read(content, REPLIES)
 
 
-def _read(content: bytes, schemas: Mapping[str, type[Schema]]) -> Message:
+def _read(content: bytes, schemas: Schemas) -> Message:
     values = _values(content)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in schemas:
@@ -328,10 +321,10 @@ def _wrong_field(kind: str, schema: type[Schema], values: Mapping[str, Any], err
 
 
 def _values(content: bytes) -> dict[str, Any]:
-    """The JSON object in the header of a message; its tensors are not read."""
+    """Read the JSON object in the header of a message, but not its tensors."""
     if len(content) > MAX_BYTES:
         raise WireError(f"sent more than {MAX_BYTES:,} bytes")
-    # The length is checked before anything is parsed: it comes from the other side as well.
+    # The length comes from the other side, so it is checked before anything is parsed.
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     if len(content) < LENGTH_BYTES or length > min(len(content) - LENGTH_BYTES, MAX_HEADER_BYTES):
         raise WireError("sent a message that is cut short, or none of fedvlp's")
@@ -346,7 +339,7 @@ def _values(content: bytes) -> dict[str, Any]:
 
 
 def versions_here() -> dict[str, str]:
-    """Versions of fedvlp and of the libraries it computes with, by their names on the package index."""
+    """Find the versions of fedvlp and of the libraries with which it computes, by their names on the package index."""
     versions = {"fedvlp": __version__}
     for name in LIBRARIES:
         try:
@@ -356,34 +349,17 @@ def versions_here() -> dict[str, str]:
     return versions
 
 
-class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
-    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
-
-
-class SiteError(Exception):
-    """Why there is no reply of a site, to be read after the site's name, such as ``did not answer in 60 s``."""
-
-
-class SiteRefusal(SiteError):  # noqa: N818 (the site's own answer)
-    """Why a site that answers can't do what it was asked. Unlike a lost connection, somebody has to repair it."""
-
-
 @runtime_checkable
 class Transport(Protocol):
     """Carries messages between the server and its sites, as bytes."""
 
     def names(self) -> list[str]:
-        """Names under which connected sites can be reached, in any order; they may change with time."""
-        ...
+        """List the names under which connected sites can be reached now, in any order."""
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
-        """Sends each site its request, all at the same time, and yields the replies as they come.
+        """Send all requests at the same time, and yield each site's reply, or why there is none, as it comes.
 
         Args:
-            requests: by the site's name, as ``names`` has it.
-            timeout: seconds to wait for all replies together, above 0.
-
-        Yields:
-            For each request the site's name, and the reply or why there is none (it died, is too late or unknown).
+            requests: By the site's name, one of ``names``.
+            timeout: Seconds to wait for all replies together, above 0.
         """
-        ...

@@ -1,7 +1,4 @@
-"""What a site does with each request: from the bytes that came to the bytes of the reply.
-
-A ``Site`` answers all requests; a ``SiteWorker`` is one run at it, with the method and what was computed of the images.
-"""
+"""How a site answers requests: a ``Site`` answers all, a ``SiteWorker`` holds the method and features of one run."""
 
 from __future__ import annotations
 
@@ -49,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Site:
-    """Answers the server's requests sequentially; what a run needs is made once and kept.
+    """Answers the server's requests sequentially, and keeps the method of the run between them.
 
     Args:
         home: the site's folder, with ``site.yaml``.
@@ -75,10 +72,10 @@ class Site:
         self.ledger.add("came", request.kind, content, request.values)
         reply, answer = self._answer_or_reason(request)
         more: dict[str, float] = {}
-        # Keys for a secure sum have no norm, and there is no noise in what it gives.
+        # Keys for a secure sum have no norm, and a sum contains no noise.
         if reply.kind == "trained" and request.values["weighting"] is None:
             noise = request.values["noise"]
-            # Noise from a seed hides nothing from who knows the seed.
+            # Whoever knows the seed can subtract noise that was drawn from it.
             multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
             more = {"norm": update_norm(reply.tensors, request.tensors), "noise": multiplier}
         self.ledger.add("left", reply.kind, answer, {**request.values, **reply.values}, **more)
@@ -89,7 +86,7 @@ class Site:
             reply = self._answer(request)
             answer = reply.to_bytes()
             left = self.ledger.bytes[request.values.get("run", "")]
-            # Parts of a secure sum have the names of sites; what the method uploads was looked at before.
+            # Parts of a secure sum are named after sites; the policy has checked what the method uploads.
             names = () if self.config.secure_sum else reply.tensors
             if problem := leaving_problem(self.config.policy, names, len(answer), left + len(answer)):
                 raise SiteProblem(problem)
@@ -133,7 +130,6 @@ class Site:
         return self.worker.train(request)
 
     def _decision(self, request: Message, told: Mapping[str, Any]) -> tuple[str, str]:
-        """Decide by the site's policy whether to answer a request of a run, as :func:`decide` returns it."""
         run = Proposal(request.values["run"], told)
         # Counted from the ledger, so that neither a restart nor a repeated request starts from zero.
         if request.kind == "train":
@@ -177,17 +173,9 @@ class Site:
         # Any other option, such as the folder of images, would let the server read elsewhere.
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
             raise SiteProblem(f"knows no data options {', '.join(unknown)[:200]}; its version of fedvlp may be another")
-        config = self.config
+        own = self.config.model_dump(include={"root", "on_bad_image", "num_workers", "cache_dir"})
         try:
-            data = SiteFolder(
-                root=config.root,
-                domain=config.name,
-                place=place,
-                on_bad_image=config.on_bad_image,
-                num_workers=config.num_workers,
-                cache_dir=config.cache_dir,
-                **options,
-            )
+            data = SiteFolder(domain=self.config.name, place=place, **own, **options)
             # The server compares lists of classes, but images without any listed class can't be split and described.
             if not set(data.classes) & set(data.classes_with_images):
                 folders = ", ".join(map(repr, data.classes_with_images[:5]))
@@ -199,10 +187,10 @@ class Site:
 
 
 class SiteTask(PhaseTask):
-    """A phase as a site is asked to train it: what it downloads has come with the request."""
+    """A phase whose download came with the request."""
 
     def download(self, client: Client) -> State:
-        """What came."""
+        """Return the request's tensors, which the server has chosen for the client."""
         return self.state.server.shared
 
 
@@ -210,13 +198,13 @@ class SiteWorker:
     """One run at one site: trains and measures its one client as a simulation does.
 
     Args:
-        config: what the site decides for itself.
-        data: the site's images, under the client's id.
-        request: of the kind ``prepare``.
-        folder: of the run at the site, for the client's personal tensors.
+        config: The site's own options.
+        data: The site's images, under the client's id.
+        request: Of the kind ``prepare``.
+        folder: The run's folder at the site, for the client's personal tensors.
 
     Raises:
-        SiteProblem: if the method can't be made here, or is not the server's.
+        SiteProblem: If the method can't be made here, or is not the server's.
     """
 
     def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
@@ -226,18 +214,12 @@ class SiteWorker:
         self.data = data
         self.client = data.clients[0]
         self.module = _make_method(config, self.told)
-        self.fabric = make_fabric(
-            accelerator=config.accelerator,
-            devices=1,
-            num_nodes=1,
-            strategy="auto",
-            precision=options.precision,
-            loggers=[],
-        )
+        accelerator, precision = config.accelerator, options.precision
+        self.fabric = make_fabric(accelerator=accelerator, devices=1, strategy="auto", precision=precision)
         set_up_method(self.fabric, self.module, config.num_threads)
         # Towers come from the site's own disk; prompts, slots and constants must be the server's to the bit.
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
-        set_up_data(self.fabric, self.module, data, options.precision, serves_images=False)
+        set_up_data(self.fabric, self.module, data, precision, serves_images=False)
         add_ons = options.local.listed_add_ons
         self.store = DiskStore(folder)
         self.workspace = Workspace(
@@ -262,7 +244,7 @@ class SiteWorker:
             self.sums = SiteSums(config.name, Path(config.secure_sum), request, folder)
 
     def train(self, request: Message) -> Message:
-        """Answers a request of the kind ``train``; a SiteProblem if the client can't be trained."""
+        """Answer a request of the kind ``train``, or raise a SiteProblem if the client can't be trained."""
         values = request.values
         if values["phase"] >= len(self.workspace.phases):
             raise SiteProblem("knows no phase of that number")
@@ -277,7 +259,7 @@ class SiteWorker:
         # Noise is added to what training changed, so the value before training is needed.
         if values["noise"] is not None and (lacking := sorted(uploaded.keys() - request.tensors.keys())):
             raise SiteProblem(f"can't add the run's noise to {lacking[0]!r}: its value before training was not sent")
-        # No second try here: whether a client that failed trains again is the server's policy.
+        # No second try here: the server decides whether a client that failed trains again.
         (result,) = train_clients([self.client], task, self.workspace)
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
@@ -302,7 +284,7 @@ class SiteWorker:
         return Message("trained", reply, result.update.state)
 
     def evaluate(self, request: Message) -> Message:
-        """Answers a request of the kind ``evaluate``: right answers and images of each of the site's splits."""
+        """Answer a request of the kind ``evaluate``: count each split's images and those classified correctly."""
         module = self.module
         state = dict(request.tensors)
         # The baseline is untrained, so it has no personal tensors.
@@ -346,7 +328,6 @@ class SiteWorker:
         return baseline
 
     def _task(self, request: Message) -> SiteTask:
-        """The phase that a request asks for, with what came for it and what stayed here."""
         values = request.values
         download: State = dict(request.tensors)
         state = RunState(
@@ -378,50 +359,48 @@ class SiteWorker:
         return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
 
     def _remove_old_files(self) -> None:
-        """Deletes what stayed on the client long ago.
-
-        A site knows none of the server's checkpoints. Files are never changed, so the newest are those that a server
-        may ask for, also after it resumed from an earlier round.
-        """
+        # A site does not know the server's checkpoints. Files are never changed, so a server that resumes from an
+        # earlier round asks for one of the newest.
         paths = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         for path in paths[:-FILES_KEPT]:
             path.unlink(missing_ok=True)
 
 
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
-    """All tensors with which every site begins: what is exchanged or kept, and constants that are sent once."""
+    """Collect the tensors with which every site begins: those exchanged or kept, and constants that are sent once."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {**module.communicable_state(), **select(tensors, module.broadcast_once)}
 
 
 def told_in(request: Message) -> dict[str, Any]:
-    """The run's description in a request of the kind ``describe`` or ``prepare``."""
+    """Extract the run's description from a request of the kind ``describe`` or ``prepare``."""
     return {name: request.values[name] for name in Description.model_fields}
 
 
 def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, dict[str, tuple[list[int], int]]]:
-    """Shape and bytes of each tensor that a client sends after each phase, by the phase's name; trains nothing."""
+    """Find the shape and bytes of each tensor that a client sends after each phase, by the phase's name."""
     client = Client(0, 0, 0)
-    server = ServerState.start(module.shared_state())
+    state = RunState(ServerState.start(module.shared_state()))
     found: dict[str, dict[str, tuple[list[int], int]]] = {}
     phases, add_ons = check_phases(module), _read_options(told).local.listed_add_ons
-    of_round = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: [client]}
     for index, phase in enumerate(phases):
         module.start_client(RoundContext(0, phase, client))
-        task = PhaseTask.of_phase(module, phases, index, add_ons, **of_round)
-        sent = {**module.upload_state(), **task.sent_like(server.shared)}
+        task = PhaseTask.of_phase(
+            module, phases, index, add_ons, state=state, seeds={}, rounds=1, all_clients=lambda: [client]
+        )
+        sent = {**module.upload_state(), **task.sent_like(state.server.shared)}
         found[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
     return found
 
 
 def _make_method(config: SiteConfig, told: Mapping[str, Any]) -> FederatedModule:
-    """Makes the server's method here, after a look at every class that its config names."""
+    """Make the server's method, after checking every class that its config names."""
     model = dict(told["model"])
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
         raise SiteProblem("does not allow what the server's config names; its log says what") from error
-    # The path is the site's own decision, the weights are not: their fingerprint is compared below.
+    # The site decides on the path, but not on the weights, whose fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})
         model["init_args"] = {**options, "clip": {**options.get("clip", {}), "pretrained": config.pretrained}}
@@ -460,5 +439,4 @@ def _read_options(told: Mapping[str, Any]) -> RunOptions:
 
 
 def _digests(data: SiteFolder) -> dict[str, str]:
-    """What changes with any name or class of an image, and with its role as well."""
     return {"images": data.describe()["images"], "split": data.split_hash}

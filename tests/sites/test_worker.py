@@ -92,9 +92,10 @@ def test_what_is_no_request_gets_a_reply_that_says_so(site, content):
 
 
 def test_a_site_that_is_not_prepared_says_so(site):
-    order = {"run": "run", "client": 0, "domain": 0, "personal": "", "optimizer": ""}
+    order = {"run": "run", "client": 0, "domain": 0, "personal": ""}
     assert asked(site, "evaluate", baseline=False, **order).kind == "unprepared"
     more = {"round": 0, "phase": 0, "seed": 1, "factor": 1.0, "share": 1.0, "noise": None, "weighting": None}
+    more["optimizer"] = ""
     assert asked(site, "train", **order, **more).kind == "unprepared"
     assert asked(site, "sum", run="run", step="share", client=0, domain=0).kind == "unprepared"
     assert asked(site, "leave", run="run").kind == "left"

@@ -1,7 +1,7 @@
-"""``fedvlp deploy check``: tries at either end what a site and its server need of each other, and says what is wrong.
+"""``fedvlp deploy check``: tries what a site and its server need of each other, and reports problems.
 
-Nothing changes at the server. It is asked for what it refuses to everybody, and how it refuses shows whether it knows
-the site's key and agrees about the time.
+Nothing changes at the server. The check sends a request that every server refuses; the refusal shows whether the server
+knows the site's key and agrees about the time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Address = tuple[str, int]
 
 
 def run_check(arguments: Sequence[str]) -> int:
-    """Prints a line for each check as it ends; returns the exit code: 0 if nothing is wrong, else 1."""
+    """Print a line for each check as it ends; return the exit code, 0 if all is right, else 1."""
     parser = argparse.ArgumentParser("fedvlp deploy check", description="Try what a site and its server need.")
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument("--site", type=Path, metavar="HOME", help="at a site: its folder, with site.yaml")
@@ -59,18 +59,15 @@ def run_check(arguments: Sequence[str]) -> int:
         except WRONG as error:
             problem, is_right = error, False
             line = f"WRONG  {str(error) or type(error).__name__}"
-            # Our own errors say by themselves what to do.
             line += "" if isinstance(error, UserError) else f". {advice}"
-        # A server chooses some of the words.
-        sys.stdout.write(escape_control_chars(f"{name:<13}{line}") + "\n")
-        # Who does not answer is not asked further.
+        print(escape_control_chars(f"{name:<13}{line}"), flush=True)  # a server chooses some of the words
         if name in ("port", "TLS") and isinstance(problem, OSError):
             break
     return 0 if is_right else 1
 
 
 def checks(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str], str]]:
-    """Yields each check's name, what tries it and returns what it found, and what to do if it raises."""
+    """Yield each check's name, the function that returns its result, and advice if that raises."""
     host, _, port = options.superlink.rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(f"Expected HOST:PORT behind --superlink, got {options.superlink!r}.")
@@ -92,7 +89,7 @@ def checks(options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], str]
 
 
 def versions() -> str:
-    """The versions here; Flower's must be one that fedvlp's extra names."""
+    """List the installed versions; Flower's must be one that fedvlp's extra names."""
     here = {"Python": sys.version.split()[0], "flwr": version("flwr"), **versions_here()}
     for needed in map(Requirement, requires("fedvlp") or ()):
         if needed.name == "flwr" and here["flwr"] not in needed.specifier:
@@ -101,7 +98,7 @@ def versions() -> str:
 
 
 def home(folder: Path) -> str:
-    """The site's name and classes, if its images can be read and its folder be written."""
+    """Describe the site by name and classes, if its images can be read and its folder be written."""
     config = read_site_config(folder)
     classes = sorted(path.name for path in Path(config.root).iterdir() if path.is_dir())
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -110,25 +107,24 @@ def home(folder: Path) -> str:
 
 
 def lasts(pem: bytes) -> str:
-    """Until when a certificate is valid, if it is now and will be for a while."""
+    """Report the end of a certificate, if it is valid now and will be for a while."""
     certificate = x509.load_pem_x509_certificate(pem)
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not first <= datetime.now(timezone.utc) < last - SOON:
-        raise UserError(
-            f"valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}: sign it anew where that is soon over, or set this clock"
-        )
+        valid = f"valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}"
+        raise UserError(f"{valid}: sign it anew where that is soon over, or set this clock")
     return f"valid until {last:%Y-%m-%d}"
 
 
 def private_key(path: Path, load: Callable[[bytes, None], Any]) -> Any:
-    """Reads a private key, which no one but its owner may read."""
+    """Read a private key, which only its owner may be able to read."""
     if path.stat().st_mode & 0o077:
         raise UserError(f"others than its owner can read {path}: chmod 600 {path}")
     return load(path.read_bytes(), None)
 
 
 def site_key(path: Path) -> str:
-    """That a site's private key is one that Flower takes, and that of the public one beside it."""
+    """Check that Flower supports a site's private key, and that it belongs to the public key next to it."""
     key = private_key(path, load_ssh_private_key)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UserError(f"{path} is of a kind that Flower does not take: ssh-keygen -t ecdsa -b 384")
@@ -138,7 +134,7 @@ def site_key(path: Path) -> str:
 
 
 def server_certificate(path: Path, authority: Path, key: Path) -> str:
-    """Until when the server's certificate is valid, if it is of this key and signed by the authority."""
+    """Report the end of the server's certificate, if it belongs to the key and is signed by the authority."""
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
     if certificate.public_key() != private_key(key, load_pem_private_key).public_key():
         raise UserError(f"{key} is not the key of {path}: request a certificate with it, or give the other")
@@ -147,13 +143,13 @@ def server_certificate(path: Path, authority: Path, key: Path) -> str:
 
 
 def listens(address: Address) -> str:
-    """That something takes connections."""
+    """Check that something takes connections."""
     socket.create_connection(address, timeout=SECONDS).close()
     return "takes connections"
 
 
 def speaks_tls(address: Address, authority: Path) -> str:
-    """Until when the server's certificate is valid, if it is for the name that is called and of the authority."""
+    """Report the end of the server's certificate, if the authority signed it for the name that is called."""
     context = ssl.create_default_context(cafile=authority)
     plain = socket.create_connection(address, timeout=SECONDS)
     with plain, context.wrap_socket(plain, server_hostname=address[0]) as secure:
@@ -161,7 +157,7 @@ def speaks_tls(address: Address, authority: Path) -> str:
 
 
 def superlink(address: Address, authority: Path, private: Path | None) -> str:
-    """That a SuperLink answers, agrees about the time and knows the key; at the server, that it refuses a new key."""
+    """Check that a SuperLink answers, agrees about the time, and knows the site's key, or refuses the server's new one."""
     key = ec.generate_private_key(ec.SECP384R1()) if private is None else private_key(private, load_ssh_private_key)
     public = key.public_key()
     where = f"{address[0]}:{address[1]}"
@@ -176,14 +172,13 @@ def superlink(address: Address, authority: Path, private: Path | None) -> str:
         except httpx.HTTPStatusError as refusal:
             reply = refusal.response
     ahead = (asked - parsedate_to_datetime(reply.headers.get("date", ""))).total_seconds()
-    # Flower refuses what was signed later than it is there, or long before.
+    # Flower refuses a request that was signed in its future, or long ago.
     if not -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE:
         raise UserError(f"this clock is {ahead:+.0f} s from the server's: set both by NTP")
     if reply.status_code == httpx.codes.PRECONDITION_FAILED and private is not None:
         raise UserError(f"does not know the key: at the server, flwr supernode register {private}.pub SUPERLINK")
     if reply.status_code not in (httpx.codes.BAD_REQUEST, httpx.codes.PRECONDITION_FAILED):
-        raise UserError(
-            f"a proxy answers {reply.status_code}: start the SuperLink behind it, or let it pass /v1/fleet/ on"
-        )
+        advice = "start the SuperLink behind it, or let it pass /v1/fleet/ on"
+        raise UserError(f"a proxy answers {reply.status_code}: {advice}")
     knows = "refuses new keys" if private is None else "knows the key"
     return f"answers, {knows}, and this clock is {ahead:+.0f} s from its own"

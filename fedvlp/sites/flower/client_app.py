@@ -1,6 +1,6 @@
-"""The ClientApp: passes a message to the site's warm process, and its reply back; and what such a message holds.
+"""The ClientApp: passes a message to the site's warm process, and its reply back.
 
-Flower starts a process for each message. It must be quick, so nothing here imports PyTorch, and it holds nothing.
+Flower starts a process for each message. It must be quick, so nothing here imports PyTorch.
 """
 
 from __future__ import annotations
@@ -20,25 +20,17 @@ app = ClientApp()
 
 @app.train()  # type: ignore[untyped-decorator]
 def answer(message: Message, context: Context) -> Message:
-    """Returns the site's reply to a request of the server.
-
-    Raises:
-        UserError: if the SuperNode was not told which site it is.
-    """
+    """Answer a request of the server."""
     return Message(packed(send_request(_home(context), unpacked(message.content))), reply_to=message)
 
 
 def packed(content: bytes) -> RecordDict:
-    """Bytes as the content of a Flower message; its arrays would refuse bfloat16."""
+    """Put bytes into the content of a Flower message, whose arrays would refuse bfloat16."""
     return RecordDict({RECORD: ConfigRecord({KEY: content})})
 
 
 def unpacked(content: RecordDict) -> bytes:
-    """The bytes in a Flower message.
-
-    Raises:
-        UserError: if the message is not one of fedvlp's.
-    """
+    """Extract the bytes from a Flower message, or raise a UserError if it is not one of fedvlp's."""
     record = content.get(RECORD)
     value = record.get(KEY) if isinstance(record, ConfigRecord) else None
     if not isinstance(value, bytes):
@@ -50,7 +42,7 @@ def unpacked(content: RecordDict) -> bytes:
 
 
 def _home(context: Context) -> Path:
-    """The folder of the site: the SuperNode's, or in Flower's simulation that of the node's number."""
+    """Find the site's folder, which the SuperNode names, or in Flower's simulation the node's number."""
     home = context.node_config.get("home")
     # Only simulated nodes have a number, so no server can name a site's folder.
     number = context.node_config.get("partition-id")

@@ -1,4 +1,4 @@
-"""The ServerApp: Flower starts it for a run, and fedvlp trains over Flower's grid as it does in a simulation."""
+"""The ServerApp: Flower starts it for a run, and fedvlp trains over Flower's grid as in a simulation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from fedvlp.utils.errors import UserError, in_one_line
 
 
 def make_server_app(config: Path) -> ServerApp:
-    """Makes the ServerApp of an app that ``fedvlp deploy init`` wrote, from the path of the app's config."""
+    """Make the ServerApp of an app that ``fedvlp deploy init`` wrote, from the path of the app's config."""
     app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]
     def train(grid: Grid, context: Context) -> None:
-        """Runs the federation; a run that does not end well is marked as failed."""
+        """Run the federation."""
         run_dir = Path(str(context.run_config["run-dir"])).expanduser()
         checkpoint = str(context.run_config["ckpt-path"])
         code = serve(config, GridTransport(grid), run_dir, checkpoint or None)
@@ -39,33 +39,28 @@ class GridTransport:
 
     Args:
         grid: Flower's grid of the run.
-        pause: seconds between two questions for replies. Flower's own ``send_and_receive`` waits 3 s, which would be
-            most of a short round.
+        pause: Seconds between two questions for replies; Flower's own ``send_and_receive`` waits 3 s.
     """
 
     grid: Grid
     pause: float = 0.25
 
     def names(self) -> list[str]:
-        """The ids of the connected nodes."""
+        """List the ids of the connected nodes."""
         return [str(node) for node in self.grid.get_node_ids()]
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
-        """Sends each node its request, by the node's id; yields the replies as they come, or why there is none."""
+        """Send each node its request, by the node's id; yield the replies as they come, or why there is none."""
         deadline = time.monotonic() + timeout
-        # A request that outlived its round would only keep a site that comes back from the next one. A second more,
-        # since Flower's error for what it has thrown away says less than ours for a late site.
-        messages = [
-            Message(packed(request), int(name), MessageType.TRAIN, ttl=timeout + 1)
-            for name, request in requests.items()
-        ]
-        waiting: dict[str, str] = {}  # names of the nodes by the message's id, which is empty where none was sent
+        # A request must not outlive its round. A second more, since our error for a late site says more than Flower's.
+        kind, ttl = MessageType.TRAIN, timeout + 1
+        messages = [Message(packed(request), int(name), kind, ttl=ttl) for name, request in requests.items()]
+        waiting: dict[str, str] = {}  # names of the nodes by the message's id, which is empty if none was sent
         for name, message_id in zip(requests, self.grid.push_messages(messages), strict=True):
             if message_id:
                 waiting[message_id] = name
             else:
                 yield name, SiteError("is not connected")
-        # Replies are taken as they come, so that one late site does not hold up what others have sent.
         while waiting and time.monotonic() < deadline:
             for reply in self.grid.pull_messages(list(waiting)):
                 name = waiting.pop(reply.metadata.reply_to_message_id, "")
@@ -78,7 +73,6 @@ class GridTransport:
 
 
 def _content(reply: Message) -> bytes | SiteError:
-    """What a node has replied, or why it did not."""
     if reply.has_error():
         return SiteError(f"did not answer: {in_one_line(reply.error.reason or 'Flower gives no reason')}")
     try:

@@ -1,16 +1,18 @@
-"""The sum of all sites' numbers; the server learns nothing else, and sites may drop out at any step.
+"""The sum of all sites' numbers, from which the server learns nothing else; sites may drop out at any step.
 
 Paper: Bonawitz et al., Practical secure aggregation for privacy-preserving machine learning, CCS 2017: Figure 4, with
-signed keys and the consistency check, for a server that may lie. Pure: no files and no network, bytes in and bytes out.
+signed keys and the consistency check, for a server that may lie.
 
-Each site adds one mask for every other site, from a key that the two share, and one of its own. Masks of pairs cancel;
-those left over are taken off with secrets that sites have divided into shares (Shamir) and reveal to the server once
-all agree on who survived: of a survivor its own mask's seed, of a dropout its key for masks of pairs, never both.
+Each site adds one mask for every other site, from a key that the two share, and its own mask. Masks of pairs cancel.
+The server removes the others with secrets that sites divide into shares (Shamir) and reveal once all agree on the
+survivors: the seed of a survivor's own mask, or a dropout's key for masks of pairs, never both.
 
 A sum begins with each site's advert (the paper's round 0); four steps follow (rounds 1 to 4), methods of ``SumSite``.
 
-Departures: masks are of AES in counter mode; all that is signed, derived or encrypted is bound to a tag of what the
-server asked for, so that a server that asks sites for different things, or sends on keys of another sum, gets none.
+Deviations from the paper:
+* Masks come from AES in counter mode.
+* All that is signed, derived or encrypted is bound to a tag of the server's request, so that a server that asks sites
+  for different things, or forwards keys of another sum, gets no sum.
 """
 
 from __future__ import annotations
@@ -42,21 +44,21 @@ ADVERT_BYTES = 3 * KEY_BYTES + SIGNATURE_BYTES
 MASK_KEY = slice(KEY_BYTES, 2 * KEY_BYTES)  # in an advert; its tag is before it
 BOX_KEY = slice(2 * KEY_BYTES, 3 * KEY_BYTES)
 
-# What one site gets or answers: bytes, by the name of the site that they are of or for.
+# What one site receives or answers: bytes, by the name of their sender or receiver.
 Parts = Mapping[str, bytes]
 # Sends sites a step, and returns the answers that came, both by the site's name.
 Ask = Callable[[str, Mapping[str, Parts]], Mapping[str, Parts]]
 
 
 class SumSite:
-    """One site in one sum, whose secrets are in memory alone; ``answer`` has it do each step once.
+    """One site in one sum, whose secrets are only in memory; ``answer`` does each step once.
 
     Args:
-        name: the site's own.
-        key: with which it signs.
-        roster: the public keys of all sites, which no server may have changed.
-        about: what the server asked of the site in this round; equal at all sites.
-        numbers: what is summed.
+        name: The site's name.
+        key: The site's private key.
+        roster: The public keys of all sites, which did not come from the server.
+        about: The server's request in this round; equal at all sites.
+        numbers: The site's numbers.
     """
 
     def __init__(
@@ -79,12 +81,11 @@ class SumSite:
         self.box_key = X25519PrivateKey.generate()
         publics = [each.public_key().public_bytes_raw() for each in (self.mask_key, self.box_key)]
         keys = self.tag + b"".join(publics)
-        # What the sum begins with: the tag, two public keys and the signature.
         self.advert = keys + key.sign(_said("keys", keys, name))
 
     def answer(self, step: str, received: Parts) -> dict[str, bytes]:
-        """Answer a step, or raise a SiteProblem if an answer would be wrong or unsafe; the sum is then over here."""
-        # None are left until there is an answer: nothing is tried twice, and nothing follows a refusal.
+        """Answer a step, or raise a SiteProblem if an answer would be wrong or unsafe; the sum is then over."""
+        # No steps are left until there is an answer: nothing is tried twice, and nothing follows a refusal.
         steps, self.steps = self.steps, []
         if not steps or steps[0].__name__ != step:
             raise SiteProblem("is asked for a step of a secure sum twice, out of order, or after it refused one")
@@ -93,7 +94,7 @@ class SumSite:
         return answer
 
     def share(self, adverts: Parts) -> dict[str, bytes]:
-        """Encrypt shares of the own secrets for each other site, once every key is known to be its site's."""
+        """Encrypt shares of the own secrets for each other site, after checking that every key is its site's."""
         self._check_enough(adverts, "sent keys")
         for name, advert in adverts.items():
             keys = advert[:-SIGNATURE_BYTES]
@@ -143,7 +144,7 @@ class SumSite:
         said = _said("survivors", self.tag, *self.survivors)
         signed = [name for name, signature in signatures.items() if self._has_signed(name, said, signature)]
         self._check_enough(set(signed) & set(self.survivors), "were told of the same survivors")
-        # Of each site one kind: with both the server could take off all its masks.
+        # One of the two for each site: with both the server could remove all its masks.
         shares: dict[str, bytes] = {}
         for name, both in self.held.items():
             shares[name] = both[:KEY_BYTES] if name in self.survivors else both[KEY_BYTES:]
@@ -170,14 +171,14 @@ def sum_of_sites(
     """Compute the server's part: the survivors, and the sum of their numbers modulo 2^64; wrong if any share is wrong.
 
     Args:
-        names: of all sites, also those that are not there.
-        length: how many numbers each site has.
-        adverts: each site's, under its name.
-        ask: sends sites a step.
-        min_survivors: how many sites the sum must include. With fewer it ends before any site reveals its part.
+        names: Names of all sites, also those that are not there.
+        length: Count of each site's numbers.
+        adverts: Each site's advert under its name.
+        ask: Sends sites a step.
+        min_survivors: Sites that the sum must include. With fewer it ends before any site reveals its part.
 
     Raises:
-        SiteError: if too few sites answer a step.
+        SiteError: If too few sites answer a step.
     """
     threshold = sum_threshold(len(names))
     keys = _single(adverts, ADVERT_BYTES, threshold, "sent keys")
@@ -201,7 +202,7 @@ def sum_of_sites(
         if name in vectors:
             total = total - _stream(secret, length)
         else:
-            # The masks of pairs of who dropped out would have cancelled those of the survivors.
+            # The dropout's masks would have cancelled those of the survivors.
             key = X25519PrivateKey.from_private_bytes(secret)
             total = total + _pair_masks(name, key, publics, keys[name][:KEY_BYTES], length)
     return set(vectors), total
@@ -227,25 +228,25 @@ def _usable(
 
 
 def _said(use: str, about: bytes, *words: str) -> bytes:
-    """What is signed, or sent beside what is encrypted: no two uses and contents have the same bytes."""
+    """Encode what is signed or authenticated, so that no two uses and contents have the same bytes."""
     return json.dumps([use, about.hex(), *words]).encode()
 
 
 def _pair_key(use: bytes, own: X25519PrivateKey, peer: bytes, tag: bytes) -> bytes:
-    """The key that two sites have in common for one use in one sum: X25519, then HKDF."""
+    """Derive the key that two sites share for one use in one sum: X25519, then HKDF."""
     both = b"".join(sorted([own.public_key().public_bytes_raw(), peer]))
     secret = own.exchange(X25519PublicKey.from_public_bytes(peer))
     return HKDF(SHA256(), KEY_BYTES, salt=None, info=use + tag + both).derive(secret)
 
 
 def _stream(key: bytes, length: int) -> Numbers:
-    """Numbers that look random to whoever lacks the key, which serves once: AES-256 in counter mode."""
+    """Make pseudorandom numbers from a key that is used once: AES-256 in counter mode."""
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * length))
     return np.frombuffer(stream, "<u8").astype(np.uint64)
 
 
 def _pair_masks(name: str, key: X25519PrivateKey, publics: Parts, tag: bytes, length: int) -> Numbers:
-    """What a site adds for its peers: a mask for those after it and its negative for those before, so all cancel."""
+    """Add up a site's masks for its peers: positive for later names, negative for earlier ones, so that all cancel."""
     total = np.zeros(length, np.uint64)
     for peer, public in publics.items():
         mask = _stream(_pair_key(b"mask", key, public, tag), length)
@@ -254,15 +255,12 @@ def _pair_masks(name: str, key: X25519PrivateKey, publics: Parts, tag: bytes, le
 
 
 def _split(secret: bytes, threshold: int, count: int) -> list[bytes]:
-    """Shares of 32 bytes, of which so many as the threshold give the secret and fewer tell nothing of it."""
-    # Shamir's are of 16 bytes each.
+    """Divide 32 bytes into shares, by Shamir's scheme for each half of 16 bytes."""
     halves = [Shamir.split(threshold, count, half, ssss=False) for half in (secret[:16], secret[16:])]
     return [first[1] + second[1] for first, second in zip(*halves, strict=True)]
 
 
 def _combine(shares: Sequence[tuple[int, bytes]]) -> bytes:
-    """The secret of as many shares as the threshold, each with its place from 1."""
-    secret = b""
-    for half in (slice(16), slice(16, 32)):
-        secret += Shamir.combine([(place, share[half]) for place, share in shares], ssss=False)
-    return secret
+    """Restore the secret from as many shares as the threshold, each with its place from 1."""
+    halves = (slice(16), slice(16, 32))
+    return b"".join(Shamir.combine([(place, share[half]) for place, share in shares], ssss=False) for half in halves)

@@ -1,4 +1,4 @@
-"""The secure sum between what a site trained and what the server's loop sees: keys, the last round, and messages."""
+"""The secure sum between a site's update and the server's loop: keys, the last round, and messages."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
+# A client can't repeat a round: the difference of two sums could be the update of a client that is only in one.
 REVEALED = "has revealed its part in the sum of this round or a later one, which it does once"
-"""Why a client can't repeat a round: the difference of two sums could be the update of a client that is only in one."""
+# Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ.
 OWN = ("client", "domain", "seed", "personal", "optimizer")
-"""Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ."""
 
 
 class SiteSums:
-    """A site's part in the secure sums of one run; a SiteProblem if its keys can't be used.
+    """A site's part in the secure sums of one run; raises a SiteProblem if its keys can't be used.
 
     Args:
-        name: the site's own.
-        keys: folder of its key and of the roster.
-        prepared: the request of the kind ``prepare``.
-        folder: of the run at the site.
+        name: The site's name.
+        keys: Folder of its key and of the roster.
+        prepared: The request of the kind ``prepare``.
+        folder: The run's folder at the site.
     """
 
     def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
@@ -59,7 +59,7 @@ class SiteSums:
             raise SiteProblem(reason)
         numbers = encode(result.update.state, sum_weight(result, weighting))
         about = self.prepared + request.digest(without=OWN)
-        # Set last, and together: a refused request must not change the round that the last step writes to the disk.
+        # Set last: a refused request must not change the round that the last step writes to the disk.
         self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
         self.place = _place(request)
         return _as_tensors({self.name: self.under_way.advert})
@@ -127,7 +127,7 @@ def summed_at_sites(
     mean: State = {}
     try:
         survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask, min_clients)
-        # What each site weighs is known, so this shows wrong masks and shares, but not whose they are.
+        # The weights are known, so their sum shows wrong masks and shares, but not whose they are.
         if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
             raise SiteError("got no secure sum: the weights do not add up, so a mask or a share was wrong")
         mean = decode(total, like)

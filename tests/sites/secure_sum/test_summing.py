@@ -15,12 +15,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from fedvlp.commands.cli import main
+from fedvlp.core.aggregation.fixed_point import decode
+from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.runs.events import read_events
 from fedvlp.sites.ledger import read_ledger
-from fedvlp.sites.secure_sum.summing import REVEALED, _read_keys
+from fedvlp.sites.secure_sum.protocol import sum_of_sites
+from fedvlp.sites.secure_sum.summing import REVEALED, SiteSums, _as_parts, _as_tensors, _read_keys
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
+from fedvlp.training.task import ClientResult
 from tests.helpers.images import CLASSES, draw
 from tests.helpers.sites import InProcess, make_sites, method_config, run_of, simulate, sites_config
 
@@ -57,17 +61,17 @@ class Crossed(InProcess):
 
     def __init__(self, homes, fails=lambda place, request: False, change=lambda place, request: request):
         self.running = {place: Site(home) for place, home in homes.items()}
-        super().__init__({place: self.handler(place, site) for place, site in self.running.items()})
+        super().__init__({place: self.handler(place) for place in self.running})
         self.fails = fails
         self.change = change
         self.replies = []
 
-    def handler(self, place, site):
+    def handler(self, place):
         def handle(content):
             request = read_request(content)
             if self.fails(place, request):
                 raise SiteError("did not answer in 7 s")
-            reply = site.handle(self.change(place, request).to_bytes())
+            reply = self.running[place].handle(self.change(place, request).to_bytes())
             self.replies.append((request, read_reply(reply)))
             return reply
 
@@ -180,6 +184,17 @@ def test_a_site_that_drops_out_is_as_if_it_had_not_trained_unless_its_numbers_ha
         assert deployment.left_out(step) == expected
 
 
+def test_a_site_that_is_restarted_within_a_sum_has_dropped_out(deployment):
+    def restarts(place, request):
+        if is_asked("sum", "mask")(place, request):
+            transport.running[place] = Site(deployment.homes[place])
+        return False
+
+    transport = Crossed(deployment.homes, restarts)
+    assert deployment.serve(transport, rounds=1) == 0
+    assert deployment.left_out() == [(1, "oil", "answered nothing that a sum can be made of")]
+
+
 def test_a_site_that_is_asked_to_measure_within_a_sum_gives_up_the_sum(deployment):
     transport = Crossed(deployment.homes)
     usual = transport.sites[DROPPED]
@@ -189,7 +204,7 @@ def test_a_site_that_is_asked_to_measure_within_a_sum_gives_up_the_sum(deploymen
         request = read_request(content)
         if request.kind == "sum" and request.values["step"] == "mask" and not found:
             values = {name: request.values[name] for name in ("run", "client", "domain")}
-            evaluation = Message("evaluate", {**values, "baseline": False, "personal": "", "optimizer": ""})
+            evaluation = Message("evaluate", {**values, "baseline": False, "personal": ""})
             found.append(read_reply(usual(evaluation.to_bytes())).kind)
             found.append(read_reply(usual(content)).kind)
         return usual(content)
@@ -343,18 +358,9 @@ def other_model(place, request):
     return Message("train", request.values, {name: value + 0.5 for name, value in request.tensors.items()})
 
 
-def other_options(place, request):
-    values = dict(request.values)
-    if request.kind == "prepare" and place != DROPPED:
-        local = {**values["training"]["local"], "steps": 1}
-        values["training"] = {**values["training"], "local": local}
-    return Message(request.kind, values, request.tensors)
-
-
-@pytest.mark.parametrize("lie", [other_model, other_options])
-def test_a_server_that_asks_one_site_for_something_else_gets_no_sum(lie, deployment, capsys):
+def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, capsys):
     """Else all others could be asked for updates that it knows, and the sum would show that site's."""
-    transport = Crossed(deployment.homes, change=lie)
+    transport = Crossed(deployment.homes, change=other_model)
     assert deployment.serve(transport) == 1
     assert "could be used, and 3 are needed" in capsys.readouterr().err
     assert not [reply for _, reply in transport.replies if reply.kind == "summed"]
@@ -375,26 +381,6 @@ def test_a_site_without_keys_takes_no_part_in_a_sum(deployment, capsys):
     assert "has no secure_sum in its site.yaml, for which the server asks" in capsys.readouterr().err
 
 
-def test_a_request_for_an_earlier_round_does_not_let_a_server_sum_a_round_twice(deployment):
-    """The difference of both sums would be the update of the one site that is missing in the second."""
-    asked = {}
-    early = []
-
-    def asks_again(place, request):
-        if request.kind == "train":
-            asked[place, request.values["round"]] = request.to_bytes()
-        if request.values.get("step") == "reveal" and (place, 1) in asked:
-            early.append(read_reply(transport.running[place].handle(asked[place, 0])).values["reason"])
-        return False
-
-    transport = Crossed(deployment.homes, asks_again)
-    assert deployment.serve(transport) == 0
-    assert early == [REVEALED] * 5
-    # The earlier request has not changed the round that the last step wrote to the disk.
-    for mark in deployment.folder.glob("sites/*/runs/*/secure_sum.json"):
-        assert json.loads(mark.read_text()) == [1, 0]
-
-
 def test_a_site_whose_keys_can_not_be_used_ends_the_run_before_anything_is_trained(deployment, capsys):
     folder = deployment.homes[DROPPED] / "sum"
     roster = yaml.safe_load((folder / "roster.yaml").read_text())
@@ -412,3 +398,71 @@ def test_a_site_whose_keys_can_not_be_used_ends_the_run_before_anything_is_train
     (folder / "key").unlink()
     assert deployment.serve(rounds=1) == 1
     assert f"The site 'oil' {unreadable}. Nothing was trained." in capsys.readouterr().err
+
+
+UPDATES = {name: {"prompt": torch.tensor([0.25 * place, -0.5])} for place, name in enumerate(NAMES)}
+
+
+def prepared(**changed):
+    return Message("prepare", {"rounds": 2, "client": 0, **changed})
+
+
+def asked(round=0, model=0.0, **changed):
+    values = {"round": round, "phase": 0, "factor": 1.0, "share": 1.0, "weighting": "examples", **changed}
+    return Message("train", values, {"prompt": torch.full((2,), model)})
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """What five sites that have trained do in secure sums, by the site's name."""
+    homes = keyed_sites(tmp_path, tmp_path, NAMES)
+    return {
+        name: SiteSums(name, home / "sum", prepared(), home) for name, home in zip(NAMES, homes.values(), strict=True)
+    }
+
+
+def add(sums, requests):
+    """Add up the updates of the sites that are asked, each by its own request; raise the first site's refusal."""
+    adverts = {}
+    for place, (name, request) in enumerate(requests.items()):
+        sums[name].check(request)
+        update = ClientUpdate(Client(place, place, 3, name), UPDATES[name], num_examples=3)
+        adverts[name] = _as_parts(sums[name].begin(request, ClientResult(update, {}, {})))
+
+    def ask(step, parts):
+        answers = {}
+        for name, part in parts.items():
+            answer = sums[name].answer(Message("sum", {"step": step}, _as_tensors(part)))
+            answers[name] = _as_parts(answer.tensors)
+        return answers
+
+    return sum_of_sites(NAMES, 3, adverts, ask)[1]
+
+
+@pytest.mark.parametrize("lie", [{"model": 0.5}, {"factor": 0.0}, {"weighting": "uniform"}, {"share": 0.5}])
+def test_sites_that_are_asked_for_different_things_give_no_sum(lie, sums):
+    """Otherwise the server could ask all others for updates that it knows, and the sum would show one site's."""
+    with pytest.raises(SiteProblem, match="was asked for something else than 'oil'"):
+        add(sums, {**dict.fromkeys(NAMES, asked()), "oil": asked(**lie)})
+
+
+def test_sites_that_were_prepared_for_different_runs_give_no_sum(sums, tmp_path):
+    # The number of the client differs from site to site in every run.
+    for name, changed in {"ink": {"client": 1}, "oil": {"rounds": 3}}.items():
+        sums[name] = SiteSums(name, tmp_path / name / "sum", prepared(**changed), tmp_path / name)
+    with pytest.raises(SiteProblem, match="was asked for something else than 'oil'"):
+        add(sums, dict.fromkeys(NAMES, asked()))
+
+
+def test_no_second_sum_of_a_round_shows_the_update_of_the_one_site_that_is_missing_in_it(sums):
+    others = [name for name in NAMES if name != "oil"]
+    everyone = add(sums, dict.fromkeys(NAMES, asked(round=1)))
+    for round in (0, 1):
+        with pytest.raises(SiteProblem, match=REVEALED):
+            add(sums, dict.fromkeys(others, asked(round=round)))
+    # The difference that a server would get from sites without the mark on their disks.
+    for site in sums.values():
+        assert json.loads(site.answered.read_text()) == [1, 0]
+        site.answered.unlink()
+    difference = everyone - add(sums, dict.fromkeys(others, asked(round=1)))
+    torch.testing.assert_close(decode(difference, UPDATES["oil"]), UPDATES["oil"])
