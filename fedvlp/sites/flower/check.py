@@ -157,7 +157,7 @@ def speaks_tls(address: Address, authority: Path) -> str:
 
 
 def superlink(address: Address, authority: Path, private: Path | None) -> str:
-    """Check that a SuperLink answers, agrees about the time, and knows the site's key, or refuses the server's new one."""
+    """Check that a SuperLink answers, agrees about the time and knows the site's key; a server's new key it refuses."""
     key = ec.generate_private_key(ec.SECP384R1()) if private is None else private_key(private, load_ssh_private_key)
     public = key.public_key()
     where = f"{address[0]}:{address[1]}"
