@@ -119,11 +119,7 @@ class Proposal:
 def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uploads]) -> tuple[str, str]:
     """Decide about a run by all rules, and then by the site's keeper if they must be asked.
 
-    Args:
-        policy: The site's policy.
-        home: The site's folder.
-        run: The server's proposal.
-        uploads: Finds what each phase sends; called only if a rule needs it and the other rules allow the run.
+    ``uploads`` finds what each phase sends; it is called only if a rule needs it and the other rules allow the run.
 
     Returns:
         The kind of the reply, ``refused`` or ``waiting``, and the reason; both are empty if the site takes part.

@@ -46,11 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Site:
-    """Answers the server's requests sequentially, and keeps the method of the run between them.
-
-    Args:
-        home: the site's folder, with ``site.yaml``.
-    """
+    """Answers the server's requests sequentially, and keeps the method of the run between them."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -60,10 +56,10 @@ class Site:
         self.uploads: dict[str, Uploads] = {}  # of runs that the site was asked about, by the description's digest
 
     def handle(self, content: bytes) -> bytes:
-        """Returns the reply to a request; whatever goes wrong becomes a reply with the reason.
+        """Answer a request; every problem becomes a reply with its reason.
 
         Raises:
-            OSError: if the ledger can't be written: nothing leaves without its line.
+            OSError: If the ledger can't be written: nothing leaves without its line.
         """
         try:
             request = read_request(content)
@@ -195,13 +191,9 @@ class SiteTask(PhaseTask):
 
 
 class SiteWorker:
-    """One run at one site: trains and measures its one client as a simulation does.
+    """One run at one site, made from a request of the kind ``prepare``: trains and measures its one client.
 
-    Args:
-        config: The site's own options.
-        data: The site's images, under the client's id.
-        request: Of the kind ``prepare``.
-        folder: The run's folder at the site, for the client's personal tensors.
+    ``folder`` is the run's, for the client's personal tensors.
 
     Raises:
         SiteProblem: If the method can't be made here, or is not the server's.
@@ -311,8 +303,7 @@ class SiteWorker:
     def _cleared(self, state: State) -> State:
         """Make zeros for the tensors that the site uploads but a state lacks.
 
-        The module still holds what the site trained last, which leaves only with noise or in a sum, so a server that
-        sends fewer tensors must not measure it. The deployed method does not depend on tensors that the state lacks.
+        The module still holds what the site trained last. A server that sends fewer tensors must not measure that.
         """
         uploaded = [name for phase in self.workspace.phases for name in phase.upload]
         tensors = select(self.module.communicable_state(), uploaded)

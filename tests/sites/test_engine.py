@@ -3,17 +3,19 @@
 import csv
 import json
 import shutil
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedvlp.core.state import Client
 from fedvlp.runs.events import read_events
+from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.server import serve
-from fedvlp.sites.wire import Message, SiteError, failure, read_reply, read_request
+from fedvlp.sites.wire import Message, SiteError, SiteFacts, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
-from tests.helpers.images import DOMAINS
+from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.sites import (
     InProcess,
     in_process,
@@ -34,22 +36,19 @@ class Faulty(InProcess):
 
     Args:
         sites: what answers, by name.
-        fault: from the place's usual handler and a request to train to its reply.
-        rounds: in which it does so; all if None.
+        faults: by the round, from this transport and a request to train to the reply.
     """
 
-    def __init__(self, sites, fault, rounds=None):
+    def __init__(self, sites, faults):
         super().__init__(sites)
-        self.fault = fault
-        self.rounds = rounds
+        self.faults = faults
         self.usual = sites[BROKEN]
         self.sites[BROKEN] = self.handle
 
     def handle(self, request):
         message = read_request(request)
-        if message.kind != "train" or (self.rounds is not None and message.values["round"] not in self.rounds):
-            return self.usual(request)
-        return self.fault(self, request)
+        fault = self.faults.get(message.values["round"]) if message.kind == "train" else None
+        return self.usual(request) if fault is None else fault(self, request)
 
 
 class Deployment:
@@ -70,9 +69,9 @@ class Deployment:
         server = sites_config(self.folder / "server.yaml", config, DOMAINS)
         return serve(server, transport or in_process(self.homes), self.folder / "deployed", checkpoint)
 
-    def faulty(self, fault, rounds=None):
-        """Freshly started sites of which one has a fault."""
-        return Faulty(in_process(self.homes).sites, fault, rounds)
+    def faulty(self, faults):
+        """Freshly started sites of which one has a fault in some rounds."""
+        return Faulty(in_process(self.homes).sites, faults)
 
     @property
     def run(self):
@@ -122,90 +121,86 @@ def uploads(change):
     return fault
 
 
-FAULTS = {
-    "dies": (raises, "did not answer in 7 s"),
-    "rubbish": (lambda transport, request: b"\x00rubbish", "cut short, or none of fedvlp's"),
-    "other round": (changed(round=5), "answered something else"),
-    "no number": (uploads(lambda value: value * float("nan")), "uploads NaN or infinity"),
-    "other weight": (changed(num_examples=10**9), "has another number of training images"),
-    "not finite": (changed(finite=False), "keeps NaN or infinity"),
-    "wrong metrics": (changed(metrics={"loss": 10**400}), "sent a wrong metrics"),
-}
+def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(tmp_path, image_root, deployment):
+    """In each round but the first with another fault; what the site keeps remains that of the first round."""
+    folder = tmp_path / "images"
+    shutil.copytree(image_root / "paint", folder)
+    home = make_site(deployment.homes[BROKEN], "paint", folder)
+    kept = []
 
+    def loses(transport, request):
+        kept.append(read_request(request).values["personal"])
+        for path in home.glob("runs/*/clients/*"):
+            path.unlink()
+        return transport.usual(request)
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(name, deployment):
-    fault, reason = FAULTS[name]
-    assert deployment.serve(method_config("promptfl"), deployment.faulty(fault, rounds=[0])) == 0
-    (left_out,) = deployment.left_out()
-    assert left_out[:2] == (1, "paint")
-    assert reason in left_out[2]
+    def changes(transport, request):
+        (folder / "star" / "0.png").rename(folder / "star" / "other.png")
+        transport.usual = Site(home).handle
+        return transport.usual(request)
 
-
-def answers(kind, reply):
-    """A transport's handler that gives another reply to requests of a kind, and counts them."""
-
-    def change(transport, place, count):
-        usual = transport.sites[place]
-
-        def handle(request):
-            if read_request(request).kind != kind:
-                return usual(request)
-            count.append(kind)
-            if isinstance(reply, SiteError):
-                raise reply
-            return reply
-
-        transport.sites[place] = handle
-        return transport
-
-    return change
+    faults = [
+        (raises, "did not answer in 7 s"),
+        (lambda transport, request: b"\x00rubbish", "sent a message that is cut short, or none of fedvlp's"),
+        (changed(round=50), "answered something else than it was asked"),
+        (uploads(lambda value: value * float("nan")), "uploads NaN or infinity"),
+        (changed(num_examples=10**9), "has another number of training images than it said at first"),
+        (changed(finite=False), "keeps NaN or infinity"),
+        (changed(metrics={"loss": 10**400}), "sent a wrong metrics"),
+        (loses, "has lost what it kept in an earlier round"),
+        (changes, "has other images than when the run began"),
+    ]
+    config = method_config("plan", rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
+    transport = deployment.faulty(dict(enumerate((fault for fault, _ in faults), 1)))
+    assert deployment.serve(config, transport) == 0
+    for (_, reason), left_out in zip(faults, deployment.left_out(), strict=True):
+        assert left_out[1] == "paint"
+        assert reason in left_out[2]
+    assert kept[0].startswith("000001-00000-"), "what round 1 left"
 
 
 OTHER_CLIP = "has other weights of CLIP than the server"
 
 
 def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained(deployment, capsys):
-    count = []
-    transport = answers("prepare", failure("paint", OTHER_CLIP))(in_process(deployment.homes), BROKEN, count)
+    transport = in_process(deployment.homes)
+    usual = transport.sites[BROKEN]
+    asked = []
+
+    def refuses(request):
+        asked.append(read_request(request).kind)
+        return failure("paint", OTHER_CLIP) if asked[-1] == "prepare" else usual(request)
+
+    transport.sites[BROKEN] = refuses
     assert deployment.serve(method_config("promptfl"), transport) == 1
     assert capsys.readouterr().err == f"fedvlp: error: The site 'paint' {OTHER_CLIP}. Nothing was trained.\n"
-    assert count == ["prepare"]
-    assert not (deployment.folder / "deployed").exists() or not list((deployment.folder / "deployed").glob("*/*/"))
+    assert asked.count("prepare") == 1
+    assert "train" not in asked
+    assert not list(deployment.folder.glob("deployed/*/*/"))
 
 
-def test_a_site_that_comes_late_with_a_problem_is_left_out_with_its_reason(deployment):
+def test_a_site_that_comes_late_takes_part_from_then_on_or_is_left_out_with_its_problem(deployment):
     transport = in_process(deployment.homes)
-    broken = answers("describe", failure("paint", OTHER_CLIP))(in_process(deployment.homes), BROKEN, [])
-    transport.sites.pop(BROKEN)
+    late = {BROKEN: lambda request: failure("paint", OTHER_CLIP), "node-2": transport.sites["node-2"]}
+    for place in late:
+        del transport.sites[place]
     usual = transport.sites["node-0"]
 
     def brings(request):
-        if read_request(request).kind == "train":
-            transport.sites[BROKEN] = broken.sites[BROKEN]
+        message = read_request(request)
+        if message.kind == "train" and message.values["round"] == 1:
+            transport.sites.update(late)
         return usual(request)
 
     transport.sites["node-0"] = brings
     assert deployment.serve(method_config("promptfl", rounds=3), transport) == 0
+    away = "was not there when the round began"
     assert deployment.left_out() == [
-        (1, "paint", "was not there when the round began"),
-        (2, "paint", OTHER_CLIP),
+        *((1, name, away) for name in ("paint", "photo")),
+        *((2, name, away) for name in ("paint", "photo")),
         (3, "paint", OTHER_CLIP),
     ]
-
-
-def test_what_a_left_out_site_kept_is_as_before_the_round(deployment):
-    """It is left out in round 2, and continues in round 3 from round 1."""
-    config = method_config("single_domain", rounds=3, reset_optimizer=False)
-    states = []
-
-    def refused_in_round_2(transport, request):
-        states.append(read_request(request).values["personal"])
-        return changed(finite=False)(transport, request) if len(states) == 2 else transport.usual(request)
-
-    assert deployment.serve(config, deployment.faulty(refused_in_round_2)) == 0
-    assert states[0] == ""
-    assert states[2].startswith("000001-00000-"), "round 3 begins with what round 1 left"
+    assert json.loads((deployment.run / "sites.json").read_text())["sites"].keys() == {"ink", "photo"}
 
 
 def test_one_more_try_if_the_policy_says_so(deployment):
@@ -216,13 +211,13 @@ def test_one_more_try_if_the_policy_says_so(deployment):
         return b"" if len(tries) == 1 else transport.usual(request)
 
     config = method_config("promptfl", rounds=1, on_failure="retry")
-    assert deployment.serve(config, deployment.faulty(fault)) == 0
+    assert deployment.serve(config, deployment.faulty({0: fault})) == 0
     assert deployment.left_out() == []
     assert len(tries) == 2
     deployment.assert_as_simulated(method_config("promptfl", rounds=1))
 
 
-def test_a_site_that_is_restarted_in_the_run_changes_nothing(deployment):
+def test_a_site_and_a_server_that_are_started_again_change_nothing(deployment, capsys):
     config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
     asked = []
 
@@ -232,47 +227,16 @@ def test_a_site_that_is_restarted_in_the_run_changes_nothing(deployment):
         asked.append(request)
         return transport.usual(request)
 
-    assert deployment.serve(config, deployment.faulty(restarts)) == 0
-    assert len(asked) == 2 * 2 * 2
-    assert deployment.left_out() == []
-    deployment.assert_as_simulated(config)
-
-
-def test_a_server_that_is_started_again_resumes_with_what_the_sites_kept(deployment, capsys):
-    config = method_config("plan", rounds=2, steps=2, reset_optimizer=False)
-
     def dies(transport, request):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        deployment.serve(config, deployment.faulty(dies, rounds=[1]))
+        deployment.serve(config, deployment.faulty({0: restarts, 1: dies}))
+    assert len(asked) == 2 * 2
     assert deployment.serve(config, checkpoint="last") == 0
     assert "after round 1" in capsys.readouterr().out
+    assert deployment.left_out() == []
     deployment.assert_as_simulated(config)
-
-
-def test_a_site_that_lost_what_it_kept_is_left_out(deployment):
-    def loses(transport, request):
-        for path in Path(deployment.homes[BROKEN]).glob("runs/*/clients/*"):
-            path.unlink()
-        return transport.usual(request)
-
-    assert deployment.serve(method_config("plan"), deployment.faulty(loses, rounds=[1])) == 0
-    assert deployment.left_out() == [(2, "paint", "has lost what it kept in an earlier round")]
-
-
-def test_a_site_whose_images_change_in_the_run_is_left_out(tmp_path, image_root, deployment):
-    folder = tmp_path / "images"
-    shutil.copytree(image_root / "paint", folder)
-    home = make_site(deployment.homes[BROKEN], "paint", folder)
-
-    def changes(transport, request):
-        (folder / "star" / "0.png").rename(folder / "star" / "other.png")
-        transport.usual = Site(home).handle
-        return transport.usual(request)
-
-    assert deployment.serve(method_config("promptfl"), deployment.faulty(changes, rounds=[1])) == 0
-    assert deployment.left_out() == [(2, "paint", "has other images than when the run began")]
 
 
 def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deployment, capsys, monkeypatch):
@@ -299,41 +263,14 @@ def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deploym
     deployment.assert_as_simulated(config)
 
 
-def test_a_site_that_comes_late_takes_part_from_then_on(deployment):
-    transport = in_process(deployment.homes)
-    late = transport.sites.pop("node-2")
-    usual = transport.sites["node-0"]
-
-    def brings(request):
-        message = read_request(request)
-        if message.kind == "train" and message.values["round"] == 1:
-            transport.sites["node-2"] = late
-        return usual(request)
-
-    transport.sites["node-0"] = brings
-    assert deployment.serve(method_config("promptfl", rounds=3), transport) == 0
-    assert [left_out[:2] for left_out in deployment.left_out()] == [(1, "photo"), (2, "photo")]
-    assert json.loads((deployment.run / "sites.json").read_text())["sites"].keys() == set(DOMAINS)
-
-
-NOT_MEASURED = {
-    "another's": {"correct": {"validation/ink": 3}, "count": {"validation/ink": 3}},
-    "more right than there are": {"correct": {"validation/paint": 4}, "count": {"validation/paint": 3}},
-    "other count": {"correct": {"validation/paint": 1}, "count": {"validation/paint": 2}},
-}
-
-
-@pytest.mark.parametrize("values", [*NOT_MEASURED.values(), None], ids=[*NOT_MEASURED, "error"])
-def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
+def test_a_site_that_can_not_measure_leaves_no_mean_behind(deployment):
     transport = in_process(deployment.homes)
     usual = transport.sites[BROKEN]
 
     def handle(request):
-        if read_request(request).kind != "evaluate":
-            return usual(request)
-        if values is None:
+        if read_request(request).kind == "evaluate":
             raise SiteError("is ill")
-        return Message("evaluated", {"by_class": {}, **values}).to_bytes()
+        return usual(request)
 
     transport.sites[BROKEN] = handle
     assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
@@ -344,32 +281,26 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(values, deployment):
     assert "validation" not in row
 
 
-@pytest.mark.parametrize("lie", ["missing class", "more right than predicted", "none"])
-def test_counts_by_class_that_contradict_each_other_are_not_used(lie, deployment, image_root):
-    homes = make_sites(deployment.folder / "open", image_root, DOMAINS, policy={"class_counts": True})
-    transport = in_process(homes)
-    usual = transport.sites[BROKEN]
+RIGHT = {"correct": 2, "count": 3, "by_class": [[1, 1, 1], [1, 1, 2], [1, 0, 0]]}
+WRONG = [  # what a site reports otherwise, and whether its accuracy and its counts by class are used
+    ({}, True, True),
+    ({"correct": 4}, False, False),
+    ({"count": 2}, False, False),
+    ({"by_class": RIGHT["by_class"][1:]}, True, False),
+    ({"by_class": [[3, 2, 0], [0, 0, 3], [0, 0, 0]]}, True, False),
+    ({"by_class": []}, True, False),
+]
 
-    def handle(request):
-        reply = read_reply(usual(request))
-        if reply.kind == "evaluated":
-            counts = reply.values["by_class"]["validation/paint"]
-            correct = reply.values["correct"]["validation/paint"]
-            images = reply.values["count"]["validation/paint"]
-            lies = {
-                "missing class": counts[1:],
-                "more right than predicted": [[images, correct, 0], [0, 0, images], [0, 0, 0]],
-                "none": counts,
-            }
-            assert correct > 0
-            reply.values["by_class"]["validation/paint"] = lies[lie]
-        return reply.to_bytes()
 
-    transport.sites[BROKEN] = handle
-    assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
-    summary = json.loads((deployment.run / "summary.json").read_text())
-    assert ("validation" in summary["balance"]["last round"]) == (lie == "none")
-    assert "validation" in summary["accuracy"]["last round (1)"]
+@pytest.mark.parametrize(("lie", "is_measured", "is_counted"), WRONG)
+def test_counts_that_contradict_each_other_or_the_sites_description_are_not_used(lie, is_measured, is_counted):
+    facts = SiteFacts(classes=CLASSES, counts={"train": 9, "validation": 3}, images="i", split="s", versions={})
+    registry = SimpleNamespace(data=SimpleNamespace(facts={"paint": facts}))
+    engine = SitesEngine(registry, Message("prepare"), None)
+    values = {name: {"validation/paint": value, "validation/ink": value} for name, value in {**RIGHT, **lie}.items()}
+    found = engine._accuracies({Client(1, 1, 9, "paint"): Message("evaluated", values)}, CLASSES)
+    assert found == ({"validation/paint": pytest.approx(200 / 3)} if is_measured else {})
+    assert engine.class_counts.keys() == ({"validation/paint"} if is_counted else set())
 
 
 def test_options_of_a_simulation_are_refused(deployment, capsys):

@@ -30,14 +30,7 @@ OWN = ("client", "domain", "seed", "personal", "optimizer")
 
 
 class SiteSums:
-    """A site's part in the secure sums of one run; raises a SiteProblem if its keys can't be used.
-
-    Args:
-        name: The site's name.
-        keys: Folder of its key and of the roster.
-        prepared: The request of the kind ``prepare``.
-        folder: The run's folder at the site.
-    """
+    """A site's part in the secure sums of a run; raises a SiteProblem if ``key`` or ``roster.yaml`` can't be used."""
 
     def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
         self.name = name
@@ -48,7 +41,7 @@ class SiteSums:
         self.key, self.roster = _read_keys(name, keys)
 
     def check(self, request: Message) -> None:
-        """Refuse a round, by a SiteProblem, if the site has revealed its part in its sum or in a later one."""
+        """Raise a SiteProblem if the site has revealed its part in the round's sum or in a later one."""
         if self.answered.exists() and _place(request) <= json.loads(self.answered.read_text(encoding="utf-8")):
             raise SiteProblem(REVEALED)
 
