@@ -36,7 +36,7 @@ class SiteRegistry:
         data: Lists the sites, and stores their descriptions.
         run: The run's id, under which sites keep their files.
         description: The fields of ``wire.Description``.
-        waiting: File that names the sites for which the server waits, rewritten as long as it waits; none if None.
+        waiting: File that names the missing sites while the server waits.
 
     Attributes:
         places: The transport's name of each site, by the site's own name.

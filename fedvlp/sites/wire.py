@@ -32,7 +32,7 @@ LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 
 
 class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
-    """Why a site refuses a request, to be read after the site's name; reveals nothing of images or files."""
+    """Why a site refuses a request, to be read after its name; reveals nothing of images or files."""
 
 
 class SiteError(Exception):
@@ -272,11 +272,7 @@ class Message:
 
 
 def failure(name: str, reason: str) -> bytes:
-    """Encode the reply of a site that could not do what it was asked.
-
-    The reason continues the sentence that the site's name begins, such as ``has no image``; it must reveal nothing of
-    images or files.
-    """
+    """Encode the reply of a site that failed; the reason, such as ``has no image``, must reveal nothing of its files."""
     return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 

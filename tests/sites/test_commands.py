@@ -7,7 +7,6 @@ import yaml
 
 from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
-from tests.helpers.sites import make_site
 
 CONFIG = ["--config", "methods/promptfl", "--config", "data/icon_domains", "--model.clip.name=fedvlp-tiny"]
 FILES = ("config.yaml", "README.md", "fedvlp_server.py", "pyproject.toml")
@@ -66,21 +65,6 @@ def test_a_config_is_needed_and_must_be_one(tmp_path, capsys):
     assert ended.value.code == 2
     assert "--trainer.round=3" in capsys.readouterr().err
     assert not (tmp_path / "app").exists()
-
-
-def test_start_look_and_stop(tmp_path, capsys):
-    home = make_site(tmp_path / "ink", "ink", tmp_path)
-    assert main(["site", "status", str(home)]) == 1
-    assert capsys.readouterr().out == "state stopped\n"
-    try:
-        assert main(["site", "start", str(home)]) == 0
-        assert "process" in capsys.readouterr().out
-        assert main(["site", "status", str(home)]) == 0
-    finally:
-        assert main(["site", "stop", str(home)]) == 0
-    assert capsys.readouterr().out.endswith("stopped\n")
-    assert main(["site", "stop", str(home)]) == 0
-    assert capsys.readouterr().out == "there was none\n"
 
 
 @pytest.mark.parametrize("action", ["start", "stop", "status"])

@@ -180,7 +180,7 @@ def test_what_deploy_signs_is_what_sites_are_asked(key, tmp_path, image_root, mo
 
 
 def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_root, monkeypatch, capsys):
-    config = sites_config(tmp_path / "server.yaml", method_config("promptfl", min_clients=3), DOMAINS)
+    config = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1, min_clients=3), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
     said = []
@@ -201,8 +201,8 @@ def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_r
     for words in (
         "method: PromptFL, with add-ons none",
         "CLIP: fedvlp-tiny, fingerprint",
-        "what leaves in each of 2 rounds:\n    prompt, 16 x 64 numbers, 4,096 bytes, after the phase train",
-        "in all: 8,192 bytes of tensors",
+        "what leaves in each of 1 rounds:\n    prompt, 16 x 64 numbers, 4,096 bytes, after the phase train",
+        "in all: 4,096 bytes of tensors",
         "makes one model of what 'ink', 'paint', 'photo' send",
         "noise that this site adds: none",
         "1 runs wait for approval",

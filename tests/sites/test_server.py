@@ -26,7 +26,6 @@ def test_data_must_list_the_sites(tmp_path, image_root, capsys):
     ("change", "text"),
     [
         (lambda config: config["model"].update(class_path="Nothing"), "can't be used"),
-        (lambda config: config["trainer"].update(rounds=-1), "trainer.rounds"),
         (lambda config: config["data"]["init_args"].pop("sites"), "sites"),
     ],
 )
@@ -39,7 +38,7 @@ def test_what_is_wrong_in_a_config_is_said(change, text, tmp_path, capsys):
 
 
 def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_root):
-    path = sites_config(tmp_path / "c.yaml", method_config("plan", rounds=1, steps=2), DOMAINS)
+    path = sites_config(tmp_path / "c.yaml", method_config("promptfl", rounds=1), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     assert serve(path, in_process(homes), tmp_path / "one") == 0
     assert serve(run_of(tmp_path / "one") / "config.yaml", in_process(homes), tmp_path / "two") == 0

@@ -39,7 +39,7 @@ def traffic(tmp_path_factory):
             (folder / name / class_name / "SECRETFOLDER").mkdir(parents=True)
             for index in range(4):
                 draw(domain, label, index).save(folder / name / class_name / "SECRETFOLDER" / f"PATIENT{index}.png")
-    server = sites_config(folder / "server.yaml", method_config("plan"), DOMAINS)
+    server = sites_config(folder / "server.yaml", method_config("plan", rounds=1), DOMAINS)
     recorded = Recorded(in_process(make_sites(folder / "sites", folder, DOMAINS)).sites)
     assert serve(server, recorded, folder / "deployed") == 0
     return recorded
@@ -86,9 +86,14 @@ def test_a_site_says_what_it_has(site):
     assert found.values["counts"] == {"train": 6, "validation": 6}
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish", Message("left").to_bytes()])
-def test_what_is_no_request_gets_a_reply_that_says_so(site, content):
-    assert read_reply(site.handle(content)).kind == "failed"
+def test_class_folders_are_compared_letter_by_letter(site):
+    found = reason(site, "describe", run="", **description(data={"classes": ["CIRCLE", "SQUARE"]}))
+    assert found.startswith("has none of the classes that data.class_names lists; its folders are 'circle', ")
+
+
+def test_what_is_no_request_gets_a_reply_that_says_so(site):
+    for content in (b"", b"rubbish", Message("left").to_bytes()):
+        assert read_reply(site.handle(content)).kind == "failed"
 
 
 def test_a_site_that_is_not_prepared_says_so(site):
@@ -232,7 +237,8 @@ class TestPrepared:
 
 def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):
     monkeypatch.setattr("fedvlp.sites.worker.FILES_KEPT", 2)
-    server = sites_config(tmp_path / "server.yaml", method_config("single_domain", rounds=4), DOMAINS)
+    config = method_config("single_domain", rounds=4, steps=1, evaluate_every=4)
+    server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     assert serve(server, in_process(homes), tmp_path / "deployed") == 0
     (clients,) = homes["node-0"].glob("runs/*/clients")
