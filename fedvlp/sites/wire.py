@@ -230,9 +230,15 @@ class Evaluated(Schema):
 
 
 Schemas = Mapping[str, type[Schema]]
-REQUESTS: Schemas = {each.__name__.lower(): each for each in (Describe, Prepare, Train, Sum, Evaluate, Leave)}
+
+
+def _by_name(*schemas: type[Schema]) -> Schemas:
+    return {schema.__name__.lower(): schema for schema in schemas}
+
+
+REQUESTS = _by_name(Describe, Prepare, Train, Sum, Evaluate, Leave)
 REPLIES: Schemas = {
-    **{each.__name__.lower(): each for each in (Described, Prepared, Trained, Evaluated)},
+    **_by_name(Described, Prepared, Trained, Evaluated),
     **dict.fromkeys(("refused", "waiting", "failed"), Reason),
     **dict.fromkeys(("summed", "left", "unprepared"), Schema),
 }
@@ -272,7 +278,7 @@ class Message:
 
 
 def failure(name: str, reason: str) -> bytes:
-    """Encode the reply of a site that failed; the reason, such as ``has no image``, must reveal nothing of its files."""
+    """Encode the reply of a site that failed; ``reason``, such as ``has no image``, must reveal nothing of files."""
     return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 
