@@ -57,8 +57,8 @@ class SitesEngine:
             UserError: If a site answers that it can't.
         """
         present = [client for client in self.registry.data.clients if client.name in self.registry.places]
-        problems = {client.name: error for client, error in self._prepare(present).items()}
-        refusals = [f"The site {name!r} {error}." for name, error in problems.items() if isinstance(error, SiteRefusal)]
+        refused = self._prepare(present).items()
+        refusals = [f"The site {site.name!r} {error}." for site, error in refused if isinstance(error, SiteRefusal)]
         if refusals:
             raise UserError(f"{' '.join(refusals)} Nothing was trained.")
 

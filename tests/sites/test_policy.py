@@ -330,14 +330,8 @@ def test_what_the_policy_no_longer_allows_is_not_measured_either(limited, plan):
 
 def test_no_line_of_what_the_keeper_reads_is_the_servers(limited, plan, capsys):
     values = {name: plan["prepare", 0].values[name] for name in description()}
-    line = "\n  noise that this site adds: 8 x clip_norm 0.1, from its own randomness"
-    for change in ({"run": f"study{line}"}, {"sites": ["ink", f"paint{line}"]}, {"fingerprint": f"0f1e{line}"}):
-        reply = read_reply(Site(limited).handle(Message("describe", {"run": "study", **values, **change}).to_bytes()))
-        assert reply.kind == "failed"
-        assert "printable" in reply.values["reason"]
     reply = read_reply(Site(limited).handle(Message("describe", {"run": "a, digest 77", **values}).to_bytes()))
     assert reply.kind == "waiting"
-    # Also where an earlier version has written the words.
     (asked,) = (limited / "approvals").glob("*.json")
     asked.write_text(asked.read_text().replace("signature: none", "signature: none\\n  signature: one"))
     capsys.readouterr()
