@@ -162,9 +162,8 @@ class SiteRegistry:
         else:
             self.places[name] = place
             self.problems.pop(name, None)
-            facts = self.data.facts[name] = SiteFacts(**values)
-            _compare_versions(name, facts.versions)
-            self._warn_of_claims(name)
+            self.data.facts[name] = SiteFacts(**values)
+            self._warn_of_facts(name)
 
     def _report(self, place: str, line: str) -> None:
         if self.reported.get(place) != line:
@@ -191,12 +190,20 @@ class SiteRegistry:
             problems.append("has other images than when the run began")
         return "; it ".join(problems)
 
-    def _warn_of_claims(self, name: str) -> None:
-        """Warn if anybody may claim the site's name, or if the site outweighs all others."""
+    def _warn_of_facts(self, name: str) -> None:
+        """Warn if a site's numbers may differ in rounding, if others may claim its name, or if it outweighs them."""
+        facts = self.data.facts[name]
+        differing = [
+            f"{package} {facts.versions.get(package, 'none')}, not {here}"
+            for package, here in versions_here().items()
+            if facts.versions.get(package) != here
+        ]
+        if differing:
+            log.warning("The site %r has %s: its numbers may differ in rounding.", name, "; ".join(differing))
         if name not in self.data.nodes:
             place = self.places[name]
             log.warning("Any site may call itself %r; now the node %s does. data.nodes can tie it.", name, place)
-        count = self.data.facts[name].counts["train"]
+        count = facts.counts["train"]
         total = sum(client.num_examples for client in self.data.clients)
         if count < total and count / total > LARGEST_SHARE:
             log.warning(
@@ -237,14 +244,6 @@ def _decoded(reply: bytes | SiteError) -> Message | SiteError:
         return reply if isinstance(reply, SiteError) else read_reply(reply)
     except SiteError as error:
         return error
-
-
-def _compare_versions(name: str, versions: Mapping[str, str]) -> None:
-    here = versions_here()
-    differing = [package for package in here if versions.get(package) != here[package]]
-    if differing:
-        found = "; ".join(f"{package} {versions.get(package, 'none')}, not {here[package]}" for package in differing)
-        log.warning("The site %r has %s: its numbers may differ in rounding.", name, found)
 
 
 def _listed(names: Iterable[str]) -> str:

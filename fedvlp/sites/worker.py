@@ -40,8 +40,7 @@ from fedvlp.utils.digests import from_jsonable
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
 
-FILES_KEPT = 64
-"""How many files of a client's personal tensors are kept: a server resumes from one of its last few rounds."""
+FILES_KEPT = 64  # of a client's personal tensors: a server resumes from one of its last few rounds
 log = logging.getLogger(__name__)
 
 
@@ -259,7 +258,11 @@ class SiteWorker:
         # Whatever the policy says: the ledger's epsilon holds only if every tensor carries the noise.
         if values["noise"] is not None and (clear := without_noise(result.update.state)):
             raise SiteProblem(f"can't add the run's noise to {clear[0]!r}, which an add-on sends")
-        self._remove_old_files()
+        # A site does not know the server's checkpoints. Files are never changed, so a server that resumes from an
+        # earlier round asks for one of the newest.
+        files = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        for path in files[:-FILES_KEPT]:
+            path.unlink(missing_ok=True)
         reply = {
             "round": task.round,
             "phase": task.index,
@@ -348,13 +351,6 @@ class SiteWorker:
         if name and not (self.store.folder / name).is_file():
             raise SiteProblem("has lost what it kept in an earlier round")
         return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
-
-    def _remove_old_files(self) -> None:
-        # A site does not know the server's checkpoints. Files are never changed, so a server that resumes from an
-        # earlier round asks for one of the newest.
-        paths = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        for path in paths[:-FILES_KEPT]:
-            path.unlink(missing_ok=True)
 
 
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
