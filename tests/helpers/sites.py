@@ -81,7 +81,7 @@ Handler = Callable[[bytes], bytes]
 
 
 class InProcess:
-    """A transport to sites in this process, asked sequentially.
+    """A transport to sites in this process, asked sequentially, which keeps all that crosses.
 
     Args:
         sites: from a request to its reply, such as ``Site.handle``, by name; may be changed at any time.
@@ -89,6 +89,8 @@ class InProcess:
 
     def __init__(self, sites: Mapping[str, Handler]) -> None:
         self.sites = dict(sites)
+        self.requests: list[bytes] = []
+        self.replies: list[bytes] = []
 
     def names(self) -> list[str]:
         """Names of the sites."""
@@ -97,25 +99,14 @@ class InProcess:
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
         """Asks the sites sequentially; a SiteError that a site raises is why it gave no reply."""
         for name, request in requests.items():
+            self.requests.append(request)
             try:
-                yield name, self.sites[name](request) if name in self.sites else SiteError("is not connected")
+                if name not in self.sites:
+                    raise SiteError("is not connected")
+                self.replies.append(self.sites[name](request))
+                yield name, self.replies[-1]
             except SiteError as error:
                 yield name, error
-
-
-class Recorded(InProcess):
-    """Keeps all that crosses."""
-
-    def __init__(self, sites):
-        super().__init__(sites)
-        self.requests = []
-        self.replies = []
-
-    def exchange(self, requests, timeout):
-        self.requests += requests.values()
-        for name, reply in super().exchange(requests, timeout):
-            self.replies.append(reply)
-            yield name, reply
 
 
 def in_process(homes: dict[str, Path]) -> InProcess:

@@ -19,7 +19,6 @@ from fedvlp.sites.worker import Site
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import DOMAINS
 from tests.helpers.sites import (
-    Recorded,
     description,
     in_process,
     make_site,
@@ -282,7 +281,7 @@ def plan(tmp_path_factory, image_root):
     """The first request of each kind and phase to one site, in a round of a method with two phases."""
     folder = tmp_path_factory.mktemp("plan")
     config = sites_config(folder / "server.yaml", method_config("plan", rounds=1, steps=1), DOMAINS)
-    recorded = Recorded(in_process(make_sites(folder / "sites", image_root, DOMAINS)).sites)
+    recorded = in_process(make_sites(folder / "sites", image_root, DOMAINS))
     assert serve(config, recorded, folder / "runs") == 0
     requests = [read_request(request) for request in recorded.requests]
     of_first = [each for each in requests if each.values.get("client") == 0 and not each.values.get("baseline")]

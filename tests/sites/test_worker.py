@@ -8,7 +8,7 @@ from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
-from tests.helpers.sites import Recorded, description, in_process, make_site, make_sites, method_config, sites_config
+from tests.helpers.sites import description, in_process, make_site, make_sites, method_config, sites_config
 
 
 def asked(site, kind, **values):
@@ -40,7 +40,7 @@ def traffic(tmp_path_factory):
             for index in range(4):
                 draw(domain, label, index).save(folder / name / class_name / "SECRETFOLDER" / f"PATIENT{index}.png")
     server = sites_config(folder / "server.yaml", method_config("plan", rounds=1), DOMAINS)
-    recorded = Recorded(in_process(make_sites(folder / "sites", folder, DOMAINS)).sites)
+    recorded = in_process(make_sites(folder / "sites", folder, DOMAINS))
     assert serve(server, recorded, folder / "deployed") == 0
     return recorded
 
@@ -224,7 +224,7 @@ class TestPrepared:
     def test_no_tensor_of_an_add_on_leaves_where_noise_is_to_be_in_all(self, tmp_path, site, image_root):
         config = method_config("promptfl", rounds=1, add_ons={"class_path": "Scaffold"})
         server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
-        recorded = Recorded(in_process(make_sites(tmp_path / "sites", image_root, DOMAINS)).sites)
+        recorded = in_process(make_sites(tmp_path / "sites", image_root, DOMAINS))
         assert serve(server, recorded, tmp_path / "runs") == 0
         noise = {"clip_norm": 1e-3, "noise_multiplier": 5.0, "seed": None}
         for request in map(read_request, recorded.requests):

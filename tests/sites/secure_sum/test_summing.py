@@ -64,7 +64,7 @@ class Crossed(InProcess):
         super().__init__({place: self.handler(place) for place in self.running})
         self.fails = fails
         self.change = change
-        self.replies = []
+        self.crossed = []
 
     def handler(self, place):
         def handle(content):
@@ -72,7 +72,7 @@ class Crossed(InProcess):
             if self.fails(place, request):
                 raise SiteError("did not answer in 7 s")
             reply = self.running[place].handle(self.change(place, request).to_bytes())
-            self.replies.append((request, read_reply(reply)))
+            self.crossed.append((request, read_reply(reply)))
             return reply
 
         return handle
@@ -215,12 +215,12 @@ def test_no_update_and_no_metric_of_a_site_crosses(deployment):
         file.write("policy: {tensors: [prompt]}\n")
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport) == 0
-    trained = [reply for _, reply in transport.replies if reply.kind == "trained"]
+    trained = [reply for _, reply in transport.crossed if reply.kind == "trained"]
     assert len(trained) == 2 * 4
     for reply in trained:
         assert [value.shape for value in reply.tensors.values()] == [(160,)]
         assert reply.values["metrics"] == {}
-    asked = [(request.values.get("step"), reply) for request, reply in transport.replies]
+    asked = [(request.values.get("step"), reply) for request, reply in transport.crossed]
     masked = [value for step, reply in asked if step == "mask" for value in reply.tensors.values()]
     assert {len(value) for value in masked} == {8 * (16 * 64 + 1)}
     assert len({value.numpy().tobytes() for value in masked}) == 2 * 4
@@ -249,7 +249,7 @@ def test_a_site_reveals_its_part_of_a_round_once(deployment):
     assert json.loads(mark.read_text()) == [1, 0]
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport, checkpoint="last") == 0
-    reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
+    reasons = {reply.values["reason"] for _, reply in transport.crossed if reply.kind == "failed"}
     assert reasons == {REVEALED}
     assert deployment.lost_rounds() == [2]
 
@@ -349,8 +349,8 @@ def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, caps
     transport = Crossed(deployment.homes, change=other_model)
     assert deployment.serve(transport, rounds=1) == 1
     assert "could be used, and 3 are needed" in capsys.readouterr().err
-    assert not [reply for _, reply in transport.replies if reply.kind == "summed"]
-    reasons = {reply.values["reason"] for _, reply in transport.replies if reply.kind == "failed"}
+    assert not [reply for _, reply in transport.crossed if reply.kind == "summed"]
+    reasons = {reply.values["reason"] for _, reply in transport.crossed if reply.kind == "failed"}
     assert "was asked for something else than 'oil', or their rosters differ" in reasons
 
 
@@ -358,7 +358,7 @@ def test_a_site_with_keys_sends_no_update_to_a_server_that_asks_for_one(deployme
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport, secure_sum=False) == 1
     assert "trains only for a secure sum, for which the server does not ask" in capsys.readouterr().err
-    assert not [reply for _, reply in transport.replies if reply.kind == "trained"]
+    assert not [reply for _, reply in transport.crossed if reply.kind == "trained"]
 
 
 def test_a_site_without_keys_takes_no_part_in_a_sum(deployment, capsys):
