@@ -16,6 +16,7 @@ from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteFacts, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS
+from tests.helpers.shapes import unchecked
 from tests.helpers.sites import (
     InProcess,
     in_process,
@@ -295,8 +296,8 @@ WRONG = [  # what a site reports otherwise, and whether its accuracy and its cou
 @pytest.mark.parametrize(("lie", "is_measured", "is_counted"), WRONG)
 def test_counts_that_contradict_each_other_or_the_sites_description_are_not_used(lie, is_measured, is_counted):
     facts = SiteFacts(classes=CLASSES, counts={"train": 9, "validation": 3}, images="i", split="s", versions={})
-    registry = SimpleNamespace(data=SimpleNamespace(facts={"paint": facts}))
-    engine = SitesEngine(registry, Message("prepare"), None)
+    with unchecked():
+        engine = SitesEngine(SimpleNamespace(data=SimpleNamespace(facts={"paint": facts})), Message("prepare"), None)
     values = {name: {"validation/paint": value, "validation/ink": value} for name, value in {**RIGHT, **lie}.items()}
     found = engine._accuracies({Client(1, 1, 9, "paint"): Message("evaluated", values)}, CLASSES)
     assert found == ({"validation/paint": pytest.approx(200 / 3)} if is_measured else {})
