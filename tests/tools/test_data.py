@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,6 @@ from fedvlp.commands.cli import main
 from fedvlp.tools import data as command
 from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
 from tests.helpers.benchmark_trees import LAYOUTS, plain_tree
-from tests.helpers.family_trees import cifar
 from tests.helpers.hub import Hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
@@ -61,20 +59,6 @@ def test_check_reports_what_a_part_of_a_data_set_lacks(tmp_path, capsys, layout,
     assert "can't be read" not in printed
     assert "two domains" not in printed
     assert len(printed.splitlines()) < 32
-
-
-def test_check_of_what_was_published(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *_: True)
-    known = DATA_SETS["CIFAR100"]
-    layout = replace(known.layouts[0], split_counts={"CIFAR100": {"train": 15, "test": 15}})
-    classes = {"CIFAR100": tuple(known.class_names[index] for index in (0, 3, 99))}
-    small = replace(known, counts={}, domain_counts={"CIFAR100": 30}, layouts=(layout,), domain_classes=classes)
-    monkeypatch.setattr(command, "DESCRIPTIONS", (small,))
-    cifar("CIFAR100")(tmp_path)
-    assert main(["data", "check", "cifar100", f"--root={tmp_path}"]) == 0
-    printed = capsys.readouterr().out
-    assert "CIFAR100      30         30        3     15    15" in printed
-    assert "This is CIFAR100 as it was published." in printed
 
 
 def test_check_of_own_images(capsys, image_root, tmp_path):

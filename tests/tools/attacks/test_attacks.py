@@ -142,7 +142,6 @@ def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
     ("options", "code", "message"),
     [
         (["Scaling", "--trainer.clients.attack.clients=0.3"], 0, "class_path: fedvlp.Scaling"),
-        (["SignFlip", "--trainer.clients.attack.scale=0"], 2, "v>0"),
         (["BackdoorPatch", "--trainer.clients.attack.opacity=1.5"], 2, "v<=1"),
         (["BadPromptFL", "--trainer.clients.attack.steps=0"], 2, "v>0"),
     ],

@@ -255,17 +255,6 @@ def test_other_data_sets_are_columns():
     assert partial.average_title == "average of 1 of 2"
 
 
-def test_new_classes_of_each_held_out_domain_fill_a_row():
-    data = {"kind": "new-classes-and-domains", "new_classes": ["cow"]}
-    runs = []
-    for domain, new in (("photo", 50.0), ("sketch", 30.0)):
-        accuracy = {"last round (3)": {"validation": 1.0, f"held_out/{domain}": 90.0, f"held_out_new/{domain}": new}}
-        runs.append(make_record(held_out=domain, data=data, accuracy=accuracy, baseline=None))
-    (table,) = tables(runs)
-    assert table.columns == ("photo", "sketch")
-    assert table.cell(("promptfl", LAST), "sketch").mean == 30.0
-
-
 def warnings(*records):
     """What is said below the table of runs."""
     (table,) = tables(records)

@@ -71,8 +71,11 @@ def test_everything_of_a_run(run, capsys):
     assert captions[1]["alt"].count("asked for") == 2
 
 
-def test_words_are_those_of_the_trained_prompts(run):
+def test_words_are_those_of_the_trained_prompts_and_need_no_data(run):
     folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
+    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    config["data"]["init_args"]["root"] = "/nowhere"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert main(["explain", f"--ckpt_path={folder / 'prompts_best.safetensors'}", "--what=words"]) == 0
     experts = load_deployed(folder / "prompts_best.safetensors")[0]["experts"]
     distances, tokens = nearest(experts[1], token_embeddings(load_clip("fedvlp-tiny")), 1)
@@ -90,15 +93,6 @@ def test_prompts_alone_need_images(train, image_root, tmp_path, capsys):
     assert names(tmp_path / "explanations") == ["captions.json", "experts.png"]
     assert main(["explain", "--ckpt_path", prompts, "--what=experts"]) == 1
     assert "Pass --images" in capsys.readouterr().err
-
-
-def test_words_need_no_data_of_the_run(run):
-    folder = run("trip", "--model.num_experts=2", "--model.prompt_length=3")
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    config["data"]["init_args"]["root"] = "/nowhere"
-    (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    assert main(["explain", f"--ckpt_path={folder}", "--what=words"]) == 0
-    assert main(["explain", f"--ckpt_path={folder}", "--what=experts"]) == 1
 
 
 @pytest.mark.parametrize(

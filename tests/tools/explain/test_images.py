@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from fedvlp import ADAPT, PLAN, TRIP, FineTuning, ZeroShotCLIP
+from fedvlp import ADAPT, TRIP, FineTuning, ZeroShotCLIP
 from fedvlp.clip import CLIP, PromptedImageEncoder, build_model
 from fedvlp.data import DomainFolders
 from fedvlp.tools.explain.images import (
@@ -115,6 +115,7 @@ def test_of_a_vit_is_that_by_hand(random_clips, tower, method, length):
         return classifier(clip)(encoder.encode(pixels, None if prompt is None else prompt[None]))
 
     found = relevance(clip, logits, images, labels, method)
+    assert not any(layer._forward_hooks for layer in clip.modules())
     for image, label, values in zip(images, labels, found, strict=True):
         wanted = by_hand(clip, image, int(label), prompt)[method]
         assert wanted.max() > 0
@@ -210,26 +211,6 @@ def test_a_tower_of_a_methods_own_is_looked_into(random_clips):
     expected = relevance(trained, logits, images, labels, "attention")
     torch.testing.assert_close(maps["FineTuning"], expected, rtol=1e-3, atol=1e-7)
     assert not torch.allclose(expected, fixed, rtol=0.1)
-
-
-@pytest.mark.parametrize("method", ["grad_cam", "attention"])
-@pytest.mark.parametrize("kind", [TRIP, PLAN])
-def test_of_methods_leaves_everything_as_it_was(clip, kind, method):
-    more = {PLAN: {"num_clients": 2, "prompt_length": 2}}
-    torch.manual_seed(0)  # new prompts are random, and under some of them nothing speaks for a class
-    module = kind(NAMES, clip=clip, **more.get(kind, {})).eval()
-    images = images_for(clip)
-    with torch.no_grad():
-        before = module(images)
-    torch.testing.assert_close(differentiable_logits(module)(images), before)
-    found = relevance(clip, differentiable_logits(module), images, torch.tensor([0, 1]), method)
-    assert found.shape == (2, 8, 8)
-    assert (found >= 0).all()
-    assert (found.flatten(1).amax(dim=1) > 0).all()
-    alone = relevance(clip, differentiable_logits(module), images[1:], torch.tensor([1]), method)
-    torch.testing.assert_close(alone[0], found[1], rtol=1e-3, atol=1e-7)
-    assert not any(layer._forward_hooks for layer in clip.modules())
-    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def test_the_mixture_is_a_constant(clip):

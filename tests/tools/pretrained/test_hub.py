@@ -1,7 +1,12 @@
-"""A run's model on a stand-in of the hub: what is there, what it is loaded as, and what refusals say."""
+"""A run's model on a hub whose client is a stand-in with the real signatures; its repositories are folders."""
 
 from __future__ import annotations
 
+import shutil
+from types import SimpleNamespace
+from unittest.mock import create_autospec
+
+import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import ModelCard
@@ -9,16 +14,36 @@ from huggingface_hub import ModelCard
 import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
-from tests.helpers.model_hub import model_hub
-
-# huggingface_hub uploads a file by an argument that its own HTTP client wants to be called otherwise.
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    with model_hub(monkeypatch, tmp_path / "hub cache") as server:
-        yield server
+    """The client, which has the folder of all repositories and the names of private ones."""
+    api = create_autospec(huggingface_hub.HfApi, instance=True)
+    api.folder, api.hidden = tmp_path / "hub", set()
+
+    def create(name, private, exist_ok):
+        if not (api.folder / name).exists():
+            (api.folder / name).mkdir(parents=True)
+            api.hidden |= {name} if private else set()
+        return f"https://hub/{name}"
+
+    def upload(repo_id, folder_path, commit_message):
+        shutil.copytree(folder_path, api.folder / repo_id, dirs_exist_ok=True)
+
+    def download(name, file, revision):
+        path = api.folder / name / file
+        if revision not in (None, "v1") or not path.is_file():
+            raise FileNotFoundError("Entry Not Found")
+        return str(path)
+
+    api.create_repo.side_effect = create
+    api.upload_folder.side_effect = upload
+    api.hf_hub_download.side_effect = download
+    api.model_info.side_effect = lambda name: SimpleNamespace(private=name in api.hidden)
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: api)
+    monkeypatch.setattr("fedvlp.tools.pretrained.loading.check_hub", lambda: None)
+    return api
 
 
 def logits_of(classifier):
@@ -28,58 +53,31 @@ def logits_of(classifier):
 
 def test_what_is_pushed_is_loaded_as_it_was(finished_run, hub, clip, capsys):
     assert main(["push", str(finished_run), "ann/fig.s-1", "--license", "cc-by-4.0"]) == 0
-    assert f"{hub.address}/ann/fig.s-1\n" in capsys.readouterr().out
-    files = hub.files["ann/fig.s-1"]
-    assert {"prompts.safetensors", "README.md", "summary.json", "config.yaml"} == set(files)
-    card = ModelCard(files["README.md"].decode())
-    assert card.data.license == "cc-by-4.0"
-    assert card.data.library_name == "fedvlp"
-    hub.requests.clear()
-    loaded = fedvlp.from_pretrained("hf://ann/fig.s-1", clip=clip)
-    assert torch.equal(logits_of(loaded), logits_of(fedvlp.from_pretrained(finished_run, clip=clip)))
-    # The hub itself is asked first, whether it answers.
-    assert hub.requests[0] == "HEAD /"
-    assert {request.split("/")[-1] for request in hub.requests[1:]} == {"prompts.safetensors"}
-    assert not hub.private
-
-
-def test_a_revision_is_loaded_and_a_missing_one_refused(finished_run, hub, clip):
-    fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
-    assert hub.private == {"ann/figs"}
-    commit = hub.commits["ann/figs"]
-    assert fedvlp.from_pretrained(f"hf://ann/figs@{commit}", clip=clip).class_names
-    with pytest.raises(UserError, match=r"hf://ann/figs@v9 could not be loaded: .*Revision Not Found"):
-        fedvlp.from_pretrained("hf://ann/figs@v9")
-
-
-def test_without_network_the_cached_model_is_loaded(finished_run, hub, clip):
-    fedvlp.push_to_hub(finished_run, "ann/figs")
-    fedvlp.from_pretrained("hf://ann/figs", clip=clip)
-    hub.status = 503
-    assert fedvlp.from_pretrained("hf://ann/figs", clip=clip).class_names
-
-
-@pytest.mark.parametrize("prepare", ["nothing", "other"])
-def test_what_is_not_there_is_refused(hub, prepare):
-    if prepare == "other":
-        hub.files["ann/figs"] = {"model.safetensors": b""}
-    with pytest.raises(UserError, match=r"Repository Not Found" if prepare == "nothing" else "Entry Not Found"):
-        fedvlp.from_pretrained("hf://ann/figs")
+    assert "https://hub/ann/fig.s-1\n" in capsys.readouterr().out
+    folder = hub.folder / "ann" / "fig.s-1"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"prompts.safetensors", "README.md", "summary.json", "config.yaml"}
+    card = ModelCard((folder / "README.md").read_text())
+    assert (card.data.license, card.data.library_name) == ("cc-by-4.0", "fedvlp")
+    expected = logits_of(fedvlp.from_pretrained(finished_run, clip=clip))
+    assert torch.equal(logits_of(fedvlp.from_pretrained("hf://ann/fig.s-1", clip=clip)), expected)
+    assert torch.equal(logits_of(fedvlp.from_pretrained("hf://ann/fig.s-1@v1", clip=clip)), expected)
+    with pytest.raises(UserError, match=r"hf://ann/fig.s-1@v9 could not be loaded: Entry Not Found"):
+        fedvlp.from_pretrained("hf://ann/fig.s-1@v9")
 
 
 def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
-    hub.files["ann/figs"] = {}
-    with pytest.raises(UserError, match="ann/figs is there already and public"):
-        fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
-    assert hub.files["ann/figs"] == {}
+    fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
+    fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
+    (hub.folder / "ann" / "open").mkdir()
+    with pytest.raises(UserError, match="ann/open is there already and public"):
+        fedvlp.push_to_hub(finished_run, "ann/open", private=True)
+    assert not list((hub.folder / "ann" / "open").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("status", "message"),
-    [(401, "Make a token"), (403, "Make a token"), (500, "500")],
-)
+@pytest.mark.parametrize(("status", "message"), [(403, "refused Make a token"), (500, "refused")])
 def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
-    hub.status = status
-    with pytest.raises(UserError, match=f"ann/figs was not pushed: .*{message}"):
+    hub.create_repo.side_effect = OSError("refused")
+    hub.create_repo.side_effect.response = SimpleNamespace(status_code=status)
+    with pytest.raises(UserError, match=f"ann/figs was not pushed: {message}"):
         fedvlp.push_to_hub(finished_run, "ann/figs")
-    assert not hub.files

@@ -117,13 +117,6 @@ def test_option_curve(tmp_path):
     assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "prompt_length")
 
 
-def test_star_of_two_options_is_two_studies(tmp_path):
-    for options in ((4, 0.8), (2, 0.8), (8, 0.8), (4, 0.2), (4, 1.0)):
-        write_run(tmp_path, [50.0], options=dict(zip(("num_experts", "kl_weight"), options, strict=True)))
-    studies = {study.option: list(study.rows) for study in option_studies(table_of(tmp_path))}
-    assert studies == {"num_experts": [2, 4, 8], "kl_weight": [0.2, 0.8, 1.0]}
-
-
 def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
     folder = write_run(tmp_path, [50.0], parameters=0)
     text = (folder / "summary.json").read_text(encoding="utf-8")
