@@ -22,70 +22,6 @@ import pytest
 REVISION = "5" * 40
 
 
-class HubServer(ThreadingHTTPServer):
-    """A server that notes what it is asked.
-
-    Attributes:
-        address: where it answers.
-        requests: method and path of each request.
-        status: what every question is answered with, where it is not 200.
-    """
-
-    daemon_threads = True
-
-    def __init__(self, handler: type[HubHandler]) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
-        self.address = f"http://127.0.0.1:{self.server_port}"
-        self.requests: list[str] = []
-        self.status = 200
-
-    @contextmanager
-    def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-        """Serves while the block runs, and lets huggingface_hub ask here, which reads HF_ENDPOINT when imported."""
-        from huggingface_hub import constants
-
-        monkeypatch.setattr(constants, "ENDPOINT", self.address)
-        template = f"{self.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.shutdown()
-            self.server_close()
-            thread.join()
-
-
-class HubHandler(BaseHTTPRequestHandler):
-    """Answers one request."""
-
-    protocol_version = "HTTP/1.1"
-    # Else each answer would wait 40 ms between its head and its body.
-    disable_nagle_algorithm = True
-    wbufsize = -1
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def answer(self, content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Sends bytes, or another value as JSON."""
-        self.server.requests.append(f"{self.command} {self.path}")
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.send_body(data)
-
-    def send_body(self, data: bytes) -> None:
-        self.wfile.write(data)
-
-
 @dataclass
 class Repository:
     """One repository.
@@ -118,18 +54,26 @@ class Repository:
         return {**about, "gated": gated, "tags": [], "cardData": dict(self.card), "siblings": siblings}
 
 
-class Hub(HubServer):
+class Hub(ThreadingHTTPServer):
     """The hub of data sets.
 
     Attributes:
+        address: where it answers.
+        requests: method and path of each request.
+        status: what every question is answered with, where it is not 200.
         repositories: what it has, by name.
         tokens: those that open gated repositories.
         sent: bytes of each file that were sent, by path.
         bytes_left: after how many bytes of files each connection is cut; None for never.
     """
 
+    daemon_threads = True
+
     def __init__(self) -> None:
-        super().__init__(_Handler)
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        self.requests: list[str] = []
+        self.status = 200
         self.repositories: dict[str, Repository] = {}
         self.tokens = {"hf_stand_in"}
         self.sent: Counter[str] = Counter()
@@ -143,16 +87,56 @@ class Hub(HubServer):
     @contextmanager
     def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         """Serves while the block runs a client without a token, which does not wait before it asks again."""
+        from huggingface_hub import constants
         from huggingface_hub.utils import _http
 
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
-        with super().serving(monkeypatch):
+        # It reads HF_ENDPOINT when it is imported.
+        monkeypatch.setattr(constants, "ENDPOINT", self.address)
+        template = f"{self.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        try:
             yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join()
 
 
-class _Handler(HubHandler):
+class _Handler(BaseHTTPRequestHandler):
     server: Hub
+    protocol_version = "HTTP/1.1"
+    # Else each answer would wait 40 ms between its head and its body.
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def answer(self, content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        """Sends bytes, or another value as JSON; of a file only as much as before connections are cut."""
+        self.server.requests.append(f"{self.command} {self.path}")
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        left = self.server.bytes_left
+        if self.file and left is not None:
+            self.close_connection = left < len(data)
+            data = data[:left]
+            self.server.bytes_left = left - len(data)
+        if self.file:
+            self.server.sent[self.file] += len(data)
+        self.wfile.write(data)
 
     def do_GET(self) -> None:
         self.file = ""
@@ -200,14 +184,3 @@ class _Handler(HubHandler):
 
     def _refuse(self, status: int, code: str) -> None:
         self.answer(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
-
-    def send_body(self, data: bytes) -> None:
-        """Sends of a file only as much as may be sent before connections are cut."""
-        left = self.server.bytes_left
-        if self.file and left is not None:
-            self.close_connection = left < len(data)
-            data = data[:left]
-            self.server.bytes_left = left - len(data)
-        if self.file:
-            self.server.sent[self.file] += len(data)
-        super().send_body(data)
