@@ -22,16 +22,10 @@ from tests.helpers.files import rewritten
 from tests.helpers.runs import short_fit
 
 OWN = "fedvlp.methods.promptfl.PromptFL"
-NOT_CHOSEN = (
-    "_Divided",
-    "OuterAggregator",
-    "ServerOptimizer",
-    "ModelAttack",
-    "Backdoor",
-    "ClipGradients",
-    "NoisyUpload",
-    "HostileUpload",
-)
+NOT_CHOSEN = {
+    *("_Divided", "OuterAggregator", "ServerOptimizer", "ModelAttack"),
+    *("Backdoor", "ClipGradients", "NoisyUpload", "HostileUpload"),
+}
 """What others build on, and what the library makes of what was chosen."""
 METHOD = """
 import pathlib
@@ -157,15 +151,7 @@ def test_a_strangers_config_neither_makes_folders_nor_downloads(trained, tmp_pat
 def test_own_classes_are_known_by_their_paths(tmp_path):
     own = [OWN, "fedvlp.methods.trip.trip.TRIP", "TRIP", "fedvlp.TRIP", "fedvlp.data.partition.Dirichlet"]
     assert all(map(is_own_class, own))
-    others = [
-        "",
-        "os.system",
-        "mine.TRIP",
-        "fedvlp.methods.promptfl.TRIP",
-        "fedvlp.load_clip",
-        "load_clip",
-        "Elsewhere",
-    ]
+    others = ["", "mine.TRIP", "fedvlp.methods.promptfl.TRIP", "fedvlp.load_clip", "load_clip", "Elsewhere"]
     assert not any(map(is_own_class, others))
     config = {"class_path": OWN, "init_args": {"class_names": ["os.path", "sys.exit"], "init_words": "a photo of a"}}
     check_classes(tmp_path, config)
@@ -193,17 +179,13 @@ def test_whatever_an_option_takes_is_own(kind):
     [
         *("torch.optim", "torch.optim.adam", "torch.optim.sgd.torch.hub.load", "torch.hub.load", "torch.nn.Linear"),
         *("torch.optim.sgd.SGD", "torch.optim.lr_scheduler.LambdaLR", "torch.optim.SGD.step", "os.torch.optim.SGD"),
+        *("fedvlp.methods.promptfl", "fedvlp.methods.promptfl.torch.hub.load", "os.system"),
     ],
 )
-def test_nothing_else_of_pytorch_is_trusted(tmp_path, path):
-    with pytest.raises(UserError, match="not fedvlp's own"):
-        check_classes(tmp_path, {"optimizer": {"class_path": path}})
-
-
-@pytest.mark.parametrize("path", ["fedvlp.methods.promptfl", "fedvlp.methods.promptfl.torch.hub.load", "os.system"])
-def test_only_classes_of_fedvlp_are_own(tmp_path, path):
-    with pytest.raises(UserError, match="not fedvlp's own"):
-        check_classes(tmp_path, {"class_path": path})
+def test_no_other_module_is_trusted(tmp_path, path):
+    for config in ({"optimizer": {"class_path": path}}, {"class_path": path}):
+        with pytest.raises(UserError, match="not fedvlp's own"):
+            check_classes(tmp_path, config)
 
 
 def test_a_file_with_the_name_of_a_domain_is_no_code(tmp_path, monkeypatch):
