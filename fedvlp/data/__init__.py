@@ -1,9 +1,8 @@
 """Data sets of several domains, divided among clients. Imports catalog, core and utils.
 
-The way of an image: ``load_domains`` of a data module names the images of each domain (``files``, ``benchmarks``);
-``split_parts`` gives each image its role and client (``splits``, ``protocols``, ``partition``); ``bind`` takes from a
-module its transform, and what its frozen parts compute of an image; ``loaders`` makes batches from the files, from
-decoded images or from features that are kept on disk (``cache``).
+A data module lists the images of each domain in ``load_domains`` (``files``, ``benchmarks``) and gives each image a
+role and client in ``split_parts`` (``splits``, ``protocols``, ``partition``). ``loaders`` makes batches from files,
+decoded images or cached features (``cache``).
 """
 
 from __future__ import annotations

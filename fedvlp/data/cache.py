@@ -1,4 +1,4 @@
-"""What is computed once for each image and kept on disk: decoded images, and features of frozen parts."""
+"""Results on disk that are computed once per image: decoded images, and features of frozen parts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ FIXED_TRANSFORMS = frozenset({
 
 
 def fixed_steps(transform: Any) -> tuple[Any, Transform] | None:
-    """Returns the fixed first steps of a ``torchvision.transforms.Compose``, and what is left of it.
+    """Split a ``torchvision.transforms.Compose`` into its fixed first steps and the rest.
 
-    The steps go from a PIL image to one of a size that is always the same: CLIP's own resize the shorter side and cut
-    out the centre. None if it does not begin with such.
+    The first steps make a PIL image of fixed size, as CLIP's resize and centre crop do. None without such steps.
     """
     if _class_path(transform) != COMPOSE:
         return None
-    # The first step that is drawn, or gives a tensor, ends what can be kept.
+    # The first step that is random or returns a tensor ends the fixed steps.
     steps = list(transform.transforms)
     count = next((i for i, step in enumerate(steps) if _class_path(step) not in FIXED_TRANSFORMS), len(steps))
     first = type(transform)(steps[:count])
@@ -55,7 +54,7 @@ def _class_path(step: Any) -> str:
 
 
 def _settings(steps: Any) -> list[Any]:
-    """All settings of the steps of a transform, of which their own ``repr`` leaves some out."""
+    """List all settings of a transform's steps; their ``repr`` omits some."""
     settings = []
     for step in steps.transforms:
         public = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
@@ -67,10 +66,10 @@ class DecodedImages:
     """Images of one domain after the fixed first steps of a transform, in one file: uint8 [N, H, W, 3].
 
     Args:
-        images: the files, of which it takes the labels.
-        rows: which of them are in the file, ascending.
-        steps: the fixed first steps of a transform, as of ``fixed_steps``.
-        folder: where the file is; its name is a digest of all that its content depends on.
+        images: The image files.
+        rows: Positions of the decoded images, ascending.
+        steps: The fixed first steps of a transform, from ``fixed_steps``.
+        folder: Folder of the file; its name is a digest of everything that its content depends on.
     """
 
     def __init__(self, images: FolderImages, rows: Indices, steps: Any, folder: Path) -> None:
@@ -78,7 +77,7 @@ class DecodedImages:
         self.rows = rows
         self.steps = steps
         self.labels = images.labels[rows]
-        # All images come out in the size of this one, as `fixed_steps` checks.
+        # All images get this size, as `fixed_steps` checks.
         width, height = steps(Image.new("RGB", (64, 64))).size
         self.shape = (len(rows), height, width, 3)
         text = json.dumps([_settings(steps), PIL.__version__, images.fingerprint(rows)])
@@ -86,31 +85,28 @@ class DecodedImages:
         self._pixels: NDArray[np.uint8] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves the open file to each process, which would otherwise be sent all pixels."""
+        """Leave out the open file: its pixels would be sent to each worker."""
         return {**self.__dict__, "_pixels": None}
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Returns one image in 8-bit RGB after the steps."""
-        # Opened by whoever reads first: each worker maps the file itself.
+        """Return one image in 8-bit RGB after the steps."""
         if self._pixels is None:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])
 
     def make(self, description: str) -> bool:
-        """Decodes all images into the file unless it is there, and returns whether it is; a full disk only warns."""
+        """Decode all images into the file if it does not exist; return False, with a warning, if the disk is full."""
         # Processes that start together decode images once: the others wait.
         with locked(self.path):
             if self.path.is_file():
                 return True
             size = int(np.prod(self.shape))
-            # Whoever gives away gigabytes of a disk should read about it.
             level = logging.WARNING if size > 1e9 else logging.INFO
             log.log(level, "Keeping %s of decoded images in %s.", size_in_words(size), self.path.parent)
             try:
-                # A full disk would kill the process that writes to mapped memory, so the room is asked for before.
+                # A process that writes to mapped memory dies if the disk is full.
                 if size > (free := free_bytes(self.path)):
                     raise OSError(errno.ENOSPC, f"{size_in_words(size)} are needed, {size_in_words(free)} are free")
-                # Renamed when all images are in it, so a file that is there is whole.
                 with atomic_write(self.path) as temporary:
                     pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
 
@@ -128,23 +124,19 @@ class DecodedImages:
 
 
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
-    """Returns the hash of all that features depend on.
-
-    These are weights, options and code (``key``), the transform, the images, the kind of device, and the versions that
-    may round otherwise.
-    """
-    # Functions inside a transform print their address, which differs from process to process.
+    """Hash everything that features depend on; ``key`` stands for weights and options of the module."""
+    # Functions inside a transform print their address, which differs between processes.
     shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
     text = json.dumps([key, shown, images.fingerprint(rows), device.type, torch.__version__, PIL.__version__])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def cached_features(path: Path, device: torch.device, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns the features [images, ...] in a file, by name; computes and writes them if need be.
+    """Read the features [images, ...] in a file, by name, or compute and write them.
 
-    On the CPU they are mapped, not copied: the system reads what is used, and may forget it when memory is short.
+    On the CPU they are mapped, not copied: the system reads them on use, and may drop them when memory is short.
     """
-    # Processes that start together compute features once: the others wait and read the file.
+    # Of processes that start together, one computes and the others wait.
     with locked(path):
         features = load_features(path, device)
         if features is not None:
@@ -153,13 +145,13 @@ def cached_features(path: Path, device: torch.device, compute: Callable[[], dict
         # safetensors refuses views, and tensors on a GPU.
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.items()}
         write_cache_file(path, lambda temporary: save_file(tensors, temporary))
-        # Read again on the CPU, so that the tensors are mapped from the file and do not fill the memory.
+        # Read again on the CPU, so that the tensors are mapped from the file.
         mapped = load_features(path, device) if device.type == "cpu" else None
         return features if mapped is None else mapped
 
 
 def load_features(path: Path, device: torch.device) -> dict[str, Tensor] | None:
-    """Reads features onto ``device``; None if there are none or the file is damaged."""
+    """Read features onto ``device``; None if the file does not exist or is damaged."""
     if not path.is_file():
         return None
     try:

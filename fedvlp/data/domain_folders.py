@@ -1,4 +1,4 @@
-"""Real images in folders, with domains or without; what is wrong with other trees; classes by names of folders."""
+"""Images in folders, with or without domains; checks of the layout; labels from names of folders."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ from fedvlp.utils.files import write_cache_file, write_json
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-"""Names of folders, in lower case, that are parts of a split where there are no others beside them."""
+"""Folders, in lower case, that are parts of a split unless there are other folders."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ImageFile:
-    """One image of a tree; sorts by domain, class and name, however the file system orders or encodes them.
+    """One image of a tree; sorts by domain, class and name.
 
     Attributes:
-        domain: name of the folder below the root.
-        class_name: name of the folder below that.
-        name: path below the root with forward slashes; Unicode in composed form (NFC), as all names here.
-        path: where the file system has it.
-        role: what it does by an official split; None where that is not said.
-        pixels: uint8 of shape [H, W, 3], RGB, where it is no file of its own.
+        domain: Name of the folder below the root.
+        class_name: Name of the folder below that.
+        name: ``domain/class/image`` in composed Unicode (NFC), as all names here.
+        path: Path in the file system.
+        role: Role in an official split, or None.
+        pixels: uint8 of shape [H, W, 3], RGB, unless the image is a file.
     """
 
     domain: str
@@ -76,8 +76,8 @@ class DomainFolders(FederatedDataModule):
         root: Folder with a folder for each domain, each with a folder for each class.
         on_bad_image: What to do if images can't be read: "error" lists them and stops, "skip" leaves them out.
         allow_missing_classes: Whether a domain may lack a class that another has.
-        merge_spellings: Whether class folders that differ in capitals, spaces, _ and - alone, as Face and face, are one
-            class, called as most of its images are; else they are refused, unless class_names_map tells them apart.
+        merge_spellings: Whether class folders that differ only in capitals, spaces, _ and -, such as Face and face, are
+            one class with its most frequent name. Otherwise they are an error, unless class_names_map renames them.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -95,7 +95,7 @@ class DomainFolders(FederatedDataModule):
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
         self.merge_spellings = merge_spellings
-        self._digest_of: dict[str, str] = {}  # by the image's name; empty until the files were read
+        self._digest_of: dict[str, str] = {}  # by the image's name, once the files were read
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """List the files of each domain and the names of the class folders; open none of them."""
@@ -107,9 +107,14 @@ class DomainFolders(FederatedDataModule):
                 f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Read them as one with "
                 "data.merge_spellings=true, rename the folders, or tell them apart by data.class_names_map."
             )
-        name_of = {name: names[0] for names in several for name in names}
-        for files in domains.values() if several else ():
-            files[:] = [replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files]
+        name_of: dict[str, str] = {}
+        for names in several:
+            name_of |= dict.fromkeys(names, names[0])
+        if several:
+            for domain, files in domains.items():
+                domains[domain] = [
+                    replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
+                ]
         classes = classes_of(domains)
         class_names = sorted(set().union(*classes.values()))
         self._check_classes(classes)
@@ -125,7 +130,7 @@ class DomainFolders(FederatedDataModule):
         if not files and not stray:
             raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {self.root}.")
         in_folders = [name for name in stray if "/" in name]
-        # A few images beside the folders are stray files; more than there are inside means that a level is missing.
+        # A few images outside class folders are stray files; many of them mean that a level is missing.
         if not files or len(in_folders) > len(files):
             where = f"root/{in_folders[0]}" if in_folders else "images directly"
             raise UserError(
@@ -155,18 +160,21 @@ class DomainFolders(FederatedDataModule):
         return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
-        """Decode every file once, and leave out those that can't be decoded.
+        """Decode every file once, and leave out unreadable files.
 
         Raises:
-            UserError: if images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
+            UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
         """
         domains, class_names = self._loaded
-        bad: dict[str, dict[int, str]] = {}
+        good: dict[str, Images] = {}
         listed: list[tuple[str, str]] = []
         for domain, images in domains.items():
-            bad[domain], digests = self._decoded(domain, images)
-            self._digest_of |= zip(images.names, digests, strict=True)
-            listed += [(images.names[row], reason) for row, reason in bad[domain].items()]
+            good[domain] = images
+            if isinstance(images, FolderImages):
+                bad, digests = self._decoded(domain, images)
+                self._digest_of |= zip(images.names, digests, strict=True)
+                listed += [(images.names[row], reason) for row, reason in bad.items()]
+                good[domain] = images.without(list(bad))
         if not listed:
             return domains
         total = sum(len(images) for images in domains.values())
@@ -174,13 +182,16 @@ class DomainFolders(FederatedDataModule):
             remedy = "Mend or remove them, or leave them out with data.on_bad_image=skip."
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
-        good: dict[str, Images] = {}
-        for domain, images in domains.items():
-            good[domain] = images.without(list(bad[domain])) if isinstance(images, FolderImages) else images
-        classes = _classes(good, class_names)
-        present = set().union(*_classes(domains, class_names).values())
-        if lost := sorted(present.difference(*classes.values())):
-            raise UserError(f"Expected an image of each class that can be read; there is none of {', '.join(lost)}.")
+        classes: dict[str, set[str]] = {}
+        present: set[int] = set()
+        for domain, images in good.items():
+            classes[domain] = {class_names[label] for label in np.unique(images.labels)}
+            present |= set(domains[domain].labels.tolist())
+        lost = {class_names[label] for label in present}.difference(*classes.values())
+        if lost:
+            raise UserError(
+                f"Expected an image of each class that can be read; there is none of {', '.join(sorted(lost))}."
+            )
         self._check_classes(classes)
         return good
 
@@ -199,11 +210,14 @@ class DomainFolders(FederatedDataModule):
         groups = copies(label_of, [self._digest_of.get(name, "") for name in label_of])
         if not groups:
             return
-        sources = set(chain.from_iterable(self.images[domain].names for domain in self.source_domains))
-        table = split_table(parts, self.images)
-        trained = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] == "train"))
-        measured = set(chain.from_iterable(entry["images"] for entry in table if entry["role"] != "train")) & sources
-        leaks = _pairs(groups, label_of.keys() - sources, sources)
+        held_out = set(label_of)
+        trained: set[str] = set()
+        measured: set[str] = set()
+        for domain in self.source_domains:
+            held_out -= set(self.images[domain].names)
+        for entry in split_table(parts, self.images):
+            (trained if entry["role"] == "train" else measured).update(entry["images"])
+        leaks = _pairs(groups, held_out, label_of.keys() - held_out)
         by_label = [sorted(group, key=label_of.__getitem__) for group in groups]
         if leaks and refuse:
             raise UserError(
@@ -212,7 +226,7 @@ class DomainFolders(FederatedDataModule):
             )
         kinds = {
             "both held out and in a source domain": leaks,
-            "both training and validation or test images": _pairs(groups, trained, measured),
+            "both training and validation or test images": _pairs(groups, trained, measured - held_out),
             "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
         }
         found = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
@@ -238,10 +252,8 @@ class DomainFolders(FederatedDataModule):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
 
-    def _decoded(self, domain: str, images: Images) -> tuple[dict[int, str], list[str]]:
+    def _decoded(self, domain: str, images: FolderImages) -> tuple[dict[int, str], list[str]]:
         """Decode the files of a domain as ``decode_all`` does, unless the cache has the result of unchanged files."""
-        if not isinstance(images, FolderImages):
-            return {}, [""] * len(images)  # their pixels are here already
         if self.cache_dir is None:
             return decode_all(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -249,15 +261,14 @@ class DomainFolders(FederatedDataModule):
         # Reading a data set takes minutes, so the result is kept until a file changes.
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
-            bad_rows = known["unreadable"]
-            digests = known["digests"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError):
             bad, digests = decode_all(images.paths, f"checking {domain}")
             write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
             return bad, digests
-        # A permission that was granted since then changes neither size nor time of the file.
-        again, _ = decode_all([images.paths[row] for row in bad_rows], f"checking {domain}")
-        return {bad_rows[position]: reason for position, reason in again.items()}, digests
+        # Unreadable files are tried again: the reason may have been a permission or the network.
+        rows = known["unreadable"]
+        again, _ = decode_all([images.paths[row] for row in rows], f"checking {domain}")
+        return {rows[position]: reason for position, reason in again.items()}, known["digests"]
 
 
 class ClassFolders(DomainFolders):
@@ -336,10 +347,10 @@ def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Coll
     """Show one pair of each group that has a member among ``first`` and another among ``second``."""
     pairs: list[str] = []
     for group in groups:
-        ones = [name for name in group if name in first]
-        others = [name for name in group if name in second]
-        if ones and others:
-            pairs.append(f"{ones[0]} = {others[0]}")
+        one = next((name for name in group if name in first), None)
+        other = next((name for name in group if name in second), None)
+        if one and other:
+            pairs.append(f"{one} = {other}")
     return pairs
 
 
@@ -360,10 +371,6 @@ def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]
     return {domain: {file.class_name for file in files} for domain, files in domains.items()}
 
 
-def _classes(images: Mapping[str, Images], class_names: Sequence[str]) -> dict[str, set[str]]:
-    return {domain: {class_names[label] for label in np.unique(each.labels)} for domain, each in images.items()}
-
-
 def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> Images:
     """Label the files of one domain by the positions of their classes."""
     label_of = {name: label for label, name in enumerate(class_names)}
@@ -376,7 +383,7 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
 
 
 def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[ImageFile]:
-    """List the images of one domain, stored as ``folder/class/image``, sorted and named with the domain."""
+    """List the images of one domain in class folders, sorted and named ``domain/class/image``."""
     files, stray, others = _read_tree(folder, domain)
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")

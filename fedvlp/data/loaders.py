@@ -1,7 +1,6 @@
-"""Batches in the form in which one module wants them: images, or what its frozen parts computed of them.
+"""Batches for one module: images, or features that its frozen parts computed from them.
 
-:class:`BoundLoaders` is all that is between a data module and PyTorch's ``DataLoader``. Orders and augmentations are
-drawn in the main process, so batches are the same for every number of workers.
+Orders and augmentations are drawn in the main process, so batches are the same for every number of workers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
 from fedvlp.data.splits import SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
-"""Batches of (pixels, labels) as PyTorch makes them, on the CPU; in place of pixels perhaps a dict that has them."""
+"""Batches of (pixels, labels) on the CPU; instead of pixels perhaps a dict with them."""
 Selection = tuple[Images | DecodedImages, Indices]
 """Images of a domain and the rows of it to take."""
 
@@ -37,12 +36,13 @@ Selection = tuple[Images | DecodedImages, Indices]
 class BoundLoaders:
     """Makes the loaders of one data set for one bound module.
 
+    Attributes without explanation are those of ``FederatedDataModule.bind``.
+
     Attributes:
-        images: images by domain.
-        parts: which of them play which role.
-        transform: as of ``FederatedDataModule.bind``, like the other attributes that are not explained here.
-        domains: the source domains, if training batches shall tell which of them each image is of; else none.
-        class_names: names of all classes, where parts are of some of them.
+        images: Images by domain.
+        parts: The parts of the split.
+        domains: The source domains, if training batches contain each image's domain; else empty.
+        class_names: Names of all classes.
     """
 
     images: Mapping[str, Images]
@@ -83,7 +83,7 @@ class BoundLoaders:
         for part in self.parts:
             if part.role != "train":
                 loader = self._loader(part, batch_size)
-                names = part.names_of_classes(self.class_names)
+                names = tuple(self.class_names[label] for label in part.classes)
                 splits.append(EvaluationSplit(part.name, part.role, part.owner, part.clients, loader, len(part), names))
         return splits
 
@@ -119,7 +119,7 @@ class BoundLoaders:
         rows = [np.searchsorted(self._rows_to_keep(domain), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
         return PrecomputedLoader(
-            # A function, since splits are listed before anything is encoded.
+            # A function, since splits are listed before encoding.
             tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
             rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in rows],
             labels=torch.from_numpy(labels).to(self.device),
@@ -145,7 +145,7 @@ class BoundLoaders:
             images: list[Selection] = [
                 (of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded
             ]
-            # Decoded images are past the first steps of the transform.
+            # Decoded images need only the remaining steps of the transform.
             return ImageDataset(images, self._steps[1], domains, classes)
         transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
         return ImageDataset([(self.images[domain], rows) for domain, rows in selected], transform, domains, classes)
@@ -181,7 +181,6 @@ class BoundLoaders:
         if self.cache_dir is None:
             self.features[domain] = compute()
         else:
-            # A digest of everything the features depend on, so no entry is ever stale and runs can share a folder.
             name = cache_key(self.key, self.transform, self.images[domain], rows, self.device)
             path = self.cache_dir / "features" / f"{name}.safetensors"
             self.features[domain] = cached_features(path, self.device, compute)
@@ -219,7 +218,6 @@ class Shuffle(Sampler[tuple[int, int]]):
         return self.count
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yields (position, seed of the augmentation)."""
         order, seeds = self.draw()
         return iter(list(zip(order.tolist(), seeds[order].tolist(), strict=True)))
 
@@ -228,10 +226,10 @@ class ImageDataset(Dataset[tuple[Any, int]]):
     """Transformed images with their labels.
 
     Args:
-        selected: images and rows of one domain after another.
-        transform: makes a tensor [3, V, V] of an image.
-        domains: the number of each selection's domain, if an item shall be a dict of ``images`` and ``domain``.
-        classes: as of ``labels_of``.
+        selected: Images and rows of each domain.
+        transform: Makes a tensor [3, V, V] of an image.
+        domains: The number of each selection's domain; items are then dicts of ``images`` and ``domain``.
+        classes: See ``labels_of``.
     """
 
     def __init__(
@@ -252,7 +250,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return len(self.row)
 
     def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, int]:
-        """Returns pixels and label; given (position, seed), a random transform draws from that seed alone."""
+        """Return pixels and label; given (position, seed), a random transform draws from that seed only."""
         position, seed = item if isinstance(item, tuple) else (item, None)
         image = self.images[self.domain[position]][int(self.row[position])]
         label = int(self.labels[position])
@@ -281,7 +279,7 @@ def image_loader(
 ) -> ImageLoader:
     """Make a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order without one.
 
-    Batches for a CUDA ``device`` are made in pinned memory, from which they are copied while others are computed.
+    Batches for a CUDA ``device`` are made in pinned memory, so copying overlaps with computing.
     """
     return DataLoader(
         dataset,
@@ -289,7 +287,7 @@ def image_loader(
         sampler=None if seed is None else Shuffle(len(dataset), seed),
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
-        # Without it each pass would draw a seed of its workers from the global generator.
+        # Otherwise each pass would draw its workers' seed from the global generator.
         generator=torch.Generator().manual_seed(0),
     )
 
@@ -305,7 +303,6 @@ class DeviceLoader:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields pixels [B, 3, V, V], or a dict that has them, and labels [B]."""
         for batch in self.loader:
             yield move_data_to_device(batch, self.device)
 
@@ -314,12 +311,12 @@ class PrecomputedLoader:
     """Batches cut from the tensors of domains; nothing is read, decoded or encoded.
 
     Args:
-        tensors: gives each domain's tensors, [images, ...] by name, when the first batch is asked for.
-        rows: which of each domain's rows to take.
-        labels: class of each row, one domain after another.
-        batch_size: rows in a batch; the last may be smaller.
-        seed: of the order; None keeps the order of ``rows``.
-        domains: the number of each domain, if batches shall hold it as ``domain`` [B].
+        tensors: Returns each domain's tensors, [images, ...] by name; called for the first batch.
+        rows: Selected rows of each domain.
+        labels: Class of each selected row.
+        batch_size: Rows in a batch; the last may be smaller.
+        seed: Seed of the order; None keeps the order of ``rows``.
+        domains: The number of each domain; batches then contain it as ``domain`` [B].
     """
 
     def __init__(
@@ -344,7 +341,7 @@ class PrecomputedLoader:
         return -(-len(self.rows) // self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
-        """Yields tensors [B, ...] by name and labels [B], on the device of the tensors."""
+        """Iterate over tensors [B, ...] by name and labels [B], on the device of the tensors."""
         tensors = self.tensors()
         order = torch.arange(len(self.rows)) if self.shuffle is None else self.shuffle.draw()[0]
         for positions in torch.split(order.to(self.rows.device), self.batch_size):
@@ -356,12 +353,11 @@ class PrecomputedLoader:
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
         """Gather the tensors [B, ...] of a batch whose images may come from several domains."""
         rows = self.rows[positions]
-        # Most clients have one domain, which needs one index of each tensor.
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
         domain = self.domain[positions]
         batch = {name: tensor.new_empty(len(rows), *tensor.shape[1:]) for name, tensor in tensors[0].items()}
-        # Domains are never joined to one tensor, which would read all of their files into memory.
+        # Joining domains to one tensor would read all their files into memory.
         for index, of_domain in enumerate(tensors):
             is_of_domain = domain == index
             for name, tensor in of_domain.items():
@@ -378,11 +374,10 @@ def encode(
 ) -> dict[str, Tensor]:
     """Compute the constants of these images, [images, ...] by name, on ``device``.
 
-    Batches are cut in the order of the images and have a fixed size, so that the values do not depend on how clients or
-    evaluations are batched.
+    Batches have a fixed size, so the values do not depend on the batches of clients or evaluations.
 
     Raises:
-        ValueError: if ``precompute`` does not give one row an image.
+        ValueError: If ``precompute`` does not return one row per image.
     """
     encoded: dict[str, Tensor] = {}
     start = 0
@@ -395,7 +390,6 @@ def encode(
             for name, value in precompute(pixels.to(device, non_blocking=device.type == "cuda")).items():
                 if len(value) != count:
                     raise ValueError(f"Expected `precompute` to give {count} rows of {name!r}; got {len(value)}.")
-                # Shapes and types are known from the first batch on.
                 if name not in encoded:
                     encoded[name] = torch.empty(len(dataset), *value.shape[1:], dtype=value.dtype, device=device)
                 encoded[name][start : start + count] = value

@@ -39,7 +39,7 @@ from fedvlp.utils.ranges import FractionBelowOne, NonNegativeInt, OpenFraction, 
 
 log = logging.getLogger(__name__)
 NO_CLASS = -1
-"""The label of images of other things than the classes."""
+"""Label of out-of-distribution images."""
 
 
 class FederatedDataModule(L.LightningDataModule):
@@ -49,40 +49,38 @@ class FederatedDataModule(L.LightningDataModule):
     train together and batches are (images, labels).
 
     Args:
-        held_out: Domain or domains that no client sees; all their images test. null lets clients see every domain.
+        held_out: Domain or domains that no client sees; all their images test. null holds no domain out.
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
-        partition: Divides the training images among clients: ByDomain, where each source domain is one client (if not
-            given), Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training;
+        partition: Divides the training images among clients: ByDomain (the default: each source domain is one client),
+            Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training;
             --data.partition.help NAME explains the arguments of each.
-        shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Those of
-            fewer shots are among those of more. Validation and test images are as many as without.
-        validation_fraction: Share of each class of each source domain that validates, of the images that do not test,
-            in (0, 1).
+        shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Images of
+            fewer shots are among those of more. The number of validation and test images does not change.
+        validation_fraction: Share of each class of each source domain that validates, in (0, 1), without test images.
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
-            encoded again each time.
+            encoded again in each pass.
         class_names_map: Names for prompts by the data set's own names, such as {"tv": "television"}; or the path of a
             YAML or JSON file that holds such a mapping.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
-        cache_dir: Folder for computed features, and for images decoded or made up; null keeps nothing on disk.
+        cache_dir: Folder for computed features and decoded images; null keeps nothing on disk.
         cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
-        out_of_distribution: Folder of images, at any depth, of other things than the classes. How well a method's
-            probabilities tell them from images of the classes is measured; they neither train nor choose anything.
-        protocol: What is trained on and measured; leave_domains_out if domains are held out and else all_seen, if not
-            given. base_to_new and new_classes_and_domains train on the first half of the classes and measure both
-            halves; cross_dataset measures the data sets of ``targets``; personal measures each client on test images of
-            its own.
-        class_split: Whether base_to_new measures base and new classes of the data set alone (data_set), or each client
-            on the classes of its own, too (client).
+        out_of_distribution: Folder of images that belong to none of the classes (searched recursively). Results report
+            how well a method's probabilities detect them; they neither train nor select anything.
+        protocol: The training and measured images; by default leave_domains_out if domains are held out, otherwise
+            all_seen. base_to_new and new_classes_and_domains train on the first half of the classes and measure both
+            halves; cross_dataset measures the data sets of ``targets``; personal measures each client on its own test
+            images.
+        class_split: Whether base_to_new measures only base and new classes of the data set (data_set), or also each
+            client on its own classes (client).
         targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all
-            images of those that have none.
+            their images without one.
     """
 
-    # A class attribute, since it is no option of a user.
     verifies_images: bool = True
-    """Whether images are opened before the split; False where only their numbers matter, as for ``fedvlp cost``."""
+    """Whether images are opened before the split; False if only their number matters, as for ``fedvlp cost``."""
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line)
         self,
@@ -108,7 +106,7 @@ class FederatedDataModule(L.LightningDataModule):
         check_range("batch_size", batch_size, PositiveInt)
         check_range("eval_batch_size", eval_batch_size, PositiveInt)
         check_range("num_workers", num_workers, NonNegativeInt)
-        self.name: str = type(self).__name__  # how results call these images
+        self.name: str = type(self).__name__  # in results
         self.rule = SplitRule(validation_fraction, test_fraction, shots, split_seed)
         self.held_out = [held_out] if isinstance(held_out, str) else list(held_out or [])
         self.batch_size = batch_size
@@ -220,7 +218,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def _transfer_part(self) -> SplitPart:
-        """The images measured for another data set of which this is a target: its test images, or else all."""
+        """The images that measure a run on another data set: the test images, or all images without any."""
         test_rows: dict[str, Indices] = {}
         for part in self.split_parts:
             if part.role in SERVED:
@@ -248,7 +246,7 @@ class FederatedDataModule(L.LightningDataModule):
         images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description = {"name": self.name, "images": images, **names, **self.plan.describe()}
-        # Of options that few use only those that are in use are written, so that results without them stay comparable.
+        # Rare options are left out unless they are used.
         if new_classes := self.all_class_names[len(self.class_names) :]:
             description["new_classes"] = new_classes
         if self.class_split != "data_set":
@@ -288,7 +286,7 @@ class FederatedDataModule(L.LightningDataModule):
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
-            # All that a plain Trainer needs; a federation binds again, with what its method precomputes.
+            # A plain Trainer needs no more; a federation binds again, with its method's precomputed constants.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
             self.bind(transform, train_transform=train_transform, with_domains=with_domains)
@@ -302,24 +300,22 @@ class FederatedDataModule(L.LightningDataModule):
         train_transform: Transform | None = None,
         with_domains: bool = False,
     ) -> None:
-        """Set how a module wants its images, and forget the features of another module.
+        """Set the form in which a module needs its images, and drop the features of another module.
 
         Args:
-            transform: makes a tensor [3, V, V] of a PIL image.
-            precompute: makes of images [B, 3, V, V] on ``device`` what its frozen parts compute, tensors [B, ...] by
-                name. Batches then hold these in place of images; they are computed once for each image.
-            key: everything but transform, images and device that ``precompute`` depends on: weights, options,
-                precision.
-            device: the device of the batches.
+            transform: Makes a tensor [3, V, V] of a PIL image.
+            precompute: Computes the outputs of frozen parts for images [B, 3, V, V] on ``device``: tensors [B, ...] by
+                name. They are computed once per image, and batches contain them instead of images.
+            key: Everything else that ``precompute`` depends on: weights, options and precision.
+            device: The device of the batches.
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
-            with_domains: whether inputs of training batches are a dict with each image's ``domain`` [B] in it, its
-                position among the source domains; images are then ``images``.
+            with_domains: Whether inputs of training batches are a dict with ``images`` and each image's ``domain`` [B],
+                its position among the source domains.
         """
         is_augmented = self.augmentation == "crop_flip"
         if is_augmented and train_transform is None:
             raise UserError('augmentation="crop_flip" needs a module with a `train_transform`. Add it, or use "none".')
         self._bound_to = getattr(self.trainer, "lightning_module", None)
-        # Loaders of the previous module would give its features.
         self.__dict__.pop("loaders", None)
         self._make_loaders = partial(
             BoundLoaders,
@@ -339,12 +335,11 @@ class FederatedDataModule(L.LightningDataModule):
         """The loaders for the bound module: "" for the data set itself, then each target and images of no class."""
         if self._make_loaders is None:
             raise UserError(
-                "The data do not know how the module wants its images. Give it a `transform` (PIL image to tensor), "
-                "or call bind(transform=...)."
+                "The module has no transform for its images. Give it a `transform` (PIL image to tensor), or call "
+                "bind(transform=...)."
             )
         make = self._make_loaders
         loaders = {"": make(self.images, self.split_parts, class_names=self.all_class_names)}
-        # Targets have their own loaders, since their domains may have the same names.
         for target in self.targets:
             name = f"transfer/{target.name}"
             loaders[name] = make(target.images, [target._transfer_part], class_names=target.class_names)
@@ -354,7 +349,7 @@ class FederatedDataModule(L.LightningDataModule):
         return loaders
 
     def encode(self) -> None:
-        """Compute, or read from the cache, all features of ``precompute``; without it, keep images decoded."""
+        """Compute all features of ``precompute``, or read them from the cache; without it, keep images decoded."""
         for loaders in self.loaders.values():
             loaders.encode()
 
@@ -365,7 +360,6 @@ class FederatedDataModule(L.LightningDataModule):
             client: The owner of the images; None takes those of all clients, as a plain Trainer wants them.
             seed: Seed of order and augmentation in all passes; None takes that of ``seed_everything``.
         """
-        # Lightning calls it without arguments; a federation names the client and the seed of the round.
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
             return self.loaders[""].train_image_loader(self.batch_size, seed)
@@ -374,13 +368,13 @@ class FederatedDataModule(L.LightningDataModule):
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the validation and test splits of each source domain, then the held-out domains; none is empty.
 
-        Protocols add others: of new classes, of each client's own images, of other data sets.
+        Protocols add splits of new classes, of each client's own images, and of other data sets.
         """
         splits = []
         for split in self.loaders[""].evaluation_splits(self.eval_batch_size):
             splits.append(split)
             if split.role == "personal":
-                # The global model is measured on the client's images as well.
+                # The global model is also measured on the client's images.
                 splits.append(replace(split, name=f"global/{split.domain}", role="global"))
         for target in self.targets:
             name = f"transfer/{target.name}"
@@ -434,7 +428,7 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     """List the held-out domains, sorted and each once; raise UserError unless they exist and leave one to train."""
-    # File systems and keyboards keep accents in different forms.
+    # File systems and keyboards encode accents differently.
     domain_of = {composed(name): name for name in domains}
     names = sorted({domain_of.get(composed(name), name) for name in wanted})
     for name in names:

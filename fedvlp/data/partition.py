@@ -21,71 +21,61 @@ class Partitioner(Protocol):
     """Divides images among clients."""
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images, ascending; each image goes to exactly one client.
+        """Return the positions of each client's images, ascending; each image goes to exactly one client.
 
         Args:
-            labels: class of each image.
-            domains: domain of each image, a position among the source domains.
-            generator: the only source of randomness.
+            labels: Class of each image.
+            domains: Domain of each image, a position among the source domains.
+            generator: The only source of randomness.
         """
 
     @property
     def description(self) -> str:
-        """How results describe it, such as ``30 clients, Dirichlet 0.5 within domains``."""
+        """Its description in results, such as ``30 clients, Dirichlet 0.5 within domains``."""
 
 
 @dataclass(frozen=True)
 class ByDomain(Partitioner):
-    """Makes each domain one client, the setting of federated domain generalisation.
+    """Each domain is one client, the setting of federated domain generalisation.
 
     >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
     >>> [rows.tolist() for rows in ByDomain()(labels, domains, np.random.default_rng(0))]
     [[0, 2], [1]]
     """
 
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
+    description = "one client a domain"
 
-    @property
-    def description(self) -> str:
-        """How results describe it."""
-        return "one client a domain"
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Return the positions of each client's images."""
+        return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
 
 
 @dataclass(frozen=True)
 class Pooled(Partitioner):
-    """Leaves all images in one place: centralised training, the reference that federated methods are measured against.
+    """All images in one place: centralised training, the reference that federated methods are measured against.
 
-    Batches are drawn from all source domains together. Nothing is sent, and every result says that it is not federated.
+    Batches are drawn from all source domains together. Nothing is sent, and results are marked as not federated.
 
     >>> labels, domains = np.asarray([0, 0, 1]), np.asarray([0, 1, 0])
     >>> [rows.tolist() for rows in Pooled()(labels, domains, np.random.default_rng(0))]
     [[0, 1, 2]]
     """
 
-    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
-        return [np.arange(len(labels))]
+    description = CENTRALISED
 
-    @property
-    def description(self) -> str:
-        """How results describe it."""
-        return CENTRALISED
+    def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
+        """Return the positions of all images."""
+        return [np.arange(len(labels))]
 
 
 class _Divided(Partitioner):
-    """Divides all images, or each domain by itself, so that a client has images of one domain, the first one first.
-
-    A subclass gives the ``_rule`` of its description and divides images in ``_divide``.
-    """
+    """Base of partitions that divide all images, or each domain by itself so that a client has images of one domain."""
 
     num_clients: int
     min_examples: int = 1
     within_domains: bool = False
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images."""
         if not self.within_domains:
             return self._divide(labels, self.num_clients, generator)
         domain_indices = np.unique(domains)
@@ -95,7 +85,7 @@ class _Divided(Partitioner):
                 f"num_clients={self.num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
             )
         clients: list[Indices] = []
-        # `array_split` gives the first domains one client more where it does not come out even.
+        # `array_split` gives the first domains one client more than the others if the division is uneven.
         members = np.array_split(np.arange(self.num_clients), len(domain_indices))
         for domain, clients_of_domain in zip(domain_indices, members, strict=True):
             rows = np.flatnonzero(domains == domain)
@@ -105,10 +95,9 @@ class _Divided(Partitioner):
 
     @abstractmethod
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        """Returns the positions of each client's images, given the labels of those that are divided."""
+        """Divide images with these labels."""
 
     def _check_count(self, count: int, least: int, remedy: str) -> None:
-        """Raises unless there are enough training images."""
         if count < least:
             where = " in each domain" if self.within_domains else ""
             raise UserError(
@@ -116,14 +105,40 @@ class _Divided(Partitioner):
                 "or give more images (shots, validation_fraction, test_fraction)."
             )
 
+    def _by_dirichlet(
+        self, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
+    ) -> list[Indices]:
+        """Draw each client's share of each class, at most a hundred times, until each client has enough images."""
+        most = 0
+        for _ in range(100):
+            pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
+            for label in np.unique(labels):
+                rows = generator.permutation(np.flatnonzero(labels == label))
+                proportions = generator.dirichlet(np.full(num_clients, alpha))
+                cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
+                # Rounding favours positions in the middle, so each class orders the clients differently.
+                order = generator.permutation(num_clients)
+                for client, piece in zip(order, np.split(rows, cuts), strict=True):
+                    pieces[client].append(piece)
+            clients = _joined(pieces)
+            fewest = min(len(positions) for positions in clients)
+            if fewest >= self.min_examples:
+                return clients
+            most = max(most, fewest)
+        raise UserError(
+            f"{self.description}: could not give each of {num_clients} clients {self.min_examples} of {len(labels)} "
+            f"training images in 100 draws; the best gave the poorest client {most}. Lower num_clients or "
+            "min_examples, raise alpha, or give more images (shots, validation_fraction, test_fraction)."
+        )
+
     @property
     @abstractmethod
     def _rule(self) -> str:
-        """What the description says after the number of clients."""
+        """The part of the description after the number of clients."""
 
     @property
     def description(self) -> str:
-        """How results describe it."""
+        """Its description in results."""
         scope = " within domains" if self.within_domains else ""
         least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
         return f"{self.num_clients} clients{self._rule}{scope}{least}"
@@ -133,14 +148,14 @@ class _Divided(Partitioner):
 class Dispersed(_Divided):
     """Disperses each domain over several clients, so that a client has images of one domain.
 
-    Clients are spread over domains as evenly as they can be, the first domains having one more.
+    Domains have equally many clients; if the division is uneven, the first domains have one more.
 
     Args:
         num_clients: Clients in all, at least one for each source domain.
         alpha: Concentration of the Dirichlet distribution that draws, for each class of a domain, the shares of that
             domain's clients: near 0 a class goes to one client, far above 1 to all alike. null divides the images of a
             domain at random and evenly.
-        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+        min_examples: Training images that each client must get; other draws are repeated.
 
     >>> labels, domains = np.zeros(10, np.int64), np.repeat([0, 1, 2], [4, 4, 2])
     >>> clients = Dispersed(num_clients=5)(labels, domains, np.random.default_rng(0))
@@ -155,9 +170,9 @@ class Dispersed(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         if self.alpha is not None:
-            return _draw_until_enough(self, labels, num_clients, self.alpha, generator)
+            return self._by_dirichlet(labels, num_clients, self.alpha, generator)
         self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
-        return _ascending(np.array_split(generator.permutation(len(labels)), num_clients))
+        return _joined([[rows] for rows in np.array_split(generator.permutation(len(labels)), num_clients)])
 
     @property
     def _rule(self) -> str:
@@ -173,7 +188,7 @@ class Dirichlet(_Divided):
     Args:
         num_clients: Clients in all.
         alpha: Concentration: near 0 a class goes to one client, far above 1 to all alike.
-        min_examples: Training images that each client must get; what is drawn otherwise is drawn again.
+        min_examples: Training images that each client must get; other draws are repeated.
 
     >>> labels = np.repeat([0, 1], 6)
     >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
@@ -186,7 +201,7 @@ class Dirichlet(_Divided):
     min_examples: PositiveInt = 1
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
-        return _draw_until_enough(self, labels, num_clients, self.alpha, generator)
+        return self._by_dirichlet(labels, num_clients, self.alpha, generator)
 
     @property
     def _rule(self) -> str:
@@ -222,7 +237,10 @@ class Shards(_Divided):
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
         # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
-        return _ascending([np.concatenate([shards[shard] for shard in of_client]) for of_client in owners])
+        pieces: list[list[Indices]] = []
+        for shards_of_client in owners:
+            pieces.append([shards[shard] for shard in shards_of_client])
+        return _joined(pieces)
 
     @property
     def _rule(self) -> str:
@@ -231,10 +249,10 @@ class Shards(_Divided):
 
 @dataclass(frozen=True)
 class FewClasses(_Divided):
-    """Gives each client so many classes, and each class's images evenly and at random to the clients that have it.
+    """Gives each client a few classes, and each class's images evenly and at random to the clients that have it.
 
-    It is the pathological partition of personalised federated learning. Classes have as equally many clients as can be,
-    so with as many places as classes no two clients share one, as FedTPG divides the classes of a data set.
+    It is the pathological partition of personalised federated learning. Numbers of clients per class differ as little
+    as possible, so no two clients share a class if there are enough classes, as in FedTPG.
 
     Args:
         num_clients: Clients in all.
@@ -253,19 +271,19 @@ class FewClasses(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
-        # Who has which class is drawn before any image, so it does not depend on the numbers of images.
+        # The clients of a class are drawn before any image, so they do not depend on the numbers of images.
         for label, clients in self._owners(np.unique(labels), num_clients, generator).items():
             rows = generator.permutation(np.flatnonzero(labels == label))
             for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
                 pieces[client].append(piece)
-        return _ascending([np.concatenate(of_client) for of_client in pieces])
+        return _joined(pieces)
 
     def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
-        """The clients of each class: each client takes the classes that fewest have, at random among equals."""
+        """Draw the clients of each class: each client takes the classes with the fewest clients, ties at random."""
         each = self.classes_per_client
         if each > len(classes):
             raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
-        # Images of a class that no client has would silently train nothing.
+        # Otherwise images of a class without clients would silently not train.
         if num_clients * each < len(classes):
             raise UserError(
                 f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to no client. "
@@ -319,11 +337,11 @@ class QuantitySkew(_Divided):
         elif self.law == "dirichlet":
             shares = generator.dirichlet(np.full(num_clients, self.alpha))
         sizes = np.maximum(apportion(len(labels), shares), self.min_examples)
-        # What was given to the poor is taken from the rich, one image at a time.
+        # Images that clients get as a minimum are taken from the largest clients, one at a time.
         while sizes.sum() > len(labels):
             sizes[sizes.argmax()] -= 1
         order = generator.permutation(len(labels))
-        return _ascending(np.split(order, np.cumsum(sizes)[:-1]))
+        return _joined([[rows] for rows in np.split(order, np.cumsum(sizes)[:-1])])
 
     @property
     def _rule(self) -> str:
@@ -331,56 +349,23 @@ class QuantitySkew(_Divided):
         return f" of {options.get(self.law, f'Dirichlet {self.alpha:g}')} sizes"
 
 
-def _by_dirichlet(labels: Indices, count: int, alpha: float, generator: np.random.Generator) -> list[Indices]:
-    pieces: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in range(count)]
-    for label in np.unique(labels):
-        rows = generator.permutation(np.flatnonzero(labels == label))
-        proportions = generator.dirichlet(np.full(count, alpha))
-        cuts = np.rint(np.cumsum(proportions)[:-1] * len(rows)).astype(np.int64)
-        # Rounding favours places in the middle, so each class gives its clients other places.
-        order = generator.permutation(count)
-        for client, piece in zip(order, np.split(rows, cuts), strict=True):
-            pieces[client].append(piece)
-    return _ascending([np.concatenate(of_client) for of_client in pieces])
-
-
-def _ascending(clients: Sequence[Indices]) -> list[Indices]:
-    return [np.sort(positions).astype(np.int64) for positions in clients]
-
-
-def _draw_until_enough(
-    partition: _Divided, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
-) -> list[Indices]:
-    """The first of a hundred draws in which each client has enough images; an error if none has."""
-    most = 0
-    for _ in range(100):
-        clients = _by_dirichlet(labels, num_clients, alpha, generator)
-        fewest = min(len(positions) for positions in clients)
-        if fewest >= partition.min_examples:
-            return clients
-        most = max(most, fewest)
-    # A skewed draw may never suffice: better an error than clients that are left with nothing.
-    raise UserError(
-        f"{partition.description}: could not give each of {num_clients} clients {partition.min_examples} of "
-        f"{len(labels)} training images in 100 draws; the best gave the poorest client {most}. Lower num_clients or "
-        "min_examples, raise alpha, or give more images (shots, validation_fraction, test_fraction)."
-    )
+def _joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+    """Join the pieces of each client, ascending."""
+    return [np.sort(np.concatenate([np.empty(0, np.int64), *of_client])).astype(np.int64) for of_client in pieces]
 
 
 def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indices:
-    """Returns whole numbers that add up to a total and are in proportion to shares, by the largest remainders.
-
-    Of equal remainders the first counts.
+    """Divide a total into whole numbers in proportion to shares, by the largest remainders; ties go to the first.
 
     Args:
-        total: what they add up to, at least 0.
-        shares: at least 0, not all 0.
+        total: Sum of the numbers, at least 0.
+        shares: At least 0, not all 0.
 
     >>> apportion(10, [1.0, 2.0, 3.0]).tolist(), apportion(2, [0.5, 0.5, 0.5]).tolist()
     ([2, 3, 5], [1, 1, 0])
     """
     weights = np.asarray(shares, np.float64)
-    # Rounded, so that ties are ties on every machine, whatever its last bit.
+    # Rounded, so that ties do not depend on the last bit.
     exact = np.round(total * weights / weights.sum(), 9)
     counts: Indices = np.floor(exact).astype(np.int64)
     # A stable sort gives what is left to the first of equal remainders.

@@ -1,4 +1,4 @@
-"""The protocols of the field: which images train, on which client, what is measured, and how results describe it."""
+"""The field's protocols: the training images of each client, the measured images, and their description."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fedvlp.utils.errors import UserError
 
 ClassSplit = Literal["data_set", "client"]
 NEW_ROLES: dict[ImageRole, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
-"""The role of new classes' images beside that of base classes."""
+"""The role of images of new classes, by the role of images of base classes."""
 
 
 def count_base(protocol: ProtocolName, num_classes: int) -> int:
-    """Returns how many classes train: the first half, the larger one of an odd number, as in CoOp, or else all.
+    """Count the classes that train: the first half, rounded up as in CoOp, if the protocol splits classes; else all.
 
     Raises:
-        UserError: if there are not enough classes for two halves that tell anything.
+        UserError: If there are fewer than four classes to split.
 
     >>> count_base("base_to_new", 18), count_base("base_to_new", 7), count_base("all_seen", 7)
     (9, 4, 7)
@@ -35,20 +35,20 @@ def count_base(protocol: ProtocolName, num_classes: int) -> int:
         return num_classes
     if num_classes < 4:
         raise UserError(
-            f"Base and new classes need two classes each at least, to be told from each other; there are {num_classes}."
+            f"Base and new classes need at least two classes each, to be told from each other; there are {num_classes}."
         )
     return math.ceil(num_classes / 2)
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """Which images of a data set train, on which client, and which are measured.
+    """All options of a split.
 
     Attributes:
-        sources: source domains, in the order of their positions.
-        held_out: held-out domains; all their images test, or those that the official split names.
-        rule: divides each source domain into roles, but for those that the official split gives.
-        targets: names of the other data sets that are measured.
+        sources: Source domains, in the order of their positions.
+        held_out: Held-out domains; all their images test, or those that the official split names.
+        rule: Divides each source domain into the roles that the official split does not give.
+        targets: Names of the other data sets that are measured.
 
     >>> SplitPlan(["ink"], ["sketch"], SplitRule()).describe_line(7)
     'held-out domain: sketch; one client a domain'
@@ -68,17 +68,16 @@ class SplitPlan:
     targets: Sequence[str] = ()
 
     def parts(self, images: Mapping[str, Images], num_classes: int) -> list[SplitPart]:
-        """Gives every image a role, and every training image a client.
+        """Give every image a role, and every training image a client.
 
-        Each domain is divided into roles first, so the images that measure are the same whatever the clients.
+        Each domain is divided into roles first, so the measured images do not depend on the clients.
 
         Returns:
-            The clients' training parts by their ids, then validation and test parts of the source domains, then the
-            held-out domains, then those of single clients; an empty part is left out.
+            Training parts in the order of the clients' ids, then validation and test parts of the source domains, the
+            held-out domains, and parts of single clients; no empty part.
 
         Raises:
-            UserError: if a client would have no training image, no test image of its own where these are measured, or
-                no classes of its own.
+            UserError: If a client lacks training images, or test images or classes that the protocol needs.
         """
         num_base = count_base(self.protocol, num_classes)
         roles = {domain: self._roles(domain, images[domain].labels, num_base) for domain in self.sources}
@@ -104,13 +103,10 @@ class SplitPlan:
         return [part for part in parts if len(part)]
 
     def check(self, held_out: Sequence[str]) -> None:
-        """Checks that there is what the protocol measures, and nothing else, before any image is read.
+        """Raise UserError unless the options suit the protocol, before any image is read.
 
         Args:
-            held_out: domains that the user holds out; a data set may have others that never train.
-
-        Raises:
-            UserError: if not.
+            held_out: Domains that the user holds out; a data set may have others that never train.
         """
         facts = PROTOCOLS[self.protocol]
         if facts.holds_domains_out and not held_out:
@@ -135,27 +131,26 @@ class SplitPlan:
                     f"Expected data.targets of different names, since results are named after them; got {target!r}."
                 )
         if self.class_split == "client" and self.protocol != "base_to_new":
-            raise UserError(f"data.class_split is an option of base_to_new alone; the protocol is {self.protocol}.")
+            raise UserError(f"data.class_split is an option of base_to_new only; the protocol is {self.protocol}.")
 
     def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[ImageRole, Indices]:
-        """The positions of a source domain's images by role; only of base classes where they train or validate."""
+        """Divide a source domain's images into roles; only images of base classes train or validate."""
         if not len(labels):
             raise UserError(
                 f"The client {domain!r} has no training image. Add images to that domain, hold it out or remove it."
             )
         roles = self.rule.divide(labels, domain, self.official.roles.get(domain) if self.official else None)
-        # After the division of all classes, so that the images that test are the same as where all of them train.
+        # Split after dividing all classes, so the test images match those of a run on all classes.
         for role in ("train", "validation"):
             roles[role] = roles[role][labels[roles[role]] < num_base]
         return roles
 
     def _training_parts(self, images: Mapping[str, Images], train_rows: Mapping[str, Indices]) -> list[SplitPart]:
-        """Each client's training images, given those of each source domain."""
+        """Divide the training images of each source domain among the clients."""
         # A partitioner sees the training images of all source domains as one list.
         labels = np.concatenate([images[domain].labels[rows] for domain, rows in train_rows.items()])
         positions = np.repeat(np.arange(len(train_rows)), [len(rows) for rows in train_rows.values()])
         rows = np.concatenate(list(train_rows.values()))
-        # Clients are drawn by a generator of their own, so other clients never change which images measure.
         groups = self.partition(labels, positions, generator_for(self.rule.seed, "clients"))
         domains_of_clients = [np.unique(positions[group]).tolist() for group in groups]
         is_pool = isinstance(self.partition, Pooled)
@@ -174,10 +169,7 @@ class SplitPlan:
         return parts
 
     def describe_line(self, num_classes: int) -> str:
-        """Returns what is trained on, by whom, and what it is measured on, in one line.
-
-        Results are compared only if these lines are equal: all that an accuracy depends on is in it.
-        """
+        """Describe the training images, clients and measured images in one line; only results of one line compare."""
         facts = []
         num_base = count_base(self.protocol, num_classes)
         if num_base < num_classes:
@@ -206,15 +198,14 @@ class SplitPlan:
 
     @property
     def _tested(self) -> str:
-        """What tests on the domains that clients have; empty if nothing does."""
+        """The test images of source domains, described; empty without any."""
         if self.official and self.official.has("test"):
             return "official test split"
         return f"test split {100 * self.rule.test_fraction:g} %" if self.rule.test_fraction else ""
 
     def describe(self) -> dict[str, Any]:
-        """Returns the same fact by fact, made to be written as JSON."""
+        """Describe the split as values for JSON."""
         rule, official = self.rule, self.official
-        # Nothing is drawn where the images came with a split.
         return {
             "kind": PROTOCOLS[self.protocol].title,
             "held_out": list(self.held_out),
@@ -228,7 +219,7 @@ class SplitPlan:
 
 
 def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
-    """Names clients after their domain, numbered where it has several; just numbered if a client has several domains.
+    """Name clients after their domain, with numbers if it has several; only number them if one has several domains.
 
     >>> _client_names([[0], [1], [1]], ["photo", "sketch"]), _client_names([[0], [0, 1]], ["photo", "sketch"])
     (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
@@ -248,10 +239,10 @@ def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence
 def _base_and_new_parts(
     parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int, num_classes: int
 ) -> list[SplitPart]:
-    """Divides test and held-out images into those of base and of new classes, each told from its own kind alone."""
+    """Divide test and held-out images into base and new classes, each classified among its own kind."""
     new = range(num_base, num_classes)
     measured = [part for part in parts if part.role not in NEW_ROLES]
-    # New classes follow the base classes of a role, the order in which results list them.
+    # In the order of results: new classes follow the base classes of a role.
     for role, new_role in NEW_ROLES.items():
         of_role = [part for part in parts if part.role == role]
         measured += [part.of_classes(images, range(num_base)) for part in of_role]
@@ -260,12 +251,11 @@ def _base_and_new_parts(
 
 
 def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int) -> list[SplitPart]:
-    """For each client the test images, of its domains, of the classes that it trains on, told from each other."""
+    """Give each client the test images of its domains and classes, classified among its classes."""
     local = []
     for training in parts:
         if training.role != "train":
             continue
-        # A client is measured on what it can know: its domains, and the classes that it trains on.
         labels = [images[domain].labels[rows] for domain, rows in training.rows_by_domain.items()]
         classes = np.unique(np.concatenate(labels)).tolist()
         rows_by_domain: dict[str, Indices] = {}
@@ -273,7 +263,7 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
             if test.role == "test" and test.domains[0] in training.rows_by_domain:
                 rows_by_domain |= test.of_classes(images, classes).rows_by_domain
         rows_by_domain = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
-        # Of all base classes there is the classifier of the method already.
+        # The classifier of all base classes exists already.
         own_classes = () if len(classes) == num_base else tuple(classes)
         local.append(SplitPart("local", rows_by_domain, training.clients, own_classes))
     local = [part for part in local if len(part)]
@@ -286,26 +276,24 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
 
 
 def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
-    """The parts with each client's test images in place of each domain's.
+    """Replace the test images of domains by those of clients.
 
-    Those of each domain and class are divided among the clients that train on it, in the proportions of their training
-    images; what rounding leaves a client short of in one class, it is given first in the next. Test images of a class
-    on which no client trains belong to no client.
+    The images of each domain and class are divided among the clients that train on it, in proportion to their training
+    images. Rounding errors carry over to the next class. Images of a class without clients belong to none.
     """
     training = [part for part in parts if part.role == "train"]
     if training[0].clients[0].is_pool:
         raise UserError("The protocol personal measures clients, and centralised training has none. Use all_seen.")
-    # The name of the generator decides every split that was ever drawn, so it must not change.
+    # The name determines the split, so it must not change.
     generator = generator_for(seed, "own test images")
     test_rows = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
     pieces: list[dict[str, list[Indices]]] = [{} for _ in training]
-    # How many test images each client is still to be given, in fractions of one.
+    # The number of test images, with fractions, that each client should still get.
     due = np.zeros(len(training))
     for domain, rows in test_rows.items():
         labels = images[domain].labels
         nothing = np.empty(0, np.int64)
         trained = [Counter(labels[part.rows_by_domain.get(domain, nothing)].tolist()) for part in training]
-        # Class by class, so that test images are in the proportions of the client's training images.
         for label in np.unique(labels[rows]):
             counts = np.asarray([labels_of_client[int(label)] for labels_of_client in trained])
             if not counts.any():
@@ -313,7 +301,7 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
             members = generator.permutation(rows[labels[rows] == label])
             due += len(members) * counts / counts.sum()
             wanted = np.where(counts > 0, due.clip(min=0), 0)
-            # Where all clients of a class have had too many before, its images go by their training images alone.
+            # If all clients of a class already have too many, only their training images count.
             sizes = apportion(len(members), wanted if wanted.any() else counts)
             due -= sizes
             for position, piece in enumerate(np.split(members, np.cumsum(sizes)[:-1])):

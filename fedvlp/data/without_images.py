@@ -1,4 +1,4 @@
-"""Data sets without images: what a prediction knows of its data, and the numbers that a cost is computed from."""
+"""Data sets without images, for predictions and for ``fedvlp cost``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class PredictionData(FederatedDataModule):
-    """The facts of its data that a trained method was built from; all that ``fedvlp predict`` needs of a data set.
+    """Classes, domains and clients of a trained method, as ``fedvlp predict`` needs them.
 
     Args:
         class_names: The classes, in the order of the labels.
         source_domains: The domains that trained.
-        num_clients: How many clients trained; one a domain if not given.
-        **options: The arguments of FederatedDataModule, which change nothing here.
+        num_clients: Number of clients; one per domain if not given.
+        **options: The arguments of FederatedDataModule, which have no effect.
     """
 
     def __init__(
@@ -49,23 +49,22 @@ class PredictionData(FederatedDataModule):
         """Clients with one image each, or the pool of all images."""
         if isinstance(self.partition, Pooled):
             return [Client(0, -1, 1, "pool", is_pool=True)]
-        # Without a domain, as where only class names are known, all clients are of the first.
         domains = max(1, len(self._source_domains))
         return [Client(i, i % domains, 1, f"client {i + 1}") for i in range(self._num_clients)]
 
     def load_domains(self) -> tuple[dict[str, Images], list[str]]:
-        """Has no images to give."""
+        """Raise UserError, since there are no images."""
         raise UserError("There are only names and numbers here, and no images. Pass --data to fit, validate or test.")
 
 
 class PlaceholderData(PredictionData):
-    """Numbers in place of images: all that ``fedvlp cost`` needs to know. The defaults are PACS's, one domain held out.
+    """Numbers of classes, domains and clients for ``fedvlp cost``; by default those of PACS with one held-out domain.
 
     Args:
         classes: Number of classes.
         domains: Number of source domains.
-        num_clients: Number of clients, which the domains get in turn; one a domain if not given.
-        **options: The arguments of FederatedDataModule, which change nothing here.
+        num_clients: Number of clients, assigned to the domains in turn; one per domain if not given.
+        **options: The arguments of FederatedDataModule, which have no effect.
     """
 
     def __init__(

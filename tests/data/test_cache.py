@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import os
 import pickle
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,6 @@ import PIL
 import pytest
 import torch
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, RandomHorizontalFlip, Resize, ToTensor, v2
-from torchvision.transforms.functional import to_tensor
 
 from fedvlp.data import DomainFolders, FolderImages
 from fedvlp.data.cache import DecodedImages, cache_key, fixed_steps
@@ -70,22 +67,10 @@ def test_a_second_run_encodes_nothing_and_gives_the_same(make, arrays, transform
     assert [path.suffix for path in feature_files(tmp_path)] == [".safetensors"] * 3
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"held_out": "a"}, {"split_seed": 3}, {"batch_size": 3, "eval_batch_size": 5}, {"num_workers": 1}],
-    ids=repr,
-)
-def test_other_splits_of_the_same_images_share_features(make, transform, options):
+def test_other_splits_of_the_same_images_share_features(make, transform):
     run(make(validation_fraction=0.5), transform)
-    assert run(make(validation_fraction=0.5, **options), transform)[0] == 0
-
-
-def test_two_at_once_compute_once(make, transform):
-    """Locks are between open files, so threads meet them as processes do."""
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: run(make(), transform), range(2)))
-    assert sum(count for count, _ in found) == 43
-    assert same(found[0][1], found[1][1])
+    for options in ({"held_out": "a"}, {"split_seed": 3}, {"batch_size": 3, "eval_batch_size": 5}):
+        assert run(make(validation_fraction=0.5, **options), transform)[0] == 0
 
 
 def test_another_key_transform_or_image_is_another_entry(make, transform, tmp_path):
@@ -96,17 +81,6 @@ def test_another_key_transform_or_image_is_another_entry(make, transform, tmp_pa
     data.images["a"].arrays[0] += 1
     assert run(data, transform)[0] == 22
     assert len(feature_files(tmp_path)) == 3 + 3 + 3 + 1
-
-
-def test_the_key_of_a_transform_is_not_its_address(arrays):
-    images = arrays().load_domains()[0]["a"]
-
-    def key(shown):
-        transform = type("Shown", (), {"__call__": to_tensor, "__repr__": lambda self: shown})()
-        return cache_key("", transform, images, np.asarray([0]), CPU)
-
-    assert key("<function rgb at 0x7f01>") == key("<function rgb at 0x7f02>")
-    assert key("Resize(224)") != key("Resize(336)")
 
 
 def test_the_key_of_features_follows_all_that_they_depend_on(arrays, transform, monkeypatch):
@@ -129,12 +103,10 @@ def test_the_key_of_features_follows_all_that_they_depend_on(arrays, transform, 
     assert cache_key(**options) == keys[0]
 
 
-@pytest.mark.parametrize("damage", ["cut", "text"])
-def test_damaged_features_are_computed_again(make, transform, tmp_path, caplog, damage):
+def test_damaged_features_are_computed_again(make, transform, tmp_path, caplog):
     _, before = run(make(), transform)
     path = max(feature_files(tmp_path), key=lambda path: path.stat().st_size)
-    content = path.read_bytes()
-    path.write_bytes({"cut": content[:-10], "text": b"nonsense"}[damage])
+    path.write_bytes(path.read_bytes()[:-10])
     with caplog.at_level(logging.WARNING):
         count, again = run(make(), transform)
     assert count == 22
@@ -172,31 +144,6 @@ def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_pat
         assert {file_at(address) for address in addresses} == {str(path) for path in feature_files(tmp_path)}
 
 
-def summary(build, method, *arguments):
-    command = build(method, "--trainer.rounds=1", *arguments)
-    command.trainer.fit(command.model, command.datamodule)
-    return json.loads((command.trainer.folder / "summary.json").read_text())
-
-
-def test_runs_that_differ_in_seed_domain_or_method_share_features(build, tmp_path):
-    summary(build, "promptfl")
-    files = {path: path.stat().st_mtime_ns for path in feature_files(tmp_path / "cache")}
-    assert len(files) == 3
-    summary(build, "promptfl", "--seed_everything=3", "--data.held_out=ink")
-    summary(build, "promptfl", "--model.kl_weight=0.5")
-    assert {path: path.stat().st_mtime_ns for path in feature_files(tmp_path / "cache")} == files
-
-
-def test_a_visual_method_learns_the_same_from_decoded_images(build, tmp_path):
-    without, cached = (
-        summary(build, "fed_dpt", f"--data.cache_images={wanted}", "--trainer.local.steps=1")
-        for wanted in (False, True)
-    )
-    assert without["accuracy"] == cached["accuracy"]
-    assert len(list((tmp_path / "cache" / "images").glob("*.npy"))) == 3
-    assert not (tmp_path / "cache" / "features").exists()
-
-
 def decoding(tree, tmp_path, cache="cache", **options):
     """A data module of image files that is bound and encoded."""
     data = DomainFolders(str(tree), **{"batch_size": 3, "cache_dir": str(tmp_path / cache), **options})
@@ -215,10 +162,10 @@ def image_files(tmp_path, cache="cache"):
     return sorted((tmp_path / cache / "images").glob("*.npy"))
 
 
-@pytest.mark.parametrize(("workers", "augmentation"), [(0, "none"), (0, "crop_flip"), (2, "crop_flip")])
-def test_batches_are_the_same_with_decoded_images_and_without(tree, tmp_path, reads, workers, augmentation):
+@pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
+def test_batches_are_the_same_with_decoded_images_and_without(tree, tmp_path, reads, augmentation):
     """Augmented training images begin with the whole file each time; all others are decoded once."""
-    options = {"num_workers": workers, "augmentation": augmentation}
+    options = {"augmentation": augmentation}
     plain = all_batches(decoding(tree, tmp_path, cache_images=False, **options))
     assert image_files(tmp_path) == []
     reads.clear()
@@ -229,25 +176,8 @@ def test_batches_are_the_same_with_decoded_images_and_without(tree, tmp_path, re
     reads.clear()
     assert same(plain, all_batches(first))
     assert same(plain, all_batches(again))
-    assert workers > 0 or len(reads) == (0 if augmentation == "none" else 2 * (24 - measured))
+    assert len(reads) == (0 if augmentation == "none" else 2 * (24 - measured))
     assert len(image_files(tmp_path)) == 3
-
-
-def test_other_splits_share_decoded_images(tree, tmp_path, reads):
-    decoding(tree, tmp_path)
-    for options in ({"held_out": "art"}, {"split_seed": 1}):
-        decoding(tree, tmp_path, **options)
-    assert len(reads) == 24
-    assert len(image_files(tmp_path)) == 3
-
-
-def test_a_plain_trainer_reads_decoded_images(tree, tmp_path, reads):
-    data = DomainFolders(str(tree), held_out="photo", cache_dir=str(tmp_path / "cache"))
-    data.bind(TRANSFORM)
-    for _ in range(2):
-        for loader in [data.train_dataloader(seed=0), *data.val_dataloader()]:
-            batches(loader)
-    assert len(reads) == 16
 
 
 @pytest.fixture

@@ -100,12 +100,6 @@ def test_precomputed_tensors_can_be_trained_on_after_inference_mode(data, transf
     assert weight.grad is not None
 
 
-def test_there_must_be_a_row_for_each_image(data, transform):
-    data.bind(transform, lambda images: {"features": images[:1]})
-    with pytest.raises(ValueError, match="22 rows of 'features'; got 1"):
-        data.encode()
-
-
 def random_flip_and_crop():
     return v2.Compose([
         v2.RandomResizedCrop(8, scale=(0.3, 1.0)), v2.RandomHorizontalFlip(), v2.PILToTensor(),
@@ -149,16 +143,6 @@ def test_augmentation_follows_seed_and_image_not_the_batch(arrays, transform):
     assert not torch.equal(found[1], found[2])
 
 
-def test_a_domain_without_validation_images_has_nothing_to_encode(arrays, transform):
-    class Few(arrays):
-        counts = {"a": (10, 7, 5), "b": (1, 1, 1)}  # noqa: RUF012
-
-    data = Few(cache_dir=None, augmentation="crop_flip")
-    data.bind(transform, prepared, train_transform=transform)
-    data.encode()
-    assert [split.name for split in data.evaluation_splits()] == ["validation/a"]
-
-
 @pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
 def test_training_batches_hold_the_domain_of_each_image_if_asked(arrays, transform, precompute):
     """Found out from the pixels, image by image; the rest of a batch is as without, and evaluation has none."""
@@ -185,12 +169,6 @@ def test_training_batches_hold_the_domain_of_each_image_if_asked(arrays, transfo
 def black_images(count=3):
     images = ArrayImages(np.zeros((count, 2, 2, 3), np.uint8), range(count))
     return ImageDataset([(images, np.arange(count))], to_tensor)
-
-
-@pytest.mark.parametrize(("device", "pinned"), [(None, False), ("cpu", False), ("mps", False), ("cuda:1", True)])
-def test_only_batches_for_cuda_devices_are_pinned(device, pinned):
-    loader = image_loader(black_images(), 2, device=None if device is None else torch.device(device))
-    assert loader.pin_memory is pinned
 
 
 def test_batches_come_to_the_device():

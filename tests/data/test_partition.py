@@ -65,6 +65,8 @@ def test_disjoint_complete_ascending_and_reproducible(description):
     assert all(rows.dtype == np.int64 and (np.diff(rows) > 0).all() for rows in clients)
     assert [rows.tolist() for rows in clients] == [rows.tolist() for rows in again]
     assert len(clients) == len(other) == getattr(partition, "num_clients", 3)
+    if "domain" in description:
+        assert all(len(np.unique(domains[rows])) == 1 for rows in clients)
     has_one_client_a_domain = len(clients) == 3
     assert ([rows.tolist() for rows in clients] == [rows.tolist() for rows in other]) == has_one_client_a_domain
 
@@ -80,17 +82,6 @@ def test_dispersed_clients_have_one_domain_and_are_spread_as_evenly_as_possible(
 def test_large_alpha_divides_each_class_evenly(partition):
     labels, domains = problem((40, 40, 40))
     assert np.abs(counts(labels, clients_of(partition, of=(labels, domains))) - 10).max() <= 1
-
-
-def test_skew_falls_as_alpha_rises():
-    labels, domains = problem((40, 40, 40))
-    skew = []
-    for alpha in (0.05, 0.5, 5.0, 500.0):
-        found = [counts(labels, clients_of(Dirichlet(4, alpha), seed, (labels, domains))) for seed in range(5)]
-        skew.append(np.mean([(table.max(0) / table.sum(0)).mean() for table in found]))
-    assert skew == sorted(skew, reverse=True)
-    assert skew[0] > 0.75
-    assert skew[-1] < 0.3
 
 
 def test_few_images_favour_no_client():
@@ -129,13 +120,6 @@ def test_each_client_has_so_many_classes_and_each_class_as_equally_many_clients_
         assert shares.max() - shares.min() <= 1
 
 
-@pytest.mark.parametrize("make", [Shards, FewClasses, QuantitySkew])
-def test_within_domains_a_client_has_images_of_one(make):
-    clients = clients_of(make(9, within_domains=True))
-    assert [np.unique(DOMAINS[rows]).tolist() for rows in clients] == [[0]] * 3 + [[1]] * 3 + [[2]] * 3
-    assert sorted(np.concatenate(clients)) == list(range(180))
-
-
 def test_sizes_follow_the_law_to_the_nearest_image():
     assert sizes(QuantitySkew(5)) == [12, 24, 36, 48, 60]  # 180 in proportion to 1, 2, 3, 4, 5
     # 180 in proportion to 1, 3, 9, 27 is 4.5, 13.5, 40.5, 121.5
@@ -157,13 +141,6 @@ def test_drawn_sizes_have_the_mean_and_deviation_of_their_distribution():
     drawn = np.asarray([sizes(QuantitySkew(4, "dirichlet", alpha=2.0), seed) for seed in range(300)]) / 180
     assert np.abs(drawn.mean(0) - 0.25).max() < 5 * drawn.std() / np.sqrt(300)
     assert drawn.std() == pytest.approx(np.sqrt(3 / (16 * 9)), rel=0.1)
-
-
-def test_what_a_client_has_is_a_random_part_of_all():
-    """The largest of 2 clients has 120 of 180 images: 20 of each class, hypergeometric with deviation 2.37."""
-    found = [counts(LABELS, clients_of(QuantitySkew(2), seed))[1] for seed in range(100)]
-    assert np.abs(np.mean(found, 0) - 20).max() < 5 * 2.37 / np.sqrt(100)
-    assert 1.8 < np.std(found) < 3.0
 
 
 def test_shares_become_whole_numbers_by_the_largest_remainders():
@@ -189,16 +166,10 @@ def test_shares_become_whole_numbers_by_the_largest_remainders():
             "150 training images in each domain for 9 clients, IID within domains, at least 50 images each; got 60",
         ),
         (Dispersed(9, alpha=0.5, min_examples=21), r"21 of 60 training images in 100 draw.*poorest client \d+\."),
-        (Dirichlet(9, alpha=0.5, min_examples=21), "raise alpha"),
         (Dispersed(2), "at least one client for each of the 3 source domains; got num_clients=2"),
-        (
-            Dispersed(500),
-            "at least 167 training images in each domain for 500 .*got 60. Lower num_clients or min",
-        ),
         (Shards(100, shards_per_client=4), "at least 400 training images.*got 180. Lower num_clients"),
         (FewClasses(2, 2), "2 clients of 2 classes each leave some of the 6 classes to no client. Raise num_clients"),
         (FewClasses(2, 7), "classes_per_client of at most 6, as there are classes; got 7"),
-        (FewClasses(2, 6, within_domains=True), "at least one client for each of the 3 source domains"),
         (QuantitySkew(90, min_examples=3), "at least 270 training images for 90 clients of linear sizes.*got 180"),
     ],
     ids=repr,

@@ -10,7 +10,7 @@ import pytest
 
 from fedvlp.core.state import Client
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, Shards, few_shot, stratified_split
-from fedvlp.data.splits import SplitPart, SplitRule, generator_for, image_hash, split_hash, split_table
+from fedvlp.data.splits import SplitPart, SplitRule, image_hash, split_hash, split_table
 from fedvlp.utils.errors import UserError
 from tests.helpers.data import images, split
 
@@ -60,18 +60,6 @@ def test_official_roles_are_kept_and_the_others_drawn_from_training_images(named
     for role in ("validation", "test"):
         if role not in named:
             assert set(labels[roles[role]]) == {0, 1, 2}
-
-
-def test_each_draw_has_a_generator_of_its_own_name():
-    """Else a seed that is unlucky for one would be for all."""
-    labels = np.zeros(40, dtype=np.int64)
-    roles = SplitRule(validation_fraction=0.5, test_fraction=0.5, shots=3, seed=5).divide(labels, "ink")
-    rest, test = stratified_split(labels, 0.5, generator_for(5, "test/ink"))
-    stay, validation = stratified_split(labels[rest], 0.5, generator_for(5, "ink"))
-    train = rest[stay]
-    assert roles["test"].tolist() == test.tolist()
-    assert roles["validation"].tolist() == rest[validation].tolist()
-    assert roles["train"].tolist() == train[few_shot(labels[train], 3, generator_for(5, "shots/ink"))].tolist()
 
 
 def test_a_client_without_training_image_is_refused():

@@ -27,9 +27,11 @@ from tqdm import tqdm
 from fedvlp.utils.errors import UserError
 
 log = logging.getLogger(__name__)
+Indices = NDArray[np.int64]
+Transform = Callable[[Image.Image], Tensor]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Odd but readable files are no news to whoever trains on them.
+# Warnings about odd but readable files do not help users.
 warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
 EXTENSIONS = frozenset({
@@ -43,17 +45,17 @@ SYSTEM_NAMES = frozenset({
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is hidden, or the system's: ``.DS_Store``, ``__MACOSX``, ``@eaDir`` and the like."""
+    """Whether a name is hidden or a system's, such as ``.DS_Store``, ``__MACOSX`` or ``@eaDir``."""
     return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def composed(name: str) -> str:
-    """Returns a name in composed Unicode, since file systems keep accents in different forms."""
+    """Compose a name's Unicode, since file systems keep accents in different forms."""
     return unicodedata.normalize("NFC", name)
 
 
 def folders_in(folder: Path) -> list[str]:
-    """Returns the names of the folders in a folder, sorted; none of one that may not be read."""
+    """List the names of the folders in a folder, sorted; empty if it may not be read."""
     try:
         return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
     except OSError:
@@ -71,7 +73,7 @@ def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
 
 
 def list_files(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """List all files below the root in the same way, without hidden ones."""
+    """List all files below the root that are not hidden, as ``list_images`` does."""
     try:
         return sorted(_files_below(root, (), frozenset()))
     except OSError as error:
@@ -79,7 +81,7 @@ def list_files(root: Path) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _files_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    # A link to a folder above it would be followed for ever.
+    # A link to a folder above would be followed for ever.
     real_path = os.path.realpath(folder)
     if real_path in above:
         return
@@ -94,11 +96,12 @@ def _files_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) ->
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Returns an image upright, in 8-bit RGB; what is transparent shows white.
+    """Convert an image to upright 8-bit RGB on white.
 
-    Palettes, grey, 1-bit and CMYK are converted; 16-bit values lose their low byte; float values in [0, 1] are scaled
-    to [0, 255], other float values are clipped to it, and NaN and infinity are a ValueError; of an animation the first
-    frame is taken.
+    16-bit values lose their low byte. Float values in [0, 1] are scaled to [0, 255]; others are clipped to it.
+
+    Raises:
+        ValueError: If values are NaN or infinite.
     """
     # A damaged EXIF block must not spoil the pixels.
     with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
@@ -199,39 +202,34 @@ def _decode(path: str | os.PathLike[str]) -> tuple[str, str]:
         return getattr(error, "strerror", None) or str(error) or type(error).__name__, digest
 
 
-Indices = NDArray[np.int64]
-Transform = Callable[[Image.Image], Tensor]
-
-
 @runtime_checkable
 class Images(Protocol):
     """The labelled images of one domain, in an order that never changes.
 
     Attributes:
-        labels: class of each image, int64.
-        names: what each image is called; unique, and the same on every machine.
+        labels: Class of each image, int64.
+        names: Name of each image; unique, and the same on every machine.
     """
 
     labels: Indices
     names: list[str]
 
-    def __len__(self) -> int:
-        """Counts the images."""
+    def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Returns one image in 8-bit RGB."""
+        """Return one image in 8-bit RGB."""
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Returns a hash that changes when one of these images, or their order, does."""
+        """Return a hash that changes with these images and their order."""
 
 
 class FolderImages:
     """Image files below a folder.
 
     Args:
-        paths: the files.
-        names: what each is called; unique.
-        labels: class of each.
+        paths: The files.
+        names: Name of each image; unique.
+        labels: Class of each image.
     """
 
     def __init__(
@@ -246,15 +244,14 @@ class FolderImages:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Reads one image as 8-bit RGB."""
         return read_rgb(self.paths[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Hashes name, size and time of change of these files; their content is not read."""
+        """Hash name, size and time of change of these files; their content is not read."""
         return _digest(f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices)
 
     def without(self, positions: Sequence[int]) -> FolderImages:
-        """Returns the same images but those at the positions given."""
+        """Return the images at all other positions."""
         rows = sorted(set(range(len(self))) - set(positions))
         return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])
 
@@ -263,7 +260,7 @@ def identity(images: Images) -> str:
     """Describe a domain by its number of images and a hash that is equal on all machines with the same images."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
-    # Names and sizes, as the time of change is that of a copy.
+    # Without the time of change, which differs between copies.
     sizes = [_size_and_time(path).partition("\0")[0] for path in images.paths]
     digest = _digest(f"{name}\0{size}\n" for name, size in zip(images.names, sizes, strict=True))
     return f"{len(images)} images, {digest[:8]}"
@@ -288,8 +285,8 @@ class ArrayImages:
 
     Args:
         arrays: uint8 of shape [N, H, W, 3], RGB.
-        labels: class of each.
-        names: what each is called; its position where none are given.
+        labels: Class of each image.
+        names: Name of each image; its position if not given.
     """
 
     def __init__(
@@ -306,11 +303,10 @@ class ArrayImages:
         return len(self.arrays)
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Returns one image as 8-bit RGB."""
         return Image.fromarray(self.arrays[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Hashes names and pixels of these images."""
+        """Hash names and pixels of these images."""
         digest = hashlib.sha256(repr(self.arrays.shape[1:]).encode())
         for index in indices:
             digest.update(self.names[index].encode() + b"\0" + np.ascontiguousarray(self.arrays[index]).tobytes())
@@ -319,9 +315,9 @@ class ArrayImages:
 
 def _check_lengths(count: int, names: Sequence[str], labels: Indices) -> None:
     if not count == len(names) == len(labels):
-        raise ValueError(f"Expected one name and one label an image; got {count}, {len(names)} and {len(labels)}.")
+        raise ValueError(f"Expected a name and a label per image; got {count}, {len(names)} and {len(labels)}.")
     if len(set(names)) < len(names):
-        raise ValueError("Expected unique names, so that a split can be written down; some occur twice.")
+        raise ValueError("Expected unique names of images, since a split is recorded by names; some occur twice.")
 
 
 def image_paths(paths: Sequence[str]) -> list[Path]:
@@ -348,11 +344,12 @@ def image_batches(
 ) -> Iterator[tuple[Sequence[Path], Float[Tensor, "B 3 V V"]]]:
     """Iterate over image files in batches, with the pixels that ``transform`` makes.
 
-    All files are decoded once beforehand, so that a damaged one is reported before any work is done.
+    All files are decoded once before the first batch, so that a damaged one is reported before any work is done.
     """
     check_readable(paths, list(map(str, paths)))
-    batches = (paths[start : start + batch_size] for start in range(0, len(paths), batch_size))
-    return ((batch, torch.stack([transform(read_rgb(path)) for path in batch])) for batch in batches)
+    for start in range(0, len(paths), batch_size):
+        batch = paths[start : start + batch_size]
+        yield batch, torch.stack([transform(read_rgb(path)) for path in batch])
 
 
 def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str = "", most: int = 50) -> str:

@@ -1,9 +1,8 @@
-"""Things that people of many hands drew as icons, in six styles; real images that need no download."""
+"""Icons in six styles; real images that need no download."""
 
 from __future__ import annotations
 
 import csv
-from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,11 @@ FOLDER = Path(__file__).parent
 class IconDomains(FederatedDataModule):
     """Icons of 109 things, 64 x 64 pixels, in six styles, each of them a domain; part of the package.
 
-    Every domain is drawn by sets of icons of its own, three to twelve of them, and has one to six images of each class.
-    ``LICENCES.md`` beside this file names the sets, their authors and licences.
+    Each domain has three to twelve icon sets of its own, and one to six images of each class. ``LICENCES.md`` beside
+    this file names the sets, their authors and licences.
 
     Args:
-        num_classes: Only the first things in the alphabet, so many of them, for short runs; the benchmark is all 109.
+        num_classes: Number of classes in alphabetical order, for short runs; the benchmark is all 109.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -35,7 +34,7 @@ class IconDomains(FederatedDataModule):
         self.num_classes = num_classes
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the icons of each domain, named ``domain/class/set:icon``, and the names of what they show."""
+        """Load the icons of each domain, named ``domain/class/set:icon``, and the class names."""
         rows = manifest()
         class_names = sorted({row["class"] for row in rows})
         if self.num_classes is not None:
@@ -43,22 +42,19 @@ class IconDomains(FederatedDataModule):
                 raise UserError(f"Expected num_classes from 2 to {len(class_names)}, found {self.num_classes}.")
             class_names = class_names[: self.num_classes]
         label_of = {name: label for label, name in enumerate(class_names)}
-        by_domain = defaultdict(list)
-        for row in rows:
-            by_domain[row["domain"]].append(row)
         images: dict[str, Images] = {}
-        for domain, of_domain in sorted(by_domain.items()):
+        for domain in sorted({row["domain"] for row in rows}):
             with Image.open(FOLDER / f"{domain}.png") as column:
-                side = column.width
-                pixels = np.asarray(column.convert("RGB")).reshape(-1, side, side, 3)
-            kept = [place for place, row in enumerate(of_domain) if row["class"] in label_of]
-            labels = [label_of[of_domain[place]["class"]] for place in kept]
-            names = ["{domain}/{class}/{set}:{icon}".format_map(of_domain[place]) for place in kept]
-            images[domain] = ArrayImages(pixels[kept], labels, names)
+                pixels = np.asarray(column.convert("RGB")).reshape(-1, column.width, column.width, 3)
+            of_domain = [row for row in rows if row["domain"] == domain]
+            is_kept = np.array([row["class"] in label_of for row in of_domain])
+            kept = [row for row in of_domain if row["class"] in label_of]
+            names = ["{domain}/{class}/{set}:{icon}".format_map(row) for row in kept]
+            images[domain] = ArrayImages(pixels[is_kept], [label_of[row["class"]] for row in kept], names)
         return images, class_names
 
 
 def manifest() -> list[dict[str, str]]:
-    """Returns a row for each image, in the order of its domain's: domain, class, set, icon, sha256 of its pixels."""
+    """Read a row for each image, in the order of its domain's: domain, class, set, icon, sha256 of its pixels."""
     with (FOLDER / "manifest.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
