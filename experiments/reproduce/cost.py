@@ -205,7 +205,7 @@ def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
     for name in set(counts) - set(held_out):
         images = counts[name] or 0
         if data.split == "official":
-            test = recipe.data.split_counts[name].get("test", 0)
+            test = recipe.data.layouts[0].split_counts[name].get("test", 0)
         else:
             test = round(images * data.test_fraction)
         validation = (images - test) * data.validation_fraction

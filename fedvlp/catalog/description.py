@@ -1,7 +1,7 @@
-"""What is known of a published data set before a byte of it is read, and the layouts in which users have it.
+"""Facts of the published data sets, and the layouts in which users have them.
 
-A data set has a file ``data_sets/NAME.toml``, whose keys are the attributes of the classes here, and a table
-``classes/NAME.csv``. Paths in layouts are relative to the folder in which a layout is found, with forward slashes.
+A data set is described by a file ``data_sets/NAME.toml``, whose keys are the attributes of :class:`Description`, and by
+a table ``classes/NAME.csv``. Paths in layouts are relative to the folder of the layout, with forward slashes.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,13 +31,25 @@ ClassNameStyle = Literal["clip", "plain"]
 
 
 @dataclass(frozen=True)
-class SplitFile:
-    """CoOp's list of the images of a data set: one JSON file of paths, labels and class names in three parts.
+class DomainTree:
+    """Folders domain/class/image, perhaps with lists of images or folders of a split between domain and class.
 
     Attributes:
-        file: the file.
-        images: the folder that its paths are relative to.
+        lists: For each style of list files, the role of the images in ``<domain>_<ending>.txt`` by the ending.
+        list_folders: Where lists may be, relative to the folder of the domains, its parent or the root.
+        split_folders: Folders between domain and class, with the role of their images; None for no role.
+        duplicates_list: Name of a list of images to leave out, where the data set is known to have them.
     """
+
+    lists: tuple[Mapping[str, SplitName], ...] = ()
+    list_folders: tuple[str, ...] = (".",)
+    split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
+    duplicates_list: str = ""
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """CoOp's split: a JSON file of paths, labels and class names in three parts; ``images`` is the paths' folder."""
 
     file: str
     images: str
@@ -48,10 +60,10 @@ class TorchvisionFolder:
     """A folder that a class of ``torchvision.datasets`` reads.
 
     Attributes:
-        class_name: name of the class.
-        folder: what torchvision calls the folder, such as "dtd/dtd".
-        holds: what must lie in it.
-        splits: the role of each of the class's splits; empty where it has none.
+        class_name: Name of the class.
+        folder: The folder's path in torchvision, such as "dtd/dtd".
+        holds: The files and folders by which it is recognised.
+        splits: The role of each split of the class; empty if the class has none.
     """
 
     class_name: str
@@ -62,7 +74,7 @@ class TorchvisionFolder:
 
 @dataclass(frozen=True)
 class TorchvisionPixels(TorchvisionFolder):
-    """The same of CIFAR, whose files hold the pixels of many images; its splits are train and test."""
+    """CIFAR's folder, whose files hold the pixels of many images; its splits are train and test."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +82,11 @@ class FolderPerClass:
     """A folder for each class, with images at any depth.
 
     Attributes:
-        folder: the folder of the class folders.
-        role: what its images do; None where that is not said.
-        domain: whose images they are; empty where there is one domain.
-        is_optional: whether it may be missing.
-        ignored: folders that are no class.
+        folder: The folder of the class folders.
+        role: Role of its images; None if unknown.
+        domain: Domain of its images; empty if the data set has one domain.
+        is_optional: Whether it may be missing.
+        ignored: Folders that are no class.
     """
 
     folder: str
@@ -89,12 +101,12 @@ class ImageLists:
     """Text files with a line for each image.
 
     Attributes:
-        files: the lists, with the role of their images; None where the lines, or nothing, say it.
-        line: regular expression of a whole line. Its group ``class`` names the class; ``domain`` the domain where there
-            are several, ``part`` one of ``parts``.
-        image: where the image of a line is: its groups by name in braces, and ``{class_name}``.
-        parts: the role of each part that a line may name; of a part that is not here nothing is said.
-        header: the first line, where that is none of an image.
+        files: The lists, with the role of their images; None if the lines give roles, or nothing does.
+        line: Regular expression of a whole line. Its group ``class`` names the class, ``domain`` the domain if there
+            are several, and ``part`` one of ``parts``.
+        image: Path of a line's image, with the groups and ``class_name`` in braces.
+        parts: The role of each part that a line may name; images of other parts have none.
+        header: The first line, unless it describes an image.
     """
 
     files: Mapping[str, SplitName | None]
@@ -104,26 +116,22 @@ class ImageLists:
     header: str = ""
 
 
-LayoutPart = SplitFile | TorchvisionFolder | TorchvisionPixels | FolderPerClass | ImageLists
-KINDS: dict[str, type[LayoutPart]] = {kind.__name__: kind for kind in get_args(LayoutPart)}
-
-
 @dataclass(frozen=True)
 class Layout:
     """One layout in which users have a data set.
 
     Attributes:
-        of: who leaves it so, such as "CoOp".
-        pattern: what is in its folder, for people.
-        parts: what says which images there are; all that are not optional must be there.
-        title: the parts of its split, as results name them, such as "CoOp train/val/test"; empty where it has none.
-        domain_counts: images of each domain where that is not the data set's own number.
-        split_counts: images of each domain by role.
+        of: Who uses it, such as "CoOp".
+        pattern: Its folders and files, for people.
+        parts: The sources of its images; all that are not optional must exist. A DomainTree is the only part.
+        title: The parts of its split, as results name them, such as "CoOp train/val/test"; empty without a split.
+        domain_counts: Images of each domain where they differ from the data set's.
+        split_counts: Images of each domain by role.
     """
 
     of: str
     pattern: str
-    parts: tuple[LayoutPart, ...]
+    parts: tuple[DomainTree | SplitFile | TorchvisionFolder | FolderPerClass | ImageLists, ...]
     title: str = ""
     domain_counts: Mapping[str, int] = field(default_factory=dict)
     split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
@@ -134,17 +142,15 @@ class HubSource:
     """A copy of a data set on the Hugging Face hub: ``data/*.parquet`` of rows with an image, its domain and its label.
 
     Attributes:
-        repository: the data set's repository, ``owner/name``.
-        download_bytes: how much is downloaded, about.
-        terms: the owners' terms, as far as they are known.
-        revision: the commit; None where none is known, so that the newest is taken and named.
-        domain_column: the column that says which domain an image is of.
-        has_official_split: whether the files named ``train-`` and ``test-`` are the parts of the official split.
+        repository: The data set's repository, ``owner/name``.
+        download_bytes: Approximate size of the download.
+        revision: The commit; None takes the newest.
+        domain_column: The column with an image's domain.
+        has_official_split: Whether the files named ``train-`` and ``test-`` are the parts of the official split.
     """
 
     repository: str
     download_bytes: int
-    terms: str
     revision: str | None = None
     domain_column: str = "domain"
     has_official_split: bool = False
@@ -152,50 +158,42 @@ class HubSource:
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """A data set that a class of torchvision downloads from its publisher.
-
-    Attributes:
-        reader: name of the class in ``torchvision.datasets``.
-        download_bytes: how much is downloaded, about.
-    """
+    """A data set that the class ``reader`` of ``torchvision.datasets`` downloads, of about ``download_bytes``."""
 
     reader: str
     download_bytes: int
 
 
+KINDS: tuple[type[Any], ...] = (
+    DomainTree, SplitFile, TorchvisionFolder, TorchvisionPixels, FolderPerClass, ImageLists, HubSource,
+    TorchvisionSource,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Description:
-    """The facts of one data set: its names, how many images it has, and the layouts in which users have it.
+    """The facts of one data set: its names, its numbers of images, and the layouts in which users have it.
 
     Attributes:
-        name: what the data set, and its data module, is called.
-        summary: what it is, in a sentence or two, as the help of its data module says.
-        config: name of its config.
-        source: the project that publishes it, for those who do not have it.
-        class_names: the classes: sorted by name, or in the order of the labels that CoOp or the publisher gives them.
-        counts: images of each class, by domain, where they are published; the domains are those of ``domain_counts``.
-        domain_counts: images of each domain; None where no number is published.
-        split_counts: images of each domain in parts of the official split, by role.
-        spellings: other names of domains, by how they are spelled on disk; case, spaces, ``_`` and ``-`` count nothing.
-        class_spellings: other names of classes, likewise; a number is one only where the publisher numbers them.
-        lists: for each style of list files, the role of a list ``<domain>_<ending>.txt``; "all" lists give no role.
-        list_folders: where lists may lie, beside or below the images.
-        split_folders: folders between domain and class, with the role of what is in them; None for no role.
-        has_numbered_classes: whether class folders may be named by their number, from 0.
-        tests_on_list: whether of a held-out domain only its official test images test, and not all.
-        known_bad: images that many leave out because they can't be read.
-        duplicates_list: name of a list of images to leave out, where the data set is known to have them.
-        known_gaps: classes that a domain is known to lack.
-        may_lack_classes: whether domains lack classes, and it is not published which.
-        is_subset: whether it is a part of a larger data set, so that other classes may lie in the folders.
-        licence: what its owners allow, as far as known; empty where that is said elsewhere.
-        layouts: those in which it is had besides folders domain/class/image; the first that is found is read.
-        is_tree: whether it is had as folders domain/class/image.
-        domain_classes: the classes that a domain has, where it is published that it has not all.
-        has_copies: whether images are there twice as it was published, on both sides of a split as well.
-        clip_names: what CLIP has read more often than the name of a class folder.
-        hub: where the Hugging Face hub has it.
-        torchvision: how torchvision downloads it.
+        name: Name of the data set and of its data module.
+        summary: One or two sentences for the help of its data module.
+        config: Name of its config.
+        source: The project that publishes it.
+        class_names: The classes, sorted, or in the order of the labels that CoOp or the publisher gives them.
+        counts: Published number of images of each class, by domain.
+        domain_counts: Images of each domain; None if the number is not published.
+        spellings: Other names of domains on disk. Case, spaces, ``_`` and ``-`` do not matter.
+        class_spellings: Other names of classes on disk.
+        layouts: Its layouts; in a folder that has several, the first one is read.
+        gaps: The classes that a domain may lack, by domain.
+        has_numbered_classes: Whether class folders may be named by their number, from 0.
+        tests_on_list: Whether only the official test images of a held-out domain test.
+        known_bad: Names of published images that can't be read.
+        is_subset: Whether it is part of a larger data set, so folders may have other classes.
+        has_copies: Whether it was published with copies of images, perhaps on both sides of a split.
+        licence: The owners' terms, as far as known.
+        clip_names: Names that CLIP has read more often than the names of class folders.
+        download_source: Where a command can download it from.
     """
 
     name: str
@@ -203,33 +201,24 @@ class Description:
     source: str
     class_names: tuple[str, ...]
     domain_counts: Mapping[str, int | None]
+    layouts: tuple[Layout, ...]
     summary: str = ""
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    split_counts: Mapping[str, Mapping[SplitName, int]] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     class_spellings: Mapping[str, str] = field(default_factory=dict)
-    lists: tuple[Mapping[str, SplitName | None], ...] = ()
-    list_folders: tuple[str, ...] = (".",)
-    split_folders: Mapping[str, SplitName | None] = field(default_factory=dict)
+    gaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
     has_numbered_classes: bool = False
     tests_on_list: bool = False
     known_bad: tuple[str, ...] = ()
-    duplicates_list: str = ""
-    known_gaps: tuple[tuple[str, str], ...] = ()
-    may_lack_classes: bool = False
     is_subset: bool = False
-    licence: str = ""
-    layouts: tuple[Layout, ...] = ()
-    is_tree: bool = True
-    domain_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     has_copies: bool = False
+    licence: str = ""
     clip_names: Mapping[str, str] = field(default_factory=dict)
-    hub: HubSource | None = None
-    torchvision: TorchvisionSource | None = None
+    download_source: HubSource | TorchvisionSource | None = None
 
     @property
     def short_name(self) -> str:
-        """What the command line calls it, such as ``office_home``."""
+        """Its name on the command line, such as ``office_home``."""
         return self.config.removeprefix("data/")
 
     @property
@@ -239,39 +228,25 @@ class Description:
 
     @property
     def images(self) -> int | None:
-        """All images of all domains; None where not all numbers are published."""
+        """Number of images in all domains; None if some numbers are not published."""
         numbers = [number for number in self.domain_counts.values() if number is not None]
         return sum(numbers) if len(numbers) == len(self.domain_counts) else None
 
     @property
     def official_parts(self) -> str:
-        """The parts of the official split as it is usually had, such as "train/crossval"; empty without one."""
-        for layout in self.layouts:
-            if layout.title:
-                return layout.title
-        parts = self.lists[0] if self.lists else self.split_folders
-        # "full" stands for the other parts together.
-        names = [name.removesuffix("_kfold") for name, role in parts.items() if role and name != "full"]
-        return "/".join(names)
+        """The parts of the official split in its most usual layout, such as "train/crossval"; empty without one."""
+        return next((layout.title for layout in self.layouts if layout.title), "")
 
-    @property
-    def download_source(self) -> HubSource | TorchvisionSource | None:
-        """Where a command can download it from."""
-        return self.hub or self.torchvision
-
-    def in_layout(self, layout: Layout | None, domains: Collection[str]) -> Description:
-        """Returns what was published of the domains that are on disk, in the layout in which they are."""
-        counts = {**self.domain_counts, **(layout.domain_counts if layout else {})}
-        split_counts = layout.split_counts if layout else self.split_counts
-        present = {name: count for name, count in counts.items() if name in domains}
-        return replace(self, domain_counts=present, split_counts=split_counts)
+    def counts_in(self, layout: Layout | None) -> Mapping[str, int | None]:
+        """Return the published number of images of each domain in a layout."""
+        return {**self.domain_counts, **(layout.domain_counts if layout else {})}
 
     def domain_of(self, folder: str) -> str | None:
-        """Returns the domain that a name on disk stands for, or None."""
+        """Return the domain of a name on disk, or None."""
         return self._domains.get(normalise_name(folder))
 
     def class_of(self, folder: str) -> str | None:
-        """Returns the class that a name on disk stands for, or None."""
+        """Return the class of a name on disk, or None."""
         if self.has_numbered_classes and folder.isdecimal():
             return dict(enumerate(self.class_names)).get(int(folder))
         return self._classes.get(normalise_name(folder))
@@ -291,7 +266,7 @@ def _by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) ->
 
 
 def normalise_name(name: str) -> str:
-    """Returns letters and digits in lower case: all in which two spellings of one name agree.
+    """Reduce a name to its letters and digits in lower case, in which all its spellings agree.
 
     >>> normalise_name("Real World"), normalise_name("Real_World"), normalise_name("t-shirt")
     ('realworld', 'realworld', 'tshirt')
@@ -300,61 +275,43 @@ def normalise_name(name: str) -> str:
 
 
 def read_description(file: str) -> Description:
-    """Reads a data set's facts from its TOML file and its table of classes."""
+    """Read a data set's facts from its TOML file and its table of classes."""
     content = tomllib.loads((FOLDER / "data_sets" / f"{file}.toml").read_text(encoding="utf-8"))
-    facts = {key: _frozen(value) for key, value in content.items()}
-    facts["layouts"] = tuple(map(_layout, content.get("layouts", ())))
-    for key, source in (("hub", HubSource), ("torchvision", TorchvisionSource)):
-        if key in content:
-            facts[key] = source(**content[key])
+    facts: dict[str, Any] = _converted(content)
+    facts["layouts"] = tuple(Layout(**layout) for layout in facts["layouts"])
     with (FOLDER / "classes" / f"{file}.csv").open(encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
-    counts = _class_counts(rows)
+    class_names = tuple(row["class"] for row in rows)
+    # In the table, cells of `also` and `of` have several entries, separated by a bar. Other columns are domains.
     spellings: dict[str, str] = {}
-    domain_classes: dict[str, tuple[str, ...]] = {}
-    # Several entries of a cell are separated by a bar.
+    classes_of: dict[str, set[str]] = {}
     for row in rows:
         spellings |= dict.fromkeys(filter(None, row.get("also", "").split("|")), row["class"])
         for domain in filter(None, row.get("of", "").split("|")):
-            domain_classes[domain] = (*domain_classes.get(domain, ()), row["class"])
+            classes_of.setdefault(domain, set()).add(row["class"])
+    gaps = {domain: class_names if names == ("*",) else names for domain, names in facts.get("gaps", {}).items()}
+    gaps |= {domain: set(class_names) - classes for domain, classes in classes_of.items()}
+    facts["gaps"] = {domain: frozenset(names) for domain, names in gaps.items()}
+    counts = {}
+    for domain in [column for column in rows[0] if column not in ("class", "also", "of")]:
+        # The column of a domain is empty if its counts are not published.
+        if class_counts := {row["class"]: int(row[domain]) for row in rows if row[domain]}:
+            counts[domain] = class_counts
     # Spellings of the table come first; a TOML file adds those that are no property of a single class.
     facts["class_spellings"] = spellings | facts.get("class_spellings", {})
     facts.setdefault("domain_counts", {domain: sum(numbers.values()) for domain, numbers in counts.items()})
-    return Description(
-        config=f"data/{file}",
-        class_names=tuple(row["class"] for row in rows),
-        counts=counts,
-        domain_classes=domain_classes,
-        **facts,
-    )
+    return Description(config=f"data/{file}", class_names=class_names, counts=counts, **facts)
 
 
-def _class_counts(rows: Sequence[Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    """Returns the images of each class by domain; a column other than ``class``, ``also`` and ``of`` is a domain."""
-    counts = {}
-    for domain in [column for column in rows[0] if column not in ("class", "also", "of")]:
-        class_counts = {row["class"]: int(row[domain]) for row in rows if row[domain]}
-        # Nothing is published of a domain whose column is empty.
-        if class_counts:
-            counts[domain] = class_counts
-    return counts
-
-
-def _layout(content: Mapping[str, Any]) -> Layout:
-    parts = []
-    for part in content["parts"]:
-        fields = {key: _frozen(value) for key, value in part.items() if key != "kind"}
-        parts.append(KINDS[part["kind"]](**fields))
-    return Layout(**{**content, "parts": tuple(parts)})
-
-
-def _frozen(value: Any) -> Any:
-    """Makes tuples of TOML's lists, and None of its empty strings, which it has in place of null."""
+def _converted(value: Any) -> Any:
+    """Make tuples of TOML's lists, None of its empty strings, and objects of tables with a ``kind``."""
     if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    if isinstance(value, dict):
-        return {key: _frozen(entry) for key, entry in value.items()}
-    return None if value == "" else value
+        return tuple(map(_converted, value))
+    if not isinstance(value, dict):
+        return None if value == "" else value
+    fields = {key: _converted(entry) for key, entry in value.items()}
+    kinds = {kind.__name__: kind for kind in KINDS}
+    return kinds[fields.pop("kind")](**fields) if "kind" in fields else fields
 
 
 DESCRIPTIONS: tuple[Description, ...] = tuple(map(read_description, FILES))
@@ -363,14 +320,14 @@ DATA_SETS: dict[str, Description] = {description.name: description for descripti
 
 
 def prompt_names(data_set: str, class_names: Sequence[str], style: ClassNameStyle) -> list[str]:
-    """Returns what prompts call the classes of a data set.
+    """Return the names of a data set's classes in prompts.
 
-    No name has `_`, since text encoders read it as a space: a result names what the prompts said.
+    Text encoders read ``_`` as a space, so no name has it.
 
     Args:
-        data_set: name of the data set.
-        class_names: names of its class folders.
-        style: "plain" makes spaces of ``_``; "clip" also takes the words that CLIP has read more often.
+        data_set: Name of the data set.
+        class_names: Names of its class folders.
+        style: "plain" replaces ``_`` by a space; "clip" also takes the words that CLIP has read more often.
 
     >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "clip")
     ['Alarm Clock', 'television']

@@ -153,7 +153,7 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
     roles: list[SplitName] = [role for role in ("train", "validation", "test") if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
     # The published number depends on the layout: CoOp's SUN397 has a part of the images.
-    published = description.in_layout(manifest.layout, manifest.files).domain_counts if description else {}
+    published = description.counts_in(manifest.layout) if description else {}
     for domain, files in manifest.files.items():
         classes = {image.class_name for image in files}
         numbers = [len(files), published.get(domain), len(classes), *(by_domain[domain][role] for role in roles)]

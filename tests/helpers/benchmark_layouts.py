@@ -1,8 +1,8 @@
-"""Every form of a data set that is had otherwise than as domain/class/image: its tree, and what its split is called."""
+"""Every layout of the published data sets: the data set, a small tree, and the name of its split."""
 
 from __future__ import annotations
 
-from tests.helpers.benchmark_trees import Write
+from tests.helpers.benchmark_trees import TREES, Write
 from tests.helpers.family_trees import cifar, image_clef, imagenet, tiny_imagenet, wilds
 from tests.helpers.single_domain_trees import (
     coop,
@@ -50,9 +50,8 @@ def action(image):
     return f"{folder.replace('_', '')}/{file}.avi 1"
 
 
-OTHER_LAYOUTS: dict[str, tuple[str, Write, str]] = {
-    f"{name} CoOp": (name, coop(name, folder), COOP) for name, folder in COOP_FOLDERS.items()
-} | {
+LAYOUTS: dict[str, tuple[str, Write, str]] = TREES | {
+    **{f"{name} CoOp": (name, coop(name, folder), COOP) for name, folder in COOP_FOLDERS.items()},
     "Caltech101 torchvision": ("Caltech101", without_split("Caltech101", "caltech101"), ""),
     "OxfordPets torchvision": ("OxfordPets", listed("OxfordPets", "oxford-iiit-pet", PETS, pet), "trainval/test"),
     "StanfordCars torchvision": ("StanfordCars", stanford_cars, "train/test"),
@@ -61,11 +60,6 @@ OTHER_LAYOUTS: dict[str, tuple[str, Write, str]] = {
     "FGVCAircraft CoOp": (
         "FGVCAircraft",
         listed("FGVCAircraft", "fgvc_aircraft", VARIANTS, lambda x: f"{x.unique:07d} {x.class_name}"),
-        "train/val/test",
-    ),
-    "FGVCAircraft torchvision": (
-        "FGVCAircraft",
-        listed("FGVCAircraft", "fgvc-aircraft-2013b/data", VARIANTS, lambda x: f"{x.unique:07d} {x.class_name}"),
         "train/val/test",
     ),
     "SUN397 CoOp without split": (

@@ -155,9 +155,8 @@ def domain_net(root: Path, name: str = "DomainNet", lists: str = "splits") -> No
         write_list(root / lists / f"{domain}_test.txt", part(paths, 3, 4))
 
 
-LAYOUTS: dict[str, tuple[str, Write, str]] = {
+TREES: dict[str, tuple[str, Write, str]] = {
     "PACS original": ("PACS", kfold, "train/crossval"),
-    "PACS Dassl": ("PACS", lambda root: kfold(root, "images", "splits"), "train/crossval"),
     "PACS FedDG-GA": (
         "PACS",
         lambda root: kfold(root, "raw_images", "raw_images/Train val splits and h5py files pre-read"),
@@ -170,9 +169,6 @@ LAYOUTS: dict[str, tuple[str, Write, str]] = {
         plain_tree("OfficeHome", {"Real_World": "Real World"}, "OfficeHomeDataset_10072016"),
         "",
     ),
-    "OfficeHome Real_World": ("OfficeHome", plain_tree("OfficeHome"), ""),
-    "OfficeHome RealWorld": ("OfficeHome", plain_tree("OfficeHome", {"Real_World": "RealWorld"}), ""),
-    "OfficeHome real_world": ("OfficeHome", plain_tree("OfficeHome", {"Real_World": "real_world"}), ""),
     "OfficeHome FedDG-GA": ("OfficeHome", label_lists("OfficeHome"), ""),
     "OfficeHome Dassl": ("OfficeHome", dassl_office_home, ""),
     "VLCS DomainBed": ("VLCS", plain_tree("VLCS", inside="VLCS"), ""),
@@ -184,16 +180,12 @@ LAYOUTS: dict[str, tuple[str, Write, str]] = {
     "VLCS full": ("VLCS", numbered_vlcs({"full": (0, 1, 2), "test": (3, 4)}), "full/test"),
     "DomainNet lists beside": ("DomainNet", domain_net(lists="."), "train/test"),
     "DomainNet Dassl": ("DomainNet", domain_net(), "train/test"),
-    "DomainNet DomainBed": ("DomainNet", plain_tree("DomainNet"), ""),
-    "TerraIncognita DomainBed": ("TerraIncognita", plain_tree("TerraIncognita"), ""),
     "TerraIncognita FedDG-GA": ("TerraIncognita", label_lists("TerraIncognita"), ""),
     "DomainNet10": ("DomainNet10", domain_net("DomainNet10"), "train/test"),
     "DomainNet126 Dassl": ("DomainNet126", domain_net("DomainNet126", "splits_mini"), "train/test"),
-    "DomainNet126 DomainNet's lists": ("DomainNet126", domain_net("DomainNet126"), "train/test"),
     "FedISIC2019 downloaded": ("FedISIC2019", domain_net("FedISIC2019"), "train/test"),
     "Camelyon17 downloaded": ("Camelyon17", plain_tree("Camelyon17"), ""),
     "Office31 original": ("Office31", original_office31, ""),
-    "Office31 class folders": ("Office31", plain_tree("Office31"), ""),
     "ImageCLEFDA class folders": (
         "ImageCLEFDA",
         plain_tree("ImageCLEFDA", {"bing": "b", "caltech": "C", "imagenet": "i", "pascal": "P"}),

@@ -107,7 +107,7 @@ COUNTS = {
 
 def upload(hub: Hub, name: str) -> Repository:
     """Puts the copy of a data set on a hub, where its source is."""
-    source = DATA_SETS[name].hub
+    source = DATA_SETS[name].download_source
     files = {f"data/{stem}.parquet": content for stem, content in FORMS[name]().items()}
     files["README.md"] = b"---\nlicense: unknown\n---\n"
     revision = {"revision": source.revision} if source.revision else {}
@@ -117,11 +117,6 @@ def upload(hub: Hub, name: str) -> Repository:
 def as_uploaded(description: Description) -> Description:
     """Returns the description of a data set with the few classes and counts of its made-up copy."""
     counts = dict(zip(description.domain_counts, COUNTS[description.name], strict=True))
-    return replace(
-        description,
-        class_names=CLASSES[description.name],
-        counts={},
-        domain_counts=counts,
-        split_counts={},
-        known_gaps=(),
-    )
+    layouts = tuple(replace(layout, split_counts={}) for layout in description.layouts)
+    classes = CLASSES[description.name]
+    return replace(description, class_names=classes, counts={}, domain_counts=counts, layouts=layouts)

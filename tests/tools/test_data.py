@@ -9,8 +9,8 @@ import fedvlp
 from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS
 from fedvlp.commands.cli import main
 from fedvlp.tools import data as command
-from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
-from tests.helpers.benchmark_trees import LAYOUTS, plain_tree
+from tests.helpers.benchmark_layouts import LAYOUTS
+from tests.helpers.benchmark_trees import plain_tree
 from tests.helpers.hub import Hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
@@ -50,7 +50,7 @@ def test_list(capsys):
     ],
 )
 def test_check_reports_what_a_part_of_a_data_set_lacks(tmp_path, capsys, layout, expected):
-    name, write, _ = (LAYOUTS | OTHER_LAYOUTS)[layout]
+    name, write, _ = LAYOUTS[layout]
     assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
     printed = capsys.readouterr().out
     assert f"This is not {name} as it was published. It can be had from" in printed

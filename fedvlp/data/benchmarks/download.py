@@ -1,11 +1,12 @@
-"""Downloads a published data set, from the hub or by torchvision, and compares it with what was published.
+"""Downloads of published data sets from the Hugging Face hub or by torchvision, checked against published counts.
 
-A copy on the Hugging Face hub is parquet files; the bytes of each image are written to ``domain/class/image``.
+A copy on the hub is parquet files; the bytes of each image are written to ``domain/class/image``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,21 +29,31 @@ SOURCE_FILE = "source.json"
 """Names the source of downloaded images; it is beside their domains' folders."""
 DISK_BLOCK = 4096
 """Bytes that a file may take on disk besides its own."""
+STARTS = {
+    b"\xff\xd8\xff": ".jpg",
+    b"\x89PNG": ".png",
+    b"GIF8": ".gif",
+    b"RIFF": ".webp",
+    b"BM": ".bmp",
+    b"II*\0": ".tif",
+    b"MM\0*": ".tif",
+}
+"""The first bytes of image files."""
 Say = Callable[[str], None]
 
 
 def download(description: Description, root: Path, say: Say) -> None:
-    """Downloads a data set, one process at a time; does nothing if that was done before.
+    """Download a data set, one process at a time; do nothing if it was downloaded before.
 
     Nothing is at the root before all of it was downloaded and counted.
 
     Args:
-        description: which data set.
-        root: folder of the domains' folders; it must not exist, or be empty.
-        say: is given each line that the user should read.
+        description: The data set.
+        root: Folder of the domains' folders; it must not exist, or be empty.
+        say: Receives each line that the user should read.
 
     Raises:
-        UserError: if it can't be downloaded, or not to that folder, or is not what was published.
+        UserError: If it can't be downloaded, or not to that folder, or differs from the published data set.
     """
     source = source_of(description)
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
@@ -52,7 +63,7 @@ def download(description: Description, root: Path, say: Say) -> None:
         if came_from is not None and is_on_disk(root, description):
             say(f"{description.name} is in {root} already: {came_from}")
             return
-        # Nothing that is already on disk is written over or mixed with a download.
+        # Files on disk are neither overwritten nor mixed with a download.
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(
                 f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. "
@@ -66,19 +77,18 @@ def download(description: Description, root: Path, say: Say) -> None:
 
 
 def source_of(description: Description) -> HubSource | TorchvisionSource:
-    """Returns where a data set can be downloaded from; raises UserError if it can't."""
-    source = description.download_source
-    if source is None:
+    """Return the source of a data set's download; raise UserError if it has none."""
+    if description.download_source is None:
         names = [each.name for each in DESCRIPTIONS if each.download_source]
         raise UserError(
             f"{description.name} can't be downloaded by a command; it can be had from {description.source}. Those that "
             f"can: {', '.join(names)}."
         )
-    return source
+    return description.download_source
 
 
 def read_source(folder: Path) -> str | None:
-    """Returns where the images in a folder came from, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
+    """Read the source of the images in a folder, such as ``flwrlabs/pacs at 3941130732``; None if unknown."""
     try:
         content = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
         return f"{content['repository']} at {content['revision']}"
@@ -86,47 +96,48 @@ def read_source(folder: Path) -> str | None:
         return None
 
 
-def _finish(description: Description, images: Path, root: Path, source: Mapping[str, str], say: Say) -> None:
-    """Gives what came its name in one step, with a note of its source; raises UserError if it was not published so."""
+def _finish(description: Description, images: Path, root: Path, repository: str, revision: str, say: Say) -> None:
+    """Count the downloaded images and move them to the root in one step, with a note of their source."""
     manifest = read_manifest(images, description)
     problems = differences(manifest, description)
     if problems:
         more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
         raise UserError(
-            f"{source['repository']} at {source['revision']} is not {description.name} as it was published: "
-            f"{problems[0]}{more}. What came is in {images}: read it as images of your own (--config data/folders), "
-            f"or remove that folder and get {description.name} from {description.source}."
+            f"{repository} at {revision} is not {description.name} as it was published: {problems[0]}{more}. What came "
+            f"is in {images}: read it as images of your own (--config data/folders), or remove that folder and get "
+            f"{description.name} from {description.source}."
         )
     counts = {domain: len(files) for domain, files in manifest.files.items()}
+    source = {"repository": repository, "revision": revision, "terms": description.licence}
     write_json(images / SOURCE_FILE, {"data_set": description.name, **source, "images": counts})
     if root.is_dir():
-        root.rmdir()  # it is empty, which not every system would replace
+        root.rmdir()  # not every system replaces an empty folder
     images.rename(root)
     say(f"{sum(counts.values()):,} images in {root}; their counts are those that were published")
 
 
-def _announce(root: Path, size: str, needed: int, say: Say) -> None:
-    """Announces how much is going to be downloaded; raises UserError if the disk has less room."""
+def _announce(description: Description, root: Path, title: str, size: int, say: Say) -> None:
+    """Announce the size of a download; raise UserError if the disk has too little room."""
+    # Downloaded files and the images extracted from them are on the disk at the same time.
+    needed = 2 * size + DISK_BLOCK * (description.images or 0)
     free = free_bytes(root)
     if free < needed:
         raise UserError(
             f"The disk of {root} has too little room: {size_in_words(needed)} are needed, {size_in_words(free)} are "
             "free. Make room, or name a folder on another disk."
         )
-    say(f"{size}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
+    say(f"{title}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
 
 
 def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
-    """Lets torchvision download and extract a data set."""
     import torchvision.datasets
 
     version = torchvision.__version__
     say(f"{description.name} by torchvision {version} ({source.reader}), from {description.source}")
     say(f"terms: {description.licence}")
-    # The archive and what is extracted of it lie there at the same time.
-    needed = 2 * source.download_bytes + DISK_BLOCK * (description.images or 0)
-    _announce(root, f"about {size_in_words(source.download_bytes)}", needed, say)
-    # What torchvision was stopped at looks whole to it, so it begins again.
+    size = source.download_bytes
+    _announce(description, root, f"about {size_in_words(size)}", size, say)
+    # An interrupted extraction looks complete to torchvision, so it starts from scratch.
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
@@ -141,13 +152,10 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
     for path in sorted(staging.rglob("*")):
         if path.name.endswith((".tar.gz", ".tgz", ".zip")) and path.is_file():
             path.unlink()
-    repository = f"torchvision.datasets.{source.reader}"
-    facts = {"repository": repository, "revision": version, "terms": description.licence}
-    _finish(description, staging, root, facts, say)
+    _finish(description, staging, root, f"torchvision.datasets.{source.reader}", version, say)
 
 
 def _from_hub(description: Description, source: HubSource, root: Path, staging: Path, say: Say) -> None:
-    """Downloads the files of a data set's copy on the hub, and writes the images in them."""
     from huggingface_hub import HfApi
 
     hub = HfApi()
@@ -155,49 +163,44 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
     with _explained(page):
         info = hub.dataset_info(source.repository, revision=source.revision, files_metadata=True)
     revision = info.sha or source.revision or "main"
-    parquets = []
+    sizes: dict[str, int] = {}
     for file in sorted(info.siblings or [], key=lambda file: file.rfilename):
-        if PurePosixPath(file.rfilename).parent == PurePosixPath("data") and file.rfilename.endswith(".parquet"):
-            parquets.append(file)
-    if not parquets:
+        if re.fullmatch(r"data/[^/]+\.parquet", file.rfilename):
+            sizes[file.rfilename] = file.size or 0
+    if not sizes:
         raise UserError(
             f"Expected data/*.parquet in {page} at {revision}; there is none. The copy was changed: get the "
             "data set from its publisher."
         )
     licence = info.card_data.get("license") if info.card_data else None
     say(f"{description.name} from {page} at {revision}")
-    say(f"terms: {source.terms}; the copy's card says: {licence or 'nothing'}")
-    size = sum(file.size or 0 for file in parquets)
-    # The hub's files lie beside the images that are taken out of them.
-    needed = 2 * size + DISK_BLOCK * (description.images or 0)
-    _announce(root, f"files: {len(parquets)}, {size_in_words(size)}", needed, say)
-    # What an interrupted download left is of use if it is of the same commit.
+    say(f"terms: {description.licence}; the copy's card says: {licence or 'nothing'}")
+    size = sum(sizes.values())
+    _announce(description, root, f"files: {len(sizes)}, {size_in_words(size)}", size, say)
+    # Files of an interrupted download are used again if they are of the same commit.
     folder = staging / revision
     if not folder.exists():
         shutil.rmtree(staging, ignore_errors=True)
     images = folder / "images"
-    names = [file.rfilename for file in parquets]
-    # A file that is there already, or a part of it, is not downloaded again.
-    for name in names:
+    for name in sizes:
         with _explained(page):
             hub.hf_hub_download(
                 source.repository, name, repo_type="dataset", revision=revision, local_dir=folder / "files"
             )
-    for name in names:
+    for name in sizes:
         write_images(folder / "files" / name, images, source, description)
     if source.has_official_split:
         _write_lists(images, read_manifest(images, description).files, description)
-    facts = {"repository": source.repository, "revision": revision, "terms": source.terms}
-    _finish(description, images, root, facts, say)
+    _finish(description, images, root, source.repository, revision, say)
     shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
 def _explained(page: str) -> Iterator[None]:
-    """Adds what to do to what the hub's client says of gates, tokens, offline mode and the network."""
+    """Add a remedy to the hub client's errors about gates, tokens, offline mode and the network."""
     try:
         yield
-    except Exception as error:  # the client raises those of whichever HTTP library it is made with
+    except Exception as error:  # the client raises the errors of its HTTP library
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{page} could not be downloaded ({reason}). Check network and disk, or name a mirror in HF_ENDPOINT. If "
@@ -207,10 +210,10 @@ def _explained(page: str) -> Iterator[None]:
 
 
 def write_images(path: Path, folder: Path, source: HubSource, description: Description) -> None:
-    """Writes the unchanged image of each row of a parquet file to ``domain/class/image`` in a folder.
+    """Write the unchanged image of each row of a parquet file to ``domain/class/image`` in a folder.
 
     Raises:
-        UserError: if it has other columns, or a row is no image of the data set.
+        UserError: If the file has other columns, or a row is no image of the data set.
     """
     from pyarrow.parquet import ParquetFile
 
@@ -235,9 +238,9 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 place = _place(domain_name, class_name, description, path)
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name
-                # The hub's file and the row, so that names are in order and the same on every machine.
+                # Names consist of the hub's file and the row, so they are in order and equal on every machine.
                 name = f"{path.stem}_{number:06d}{_extension(content, stored_name, path, number)}"
-                # An image that is known to be bad is known by its name, and is left out by it.
+                # Readers recognise a known bad image by its name.
                 if f"{place}/{stored_name}" in description.known_bad:
                     name = stored_name
                 target = folder / place / name
@@ -248,7 +251,7 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
 
 
 def _place(domain_name: str, class_name: str, description: Description, path: Path) -> str:
-    """Returns ``domain/class`` in the data set's own names; raises UserError if it has no such domain or class."""
+    """Return ``domain/class`` in the data set's own names; raise UserError if it has no such domain or class."""
     domain = description.domain_of(domain_name)
     own_class = description.class_of(class_name)
     if domain is not None and own_class is not None:
@@ -261,24 +264,12 @@ def _place(domain_name: str, class_name: str, description: Description, path: Pa
 
 
 def _names_of_numbers(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
-    """Returns the names that the numbers of a column stand for, by column, as a file's own metadata say."""
+    """Read the names of the numbers in each column from a file's metadata."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}
     except (KeyError, TypeError, ValueError):
         return {}
-
-
-STARTS = {
-    b"\xff\xd8\xff": ".jpg",
-    b"\x89PNG": ".png",
-    b"GIF8": ".gif",
-    b"RIFF": ".webp",
-    b"BM": ".bmp",
-    b"II*\0": ".tif",
-    b"MM\0*": ".tif",
-}
-"""How files of images begin."""
 
 
 def _extension(content: bytes, stored_name: str, path: Path, number: int) -> str:
@@ -292,7 +283,7 @@ def _extension(content: bytes, stored_name: str, path: Path, number: int) -> str
 
 
 def _write_lists(folder: Path, files: Mapping[str, Sequence[ImageFile]], description: Description) -> None:
-    """Writes which images train and which test, as the names of the hub's files say, into the folder ``splits``."""
+    """Write lists of training and test images, which the hub's file names tell apart, into the folder ``splits``."""
     (folder / "splits").mkdir(exist_ok=True)
     numbers = {name: number for number, name in enumerate(description.class_names)}
     for domain, split in product(files, ("train", "test")):

@@ -1,6 +1,6 @@
-"""Readers of the layouts in which users have a data set, besides folders domain/class/image.
+"""Search for a published data set below a root, and readers of its layouts other than folders domain/class/image.
 
-Each returns the images that a part of a layout says, of which no file is opened.
+No image file is opened.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 
 from fedvlp.catalog.description import (
     Description,
+    DomainTree,
     FolderPerClass,
     ImageLists,
     Layout,
-    LayoutPart,
     SplitFile,
     SplitName,
     TorchvisionFolder,
@@ -30,13 +30,13 @@ from fedvlp.data.files.images import composed, folders_in, list_images
 from fedvlp.utils.errors import UserError
 
 DEPTH = 3
-"""How many folders below the root a data set is searched for."""
+"""Depth of the folders below the root that are searched for a data set."""
 MOST_FOLDERS = 2_000
 SPLIT_FILE_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """Returns the first names, and how many more there are.
+    """List the first names, and count the others.
 
     >>> some(["a", "b", "c"], most=2)
     'a, b ... and 1 more'
@@ -45,9 +45,9 @@ def some(names: Sequence[str], most: int = 10) -> str:
 
 
 def nearest_first(root: Path) -> Iterator[Path]:
-    """Yields the root, the folders in it, those in them and so on; each depth in the order of names."""
+    """Iterate over the root, the folders in it, those in them and so on; each depth in the order of names."""
     level = [root]
-    # A root that is somebody's home folder must not be searched for minutes.
+    # Searching a whole home folder would take minutes.
     left = MOST_FOLDERS
     for _ in range(DEPTH + 1):
         yield from level
@@ -59,12 +59,7 @@ def nearest_first(root: Path) -> Iterator[Path]:
 
 
 def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | None:
-    """Returns the folder nearest to the root in which a data set has one of its layouts, and the layout.
-
-    Of several layouts in one folder the first of the description is taken.
-    """
-    if not description.layouts or not root.is_dir():
-        return None
+    """Find the folder nearest to the root that has a layout of a data set, and the first such layout."""
     for folder in nearest_first(root):
         for layout in description.layouts:
             if all(_is_there(folder, part, description) for part in layout.parts):
@@ -72,9 +67,10 @@ def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | N
     return None
 
 
-def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
-    """Whether a folder has what a part of a layout is recognised by."""
+def _is_there(folder: Path, part: object, description: Description) -> bool:
     match part:
+        case DomainTree():
+            return len(domains_in(folder, description)) == len(description.domains)
         case SplitFile():
             return (folder / part.file).is_file()
         case TorchvisionFolder():
@@ -83,13 +79,26 @@ def _is_there(folder: Path, part: LayoutPart, description: Description) -> bool:
             return part.is_optional or _has_classes(folder / part.folder, description)
         case ImageLists():
             return all((folder / file).is_file() for file in part.files)
+    return False
+
+
+def domains_in(folder: Path, description: Description) -> dict[str, str]:
+    """Map each domain to the name of its folder in a folder; raise UserError if two folders are one domain."""
+    names: dict[str, str] = {}
+    for name in folders_in(folder):
+        domain = description.domain_of(name)
+        if domain in names:
+            raise UserError(f"Both {names[domain]} and {name} in {folder} look like the domain {domain}. Keep one.")
+        if domain is not None:
+            names[domain] = name
+    return names
 
 
 def read_layout(folder: Path, layout: Layout, description: Description) -> list[ImageFile]:
-    """Returns the images of a data set that has a layout in a folder, named ``domain/class/image`` and sorted.
+    """List the images of a layout in a folder, named ``domain/class/image`` and sorted.
 
     Raises:
-        UserError: if something is missing, damaged or contradicts itself.
+        UserError: If something is missing, damaged or contradicts itself.
     """
     files: list[ImageFile] = []
     for part in layout.parts:
@@ -105,7 +114,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
             case ImageLists():
                 for list_file in part.files:
                     files += _image_list(folder, list_file, part, description)
-    # Names are the same in every layout: a folder is in a name only if it would not be unique without.
+    # Names are equal in all layouts, so they contain a folder only where they would not be unique without it.
     counts = Counter(file.name for file in files)
     for index, file in enumerate(files):
         if counts[file.name] > 1:
@@ -116,13 +125,12 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
 
 
 def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
-    # Names of models of cars may hold a slash.
+    # Names of models of cars may contain a slash.
     name = composed(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
     return ImageFile(domain, class_name, name, path, role)
 
 
 def _class_of(name: str, description: Description, source: str) -> str:
-    """Returns the class that a name stands for; raises UserError if the data set has no such class."""
     class_name = description.class_of(name)
     if class_name is None:
         raise UserError(
@@ -133,7 +141,7 @@ def _class_of(name: str, description: Description, source: str) -> str:
 
 
 def _checked(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
-    """Returns images that something names; raises UserError unless the file of each is there."""
+    """Return the images that a source names; raise UserError unless the file of each exists."""
     missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
     if missing:
         raise UserError(
@@ -147,30 +155,33 @@ def _has_classes(folder: Path, description: Description) -> bool:
     return any(description.class_of(composed(name)) for name in folders_in(folder))
 
 
-def _class_folders(folder: Path, part: FolderPerClass, description: Description) -> list[ImageFile]:
-    """Returns the images of class folders; raises UserError if there are other folders as well."""
-    # Without any class an optional part is absent, whatever else is in its place.
-    if part.is_optional and not _has_classes(folder, description):
-        return []
-    names = [composed(name) for name in folders_in(folder)]
-    strangers = [name for name in names if description.class_of(name) is None and name not in part.ignored]
+def check_strangers(strangers: Sequence[str], folder: Path, description: Description) -> None:
+    """Raise UserError if there are folders that are no class of a data set."""
     if strangers:
         raise UserError(
-            f"Expected the class folders of {description.name} ({some(description.class_names, most=5)}) in {folder}; "
+            f"Expected the class folders of {description.name} ({some(description.class_names, most=7)}) in {folder}; "
             f"found {some(strangers)} as well. Remove them, or read these images as DomainFolders."
         )
-    # Looked up once a folder: ImageNet has over a million images. Images of no class keep the name of their folder.
-    classes = {name: description.class_of(name) or name for name in names}
+
+
+def _class_folders(folder: Path, part: FolderPerClass, description: Description) -> list[ImageFile]:
+    # An optional part is absent if its folder has no class.
+    if part.is_optional and not _has_classes(folder, description):
+        return []
+    # Looked up once per folder: ImageNet has over a million images.
+    classes = {name: description.class_of(name) for name in map(composed, folders_in(folder))}
+    strangers = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
+    check_strangers(strangers, folder, description)
     domain = part.domain or description.domains[0]
     files = []
     for parts, path in list_images(folder):
         if len(parts) > 1:  # others are stray images beside the folders
-            files.append(_image_file(domain, classes[composed(parts[0])], path, part.role))
+            name = composed(parts[0])
+            files.append(_image_file(domain, classes[name] or name, path, part.role))
     return files
 
 
 def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
-    """Returns the images of one list; raises UserError if a line is not as it must be, or of another data set."""
     path = folder / file
     files = []
     classes: dict[str, str] = {}  # looked up once: lists have up to half a million lines
@@ -201,40 +212,37 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
 
 
 def _joined(folder: Path, relative: str) -> str:
-    """Returns the path of an image that a list names, perhaps as Windows writes it."""
+    """Join the path of an image that a list names, perhaps with Windows' separators."""
     return os.path.join(folder, *PurePosixPath(relative.replace("\\", "/").lstrip("/")).parts)
 
 
 def _split_file(folder: Path, part: SplitFile, description: Description) -> list[ImageFile]:
-    """Returns the images of CoOp's split; raises UserError if the file is damaged, or of another data set."""
     path = folder / part.file
     (domain,) = description.domains
     entries: list[tuple[str, str, SplitName]] = []
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         for split, role in SPLIT_FILE_ROLES.items():
-            # Classes are numbered by their description, so the second entry is of no use.
+            # The description numbers the classes, so the second entry is not needed.
             entries += [(str(image), str(name), role) for image, _, name in content[split]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"Expected {path} to hold the lists train, val and test of [path, label, class name]; it can't be read so "
             f"({type(error).__name__}: {error}). Get it again from CoOp's DATASETS.md, or take it away."
         ) from error
-    names = {name for _, name, _ in entries}
-    classes = {name: _class_of(name, description, str(path)) for name in sorted(names)}
+    classes = {name: _class_of(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
     images = folder / part.images
     files = [_image_file(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
     return _checked(files, images, str(path))
 
 
 def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
-    """Returns the images that a class of torchvision finds."""
     (domain,) = description.domains
     source = f"torchvision's {part.class_name} in {folder}"
     files: list[ImageFile] = []
     for split in part.splits or ("",):
         options = {"split": split} if split else {}
-        # Its loader is given the path of an image, and what it returns is passed on: no image is opened.
+        # The loader returns the path of an image, so that no image is opened.
         images = _opened_by_torchvision(folder, part, loader=os.fspath, **options)
         classes = [_class_of(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
@@ -243,11 +251,10 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
 
 
 def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Description) -> list[ImageFile]:
-    """Returns the images of CIFAR's files."""
     (domain,) = description.domains
     files: list[ImageFile] = []
     for split, role in part.splits.items():
-        # CIFAR's files are pickles, which may run any code: torchvision reads those alone that have the published MD5.
+        # CIFAR's files are pickles, which may run any code: torchvision reads only those with the published MD5.
         images = _opened_by_torchvision(folder, part, train=split == "train")
         classes = [_class_of(name, description, part.folder) for name in images.classes]
         names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]
@@ -259,10 +266,9 @@ def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Desc
 
 
 def _opened_by_torchvision(folder: Path, part: TorchvisionFolder, **options: Any) -> Any:
-    """Returns the data set of a class of torchvision; raises UserError if it finds files damaged or missing."""
     import torchvision.datasets
 
-    # torchvision is given the root, and itself adds the names of the folder.
+    # torchvision adds the names of the folder to the root itself.
     root = Path(os.path.abspath(folder)).parents[len(PurePosixPath(part.folder).parts) - 1]
     try:
         return getattr(torchvision.datasets, part.class_name)(str(root), **options)

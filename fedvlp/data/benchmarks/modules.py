@@ -54,27 +54,27 @@ class Benchmark(DomainFolders):
         self.split = split
         self.class_name_style = class_names
         self.download = download
-        # A domain may be named as its folder is, such as "art" for art_painting.
+        # A domain may be named like its folder, such as "art" for art_painting.
         self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
 
     @property
     def all_class_names(self) -> list[str]:
-        """Names of the classes, in the order of the labels, as prompts shall call them."""
+        """Names of the classes in prompts, in the order of the labels."""
         folders = self._loaded[1]
         names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
         return mapped_names(folders, names | self.class_names_map)
 
     def describe(self) -> dict[str, Any]:
-        """Returns what results must have in common, which names the prompts use, and where the images came from."""
+        """Describe what results must have in common, the style of class names, and the source of downloaded images."""
         source = read_source(self._manifest.folder) or read_source(self.root)
         downloaded = {"source": source} if source else {}
         return {**super().describe(), "class_name_style": self.class_name_style, **downloaded}
 
     @cached_property
     def _manifest(self) -> Manifest:
-        """The data set as it is on disk; what was left out is logged."""
+        """The data set on disk; skipped images are logged."""
         if self.download:
-            # One that has no source is refused even if it is there: the option would not do what it says elsewhere.
+            # A data set without a source is refused even if it is on disk: elsewhere the option would fail.
             source_of(self.description)
             if not is_on_disk(self.root, self.description):
                 download(self.description, self.root, log.warning)
@@ -84,15 +84,15 @@ class Benchmark(DomainFolders):
         return manifest
 
     def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = False) -> None:
-        """Report copies, unless the data set is known to be published with some, as it is on every machine."""
+        """Report copies, unless the data set was published with some, as it is on every machine."""
         if not self.description.has_copies:
             super()._check_copies(parts, refuse)
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the images of each domain and the names of the classes."""
-        classes = classes_of(self._manifest.files)
+        """Return the images of each domain, and the names of the classes in the order of the publisher's labels."""
+        files = self._manifest.files
+        classes = classes_of(files)
         present = set().union(*classes.values())
-        # In the order of the description, which is that of the publisher's labels.
         class_names = [name for name in self.description.class_names if name in present]
         lacking = [name for name in self.description.class_names if name not in present]
         if lacking and not self.allow_missing_classes:
@@ -101,31 +101,22 @@ class Benchmark(DomainFolders):
                 f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
-        files = self._manifest.files
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raises if a domain has no images, or lacks a class that it is not known to lack."""
+        """Raise UserError if a domain has no images, or lacks a class that it is not known to lack."""
         every = set().union(*classes.values())
-        excused: dict[str, set[str]] = {}
+        excused = {}
         for domain, names in classes.items():
-            may_lack = every - set(self.description.domain_classes.get(domain, every))
-            # A domain without any image is never excused.
-            if self.description.may_lack_classes and names:
-                may_lack = every
-            excused[domain] = names | may_lack
-        for domain, name in self.description.known_gaps:
-            if name in every - classes[domain]:
-                log.warning("%s: %s has no %s, as is known.", self.name, domain, name)
-                excused[domain].add(name)
+            excused[domain] = names | (every & self.description.gaps.get(domain, frozenset())) if names else names
         super()._check_classes(excused)
 
     @cached_property
     def official(self) -> OfficialSplit | None:
-        """The split that came with the images, if there is one and it is used.
+        """The split that came with the images, if it exists and is used.
 
         Raises:
-            UserError: if it is asked for and not there.
+            UserError: If the user asked for it and it does not exist.
         """
         if self.split == "stratified":
             return None
@@ -133,7 +124,7 @@ class Benchmark(DomainFolders):
             self._report_missing_split()
             return None
         split = OfficialSplit(self._manifest.split, {domain: self._positions(domain) for domain in self.domains})
-        # Two sets of test images in one domain would leave it open which of them a result is of.
+        # With two sets of test images in one domain, it would be unclear which of them a result is of.
         if split.has("test") and self.rule.test_fraction:
             log.warning(
                 "%s: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
@@ -143,7 +134,7 @@ class Benchmark(DomainFolders):
         return split
 
     def _report_missing_split(self) -> None:
-        """Raises if the official split was asked for; warns if without it no image tests."""
+        """Raise UserError if the user asked for the official split; warn if no image tests without it."""
         folder = self._manifest.folder
         if self.split is not None:
             raise UserError(
@@ -153,19 +144,17 @@ class Benchmark(DomainFolders):
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
             log.warning(
-                "%s in %s has no split, so no image tests. Set data.test_fraction, or add a split.",
-                self.name,
-                folder,
+                "%s in %s has no split, so no image tests. Set data.test_fraction, or add a split.", self.name, folder
             )
 
     def _positions(self, domain: str) -> dict[ImageRole, Indices]:
-        """Returns the positions of a domain's images by official role."""
-        # Images that can't be read may have been skipped, so positions are found by names.
+        """Find the positions of a domain's images by official role."""
+        # By name, since unreadable images may have been skipped.
         role_of = {file.name: file.role for file in self._manifest.files[domain]}
         roles_of_images = np.array([role_of[name] or "" for name in self.images[domain].names])
         roles: tuple[ImageRole, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
-        # Published results are of the test list alone, also where the whole domain is held out.
+        # Published results of a held-out domain are of its test list as well.
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]
         return positions
@@ -187,26 +176,22 @@ class ImageNet(Benchmark):
 
     @cached_property
     def _manifest(self) -> Manifest:
-        """ImageNet and the variants that are held out, since no other can train.
-
-        Raises:
-            UserError: if ImageNet is held out.
-        """
+        """ImageNet and the variants that are held out, since no other can train."""
         if "ImageNet" in self.held_out:
             raise UserError("Only ImageNet has training images, so it can't be held out. Name variants, or none.")
         manifest = super()._manifest
-        # A name that is not there is reported with those that are, as for every data set.
+        # An unknown name is reported with the known ones, as for every data set.
         if not self.held_out or not set(self.held_out) <= set(manifest.files):
             return manifest
         return replace(manifest, files={name: manifest.files[name] for name in ("ImageNet", *self.held_out)})
 
 
 def __getattr__(name: str) -> type[Benchmark]:
-    """Makes the data module of a data set of the catalog, which differs from the others in its description alone."""
+    """Make the data module of a data set of the catalog, which differs from the others only in its description."""
     if name not in DATA_SETS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     description = DATA_SETS[name]
     members = {"__module__": __name__, "__doc__": description.summary, "description": description}
     kind: type[Benchmark] = type(name, (Benchmark,), members)
-    globals()[name] = kind  # from here on it is found without this function
+    globals()[name] = kind  # later look-ups skip this function
     return kind

@@ -9,19 +9,17 @@ from pathlib import Path
 import pytest
 
 import fedvlp
-from tests.helpers.benchmark_layouts import OTHER_LAYOUTS
-from tests.helpers.benchmark_trees import LAYOUTS
+from tests.helpers.benchmark_layouts import LAYOUTS
 
 
 @pytest.fixture(scope="session")
 def lay_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Returns a function from the name of a layout to a tree that is laid out so; the tree is written once."""
     written: dict[str, Path] = {}
-    layouts = LAYOUTS | OTHER_LAYOUTS
 
     def write(layout: str) -> Path:
         if layout not in written:
-            written[layout] = layouts[layout][1](tmp_path_factory.mktemp("layout"))
+            written[layout] = LAYOUTS[layout][1](tmp_path_factory.mktemp("layout"))
         return written[layout]
 
     return write

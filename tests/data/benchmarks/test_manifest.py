@@ -35,7 +35,7 @@ def edit(path, old, new):
         ("sketch/dog/0.png", "sketch/giraffe/9.png", "not in sketch: sketch/giraffe/9.png"),
         ("sketch/dog/0.png", "photo/dog/0.png", "not in sketch: photo/dog/0.png"),
         ("sketch/dog/0.png 1", "sketch/dog/0.png", "Expected 'domain/class/image label' in line 1"),
-        ("sketch/dog/0.png 1", "sketch/dog/4.png 1", r"sketch/dog/4.png \(sketch_crossval_kfold.txt, sketch_train_k"),
+        ("sketch/dog/0.png 1", "sketch/dog/4.png 1", r"sketch/dog/4.png \(sketch_train_kfold.txt, sketch_crossval_k"),
     ],
     ids=["missing", "class", "domain", "no label", "leak"],
 )
