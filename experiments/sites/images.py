@@ -1,4 +1,4 @@
-"""Icons in folders, one for each domain."""
+"""Icons in folders, one for each of four styles."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import numpy as np
 
 from fedvlp import IconDomains
 
+STYLES = ("colour", "duotone", "emoji", "line")
+
 
 def draw_domains(root: Path, of_each_class: int = 4) -> None:
-    """Write the icons of 18 classes as ``root/style/class/number.png``.
+    """Write icons of three sites and a held-out domain in 18 classes as ``root/style/class/number.png``.
 
     Args:
         root: A new folder.
         of_each_class: The most images of each class in a style.
     """
     domains, class_names = IconDomains(num_classes=18).load_domains()
-    for domain, images in domains.items():
+    for domain in STYLES:
+        images = domains[domain]
         labels = np.asarray(images.labels)
         for label, class_name in enumerate(class_names):
             folder = root / domain / class_name
