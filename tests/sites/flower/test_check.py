@@ -52,7 +52,7 @@ def link(tmp_path, monkeypatch):
     with HTTPServer(("", 0), Refusal) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
         server.status, server.ahead, server.folder = KNOWN, 0, tmp_path
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))  # so that it ends soon
         thread.start()
         yield server
         server.shutdown()
