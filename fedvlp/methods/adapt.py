@@ -8,13 +8,12 @@ Paper: Wei et al., ADAPT, the later version of "Dual prompt tuning for domain-aw
     domain correspondence, in words                   :meth:`ADAPT.correspondence`
 
 Departures:
-    * The domain-correspondence loss, "between each pair of visual and textual outputs", has no formula. It is read as
-      -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j]; a second reading is -log w_i of the client's domain i.
-      Nor has it a weight: 1 is taken.
-    * The paper's Algorithm 1 still prints Fed-DPT's loss; its text, which has two cross-entropies, is followed.
-    * Text tokens are as wide as CLIP's (512), as the text says; the 0.08 M parameters of the abstract need 768.
-    * As in Fed-DPT: attention divided by the root of a head's width, features normalised before they are mixed,
-      held-out domains, means within a domain, batches of 32.
+    * Domain correspondence: the paper gives neither a formula nor a weight for the loss "between each pair of visual
+      and textual outputs". fedvlp reads it as -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], with weight 1,
+      or with ``domain_loss: attention`` as -log w_i of the client's domain i.
+    * Loss: the paper's Algorithm 1 still prints Fed-DPT's loss; fedvlp follows the text, which has two cross-entropies.
+    * Text tokens: as wide as CLIP's (512), as in the text; the abstract's 0.08 M parameters need 768.
+    * All departures of Fed-DPT, except for its loss.
 """
 
 from __future__ import annotations

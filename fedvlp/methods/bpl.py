@@ -13,16 +13,13 @@ Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of
     KL / D = mean of 1/2 (mu^2 + sigma^2 - 1 - log sigma^2)
 
 Departures:
-    * The paper is not about federated learning: clients learn what is sent, the server averages it by training images.
-      The mean of log sigma^2 is the geometric mean of the clients' variances, and no posterior of all their images.
-    * What classifies is drawn once and for all: the same e_s for all images, clients and runs. The released code draws
-      anew for each batch, so that no accuracy is the same twice.
-    * Its conditional form is right for batches of one image: with as many images as vectors it adds the r_s of one to
-      one vector, and else it stops. Here each image has draws of its own, added to all vectors.
-    * S is 10, as in the released config. Its instructions have an S and epochs for each data set, and do not say how
-      these were chosen.
-    * Rounds and batch are PromptFL's; the released batch is one image. Momentum, weight decay and schedule are the
-      released code's, whose epoch is a round here. No augmentation, so that image features are computed once.
+    * Average: the mean of log sigma^2 is the geometric mean of the clients' variances, which is no posterior of all
+      images.
+    * Evaluation: fedvlp fixes the draws e_s for all images, clients and runs; the released code draws for each batch,
+      so that its accuracy varies.
+    * Conditional form: the released code is right only for batches of one image; fedvlp gives each image its own draws,
+      and adds a draw to all vectors.
+    * S: 10, as in the released config; the released instructions choose S and the epochs for each data set.
 """
 
 from __future__ import annotations

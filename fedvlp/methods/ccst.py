@@ -10,17 +10,17 @@ of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``stat
     CE over all of these                                                       :meth:`CCST.training_step`
 
 Departures:
-    * The paper takes features of a VGG and makes images of them again by a decoder, both trained for that elsewhere.
-      Here features are those of the image tower that is trained, behind its stage ``stage``, and go on through the
-      tower: nothing but CLIP is needed, no image is made, and styles follow the tower.
-    * A style is of a client's images as its training saw them in a round, and is sent after it; see
-      :class:`.ClientStatistics`. The paper sends it once, before all rounds; here the first round is plain training.
-    * The overall style alone. The paper's other kind, styles of single images, is somewhat better or worse by data set
-      there, and tells more of them.
-    * Where fewer than K styles are known, all are taken.
-    * Deviations are those of the positions themselves, divided by their number N. The released code divides by N - 1,
-      which at 16 positions makes them 3 % larger, and adds 1e-5 under the root, here to an image's own style alone.
-    * The styles of an image are drawn anew in each step; the paper draws once.
+    * Style transfer: the paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
+      features after ``stage`` of the image tower being trained, so no extra network is needed and no image is
+      generated.
+    * Time: the paper sends styles once, before training; fedvlp collects them during a round and sends them after it
+      (:class:`.ClientStatistics`), so the first round is plain training.
+    * Kinds: fedvlp has only overall styles. The paper's styles of single images reveal more, and are better or worse by
+      data set.
+    * Deviations: the released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds 1e-5
+      only for an image's own style.
+    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, and takes all if fewer than K are
+      known.
 """
 
 from __future__ import annotations

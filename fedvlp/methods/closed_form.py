@@ -56,7 +56,6 @@ class ClosedForm(PromptLearner):
         self.automatic_optimization = False
         self.text_weight = text_weight
         texts = zero_shot_text_features(self.clip, class_names)
-        # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("text_features", texts, persistent=False)
         self.register_buffer("weight", texts.clone())  # [C, d]
         classes, width = texts.shape

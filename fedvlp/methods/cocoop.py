@@ -9,10 +9,8 @@ x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." ->
     h_theta: Linear - ReLU - Linear, d -> d / 16 -> D    Sec. 3.2; ``reduction``
 
 Departures:
-    * The paper is not about federated learning: prompt and Meta-Net are sent and averaged by training images.
-    * Its ten epochs are ten rounds of one epoch, also for its cosine and its warm-up. No augmentation, so that image
-      features are computed once. Momentum and weight decay are the released code's, from Dassl.
-    * The Meta-Net sees the normalised image feature, as in the released code; the paper does not say.
+    * Schedule: the paper's ten epochs are ten rounds of one epoch, also for the cosine and the warm-up.
+    * Input of the Meta-Net: the paper does not state it; as in the released code, it is the normalised image feature.
 """
 
 from __future__ import annotations

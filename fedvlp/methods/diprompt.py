@@ -9,19 +9,22 @@ Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_promp
     server, Eqs. 4, 5; ensemble, Eq. 8                :meth:`DiPrompT.configure_phases`; :func:`.ensemble_logits`
 
 Departures:
-    * Eq. 3 compares text features by class, not prompts. Its denominator has the positive pair in place of the prompt
-      with itself, so that it is a loss; the other domains' features get no gradient.
-    * Eq. 5 lost a factor in print and counts one round off; here it is the mean over rounds by Beta densities.
-    * Eq. 7 alone is 0 from the start, with gradient 0; -log sum_m P(y, m | x) is added, so that the Q-prompt moves. Its
-      KL is of softmaxes over domains, where the paper has scalars, and runs from hatZ^Q to Z^Q, KL(hat || new), as a
-      distillation does, where Eq. 7 prints the new one first; hatV^Q is what the client's round began with.
-    * The Q-prompt starts as "a photo of a" and random vectors up to L (16, not said); "with the domain of" is fixed.
-    * The Q-prompt is sent, as the paper's cost implies and its text denies; without ``upload_query`` it is not.
-    * Eq. 8 normalises each Z before it mixes them, and a negative cosine weighs nothing.
-    * One step trains all prompts, where the paper alternates; "T = 1 iteration" is read as one pass over the images.
-    * Clients that know their domain learn Q only without the ensemble, from -log P(y, m | x): the paper names no loss.
-    * Without the ensemble, Q chooses the D-prompt as in Sec. 3.3; Sec. 4.3.1 has the highest w_m instead.
-    * CLIP is a ViT-B/16 unless named, as for all methods here; the paper's is a ResNet-50, ``RN50``.
+    * Eq. 3: fedvlp compares text features of each class instead of prompts, puts the positive pair in place of a
+      prompt's product with itself in the denominator, so that the term is a loss, and gives the other domains' features
+      no gradient.
+    * Eq. 5: the printed formula lacks a factor and is one round off; fedvlp takes the mean over rounds by Beta
+      densities.
+    * Eq. 7: alone it is 0 at the start, with gradient 0, so fedvlp adds -log sum_m P(y, m | x). The KL is KL(hat ||
+      new) of softmaxes over domains, as in distillation; the paper has scalars, and prints the new one first. hatV^Q is
+      the Q-prompt at the start of the client's round.
+    * Q-prompt: it starts as "a photo of a" and random vectors up to L, 16, which the paper does not state; "with the
+      domain of" is fixed. It is sent, as the paper's cost implies and its text denies, unless ``upload_query`` is
+      false.
+    * Eq. 8: fedvlp normalises each Z before mixing, and counts a negative cosine as 0.
+    * Steps: the paper alternates between prompts; fedvlp trains all of them in one step. "T = 1 iteration" is read as
+      one pass.
+    * Known domains: the paper states no loss; fedvlp trains Q only without the ensemble, by -log P(y, m | x).
+    * Without the ensemble: Q chooses the D-prompt, as in Sec. 3.3; Sec. 4.3.1 takes the highest w_m.
 """
 
 from __future__ import annotations
@@ -103,23 +106,19 @@ class DiPrompT(PromptLearner):
             "domain_prompts": torch.stack(own),
             "query_prompt": self.text.initial_prompt("a photo of a"),
         }
+        # The Q-prompt is idle where nothing asks it for a domain.
+        asks = not domain_labels or "ensemble" in self.left_out
+        idle = self.left_out if asks and "domain_prompts" not in self.left_out else {*self.left_out, "query_prompt"}
         for name, prompt in start.items():
-            self.register_parameter(name, nn.Parameter(prompt) if self._trains(name) else None)
+            self.register_parameter(name, None if name in idle else nn.Parameter(prompt))
         if self.query_prompt is not None and not upload_query:
-            # the ensemble does without the Q-prompt, so it is deployed only where there is none
+            # The ensemble does without the Q-prompt, so it is deployed only where there is none.
             if "ensemble" in self.left_out:
                 self.personal = ("query_prompt",)
             else:
                 self.train_only_personal = ("query_prompt",)
         # The text features of the Q-prompt with which the client's round began, from its first step on.
         self._before: Tensor | None = None  # hatZ^Q
-
-    def _trains(self, name: str) -> bool:
-        """Whether a prompt is part of the method; the Q-prompt is idle where nothing asks it for a domain."""
-        if name in self.left_out:
-            return False
-        asks = not self.domain_labels or "ensemble" in self.left_out
-        return name != "query_prompt" or (asks and "domain_prompts" not in self.left_out)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Returns one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""

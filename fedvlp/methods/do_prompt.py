@@ -12,13 +12,13 @@ a_kl(x) -> :meth:`DoPrompt.domain_weights`; lambda -> ``domain_weight``.
 Nothing of an image's domain is used to classify it: that is done with v(x).
 
 Departures:
-    * CLIP's image tower in place of a ViT of ImageNet, and its text features in place of a new linear layer, as in our
-      fine-tuning, so that the two differ in the prompts alone. As in the paper the tower is trained.
-    * A reads the joint feature of the image, for which the released code takes the class token before the head. As
-      there no gradient goes through it into the tower. A has one hidden layer with ReLU, four times the tower's width.
-    * Rates and weight decays are the released code's, but that vectors of the tower have no decay. No dropout.
-    * A prompt follows the image's tokens, as in the released code, and goes through CLIP's first normalisation.
-    * Batches are drawn from the pool of all domains, not equally from each.
+    * Network: the paper trains an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
+      features, as fine-tuning does.
+    * Adapter: it reads the joint feature, in the released code the class token before the head; neither has a gradient.
+      It has one hidden layer with ReLU, four times as wide as the tower.
+    * Optimizer: rates and weight decays are the released code's, without decay for the tower's vectors. No dropout.
+    * Position: a prompt follows the image's tokens, as in the released code, and passes CLIP's first normalisation.
+    * Batches: fedvlp draws them from the pool of all domains; the paper draws equally from each.
 """
 
 from __future__ import annotations

@@ -15,21 +15,19 @@ k x D, made anew in each step -> ``left``, ``right``; g gradient of a batch's lo
     p_G <- p_G - eta (mean_i clip(g_i) + N(0, sigma_G^2))               Alg. 1, lines 15 to 17; :class:`.DPFedAvg`
 
 Departures:
-    * Privacy is counted anew. A client sends the prompt after its one step of SGD, p_G - eta clip(g), so the config's
-      ``DPFedAvg`` with the limit eta C_th and the noise z eta C_th on the sum is line 16 with sigma_G = z C_th / N. Its
-      accountant counts the shared prompt alone, for all data of a client in place of one image; with more local steps,
-      or another optimizer, the server shortens what they make of it. The paper's own formula, sigma = c S
-      sqrt(T log(1 / delta)) / epsilon, leaves c open, and its code takes 1 and S = C_th / B for gradients that are
-      clipped as means of B images, which one image can move by more; no epsilon is taken from it here.
-    * The local noise is in no account: p_L never leaves its client here. It is drawn from the seed of the run, so that
-      it shows what noise costs, and protects from no one who knows the seed.
-    * Text is encoded under p_G + p_L, as in Sec. 3.2 and the released code; line 7 has features of each by itself.
-    * The released code adds the last term of Eq. 4 in place of taking it off, and its clients all step by the local
-      gradient of the last one; both follow the paper here. With the minus g_L is a projection of g, all of g if k is L.
-    * The noise multipliers of 2.65 are what the released formula gives for the paper's largest epsilon, 0.4; rates are
-      the paper's. The released code has 0.001 with momentum for p_G, and a tenth of it for p_L.
-    * A domain that no client has is classified by p_G alone; ``held_out_evaluation: mean`` takes the clients' mean
-      probabilities. No augmentation, so that image features are computed once.
+    * Accounting: the paper's sigma = c S sqrt(T log(1 / delta)) / epsilon leaves c open. The released code takes c = 1
+      and S = C_th / B for clipped means of B images, which one image can move by more, so fedvlp uses no epsilon of it.
+      After one step of SGD a client sends p_G - eta clip(g); the config's ``DPFedAvg``, with limit eta C_th and noise z
+      eta C_th on the sum, is line 16 with sigma_G = z C_th / N. Its accountant covers only the shared prompt, for all
+      data of a client instead of one image. After more local steps, or with another optimizer, the server clips their
+      result.
+    * Local noise: p_L never leaves its client, so no account covers its noise. It is drawn from the run's seed: it
+      shows what noise costs, and protects from no one who knows the seed.
+    * Text: encoded under p_G + p_L, as in Sec. 3.2 and the released code; line 7 has features of each prompt.
+    * Eq. 4: the released code adds the last term, and all its clients step by the last client's local gradient; fedvlp
+      follows the paper, so that g_L is a projection of g, and equals g if k = L.
+    * Values: 2.65 is the released formula's noise multiplier for the paper's largest epsilon, 0.4; rates are the
+      paper's. The released code has 0.001 with momentum for p_G, and a tenth of it for p_L.
 """
 
 from __future__ import annotations

@@ -11,15 +11,14 @@ trained; beta -> ``inner_rate``.
     CE(x; theta) + CE(x'; theta')                                        Eq. 6 and 9; :meth:`ELCFS.training_step`
 
 Departures:
-    * The paper segments: its term for ambiguous boundaries has no counterpart, and its Dice loss is the cross-entropy.
-    * A client shares the amplitudes of ``spectra`` images at the low frequencies alone, which are all that others use;
-      the paper shares all frequencies of all images. They are collected in the client's first round; see
-      :class:`.ClientStatistics`. Who knows none of others' takes both steps on its own images.
-    * One image of another client and lambda are drawn for each image and step, the former from all that are shared. The
-      released code draws a client first and, as it stands, has lambda 1 and the mean of each channel alone for M.
-    * theta' counts as constant but for theta itself (MAML's first order), as in the released code.
-    * beta is the released code's, whose clipping of the inner gradient to [-100, 100] is left out, as is that of the
-      pixels of x' to [0, 255]. Clients are weighed by their images; the released code rounds weights to two digits.
+    * Task: the paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
+    * Bank: the paper shares all frequencies of all images; fedvlp shares the low frequencies of ``spectra`` images,
+      collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client takes both steps on
+      its own images.
+    * Draws: fedvlp draws an image of the bank and lambda for each image and step; the released code draws a client
+      first, takes lambda 1, and mixes only the mean of each channel.
+    * Gradient: theta' has derivative 1 with respect to theta (MAML's first order), as in the released code.
+    * Clipping: the released code also clips the inner gradient to [-100, 100] and the pixels of x' to [0, 255].
 """
 
 from __future__ import annotations

@@ -16,16 +16,16 @@ Symbols: I(x) image feature of length 1 -> ``features``; T(t_k, t_y) text featur
 A plain Trainer, whose images are of all domains, trains the transforms and the classifier of Eq. 7 at once.
 
 Departures:
-    * The transforms are trained in each round, before the prompts. The paper trains them once, before the first round,
-      for epochs that it does not name. They learn by Adam, as there, and the prompts by the optimizer.
-    * A domain's prompt is sent in each round, so that it can be measured; the paper's is sent after the last one.
-    * f's probabilities mix the prompts: the paper calls them "one-hot", but weighs prompts element by element. P^G is
-      in front, as in training and in the paper's figure; its text leaves the order open. The P^D start alike.
-    * sim(P, .) is the mean over classes of cosines between the texts under P alone and those of the domain or of P^G,
-      without a temperature, as printed. In Eq. 2, too, none is printed; there tau is CLIP's, as in Eq. 4.
-    * L_A is a mean, as L_C is: the printed sum would drown it. Q has a ReLU and is no residual; f reads moved features
-      at length 1, as all others.
-    * CLIP is a ViT-B/16 unless named, as for all methods here; the paper's is a ViT-L/14.
+    * Transforms: the paper trains them once, before the first round, for an unstated number of epochs; fedvlp trains
+      them in each round, before the prompts. They learn by Adam, as in the paper, and the prompts by the optimizer.
+    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, so that it can be
+      measured.
+    * Mixture: the paper calls f's outputs "one-hot", but weighs prompts by element; fedvlp takes f's probabilities. P^G
+      is in front, as in training and in the paper's figure. All P^D start alike.
+    * Similarity: sim(P, .) is the mean over classes of cosines between the texts under P and those of the domain or of
+      P^G, without a temperature, as printed. Eq. 2 prints none either, but fedvlp takes CLIP's tau there, as in Eq. 4.
+    * Losses: L_A is a mean, as L_C is; the printed sum would drown it.
+    * Networks: Q has a ReLU and no residual; f reads moved features at length 1.
 """
 
 from __future__ import annotations
@@ -92,7 +92,6 @@ class FaSTPT(PromptLearner):
         self.domain_classifier = nn.Linear(width, len(domains))
         narrow = BlockLinear(len(domains), width, width // 2)
         self.transforms = nn.Sequential(narrow, nn.ReLU(), BlockLinear(len(domains), width // 2, width))
-        # Every client can compute them, so they are neither sent nor saved.
         templates = [f"a {clean_class_name(domain)} of a {{}}" for domain in domains]
         texts = torch.stack([zero_shot_text_features(self.clip, class_names, template) for template in templates])
         self.register_buffer("domain_texts", texts, persistent=False)

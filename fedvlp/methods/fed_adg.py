@@ -12,17 +12,18 @@ and R its projection -> ``discriminator``; lambda_0 -> ``class_weight``.
 So features are drawn to the references, and references to the features of all clients.
 
 Departures:
-    * The losses, lambda_0 and y are those of the authors' script for PACS; the paper itself was not at hand. Their
-      script for VLCS has other losses, and a copy cuts the generator off from its own, so that it never moves.
-    * All three take their step at the same time, each on the gradient of its own loss, under one optimizer and at one
-      rate. The released code takes one after another, by SGD, with 0.7 of the extractor's rate for D and G, and trains
-      by cross-entropy alone in the first epochs of a round.
-    * Features and references have one length, since only the direction of CLIP's features counts, and no ReLU.
-    * R starts with length 1, all its numbers together. The released code divides by this length, too, but draws R anew
-      after that in the script for PACS, where it is about 45. As there R is trained with D.
-    * The generator's hidden layer has 512 units, which fits the 0.52 M parameters that TRIP's authors count for it, and
-      z has d numbers; released are 4,096 and 2,048. Weights start as PyTorch draws them, alike on all clients.
-    * Cross-entropy is not smoothed, there by 0.01. Clients are weighed by their images, there all alike.
+    * Source: losses, lambda_0 and y are those of the authors' script for PACS; the paper itself was not available.
+      Their script for VLCS has other losses, and its generator never moves.
+    * Steps: the released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G, and
+      trains by cross-entropy alone in a round's first epochs; fedvlp takes all steps at once, under one optimizer and
+      one rate.
+    * Features: features and references have the same length, because only the direction of CLIP's features counts, and
+      no ReLU.
+    * R: it starts with norm 1 and is trained. The released script divides by the norm, too, but then draws R again,
+      with a norm of 45.
+    * Generator: 512 hidden units fit the 0.52 M parameters that TRIP's authors count, and z has d elements; the
+      released code has 4,096 and 2,048. All clients start from the same weights.
+    * Cross-entropy: not smoothed; the released code smooths it by 0.01.
 """
 
 from __future__ import annotations

@@ -13,16 +13,13 @@ Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperatu
     p and Q <- plain mean over clients                                :class:`.FedAvg`
 
 Departures:
-    * Keys are made from a seed, by the server and each client alike; a client uses its own domain's. Clients of one
-      domain share a key, as in the released code for several of them.
-    * Only source domains have a key and an output of Q. The paper trains on all domains that it tests on, and those who
-      count 4 domains of PACS while one is held out count an output that nobody could train.
-    * L is 16, by which others count the method's cost; the released code's default is 24.
-    * Where a deviation over domains is 0, as with one domain, all weigh the same; the released code divides by it.
-    * With t = 0.01 the weights are one-hot for most images, which then share their prompts: each distinct mixture of a
-      batch is encoded once. The weights get no gradient, which training never needs.
-    * A plain Trainer knows no domains: it trains under the mean of the keys and holds Q to the uniform distribution.
-    * CLIP is a ViT-B/16 unless named, as for all methods here; the released code's is a ViT-B/32.
+    * Keys: server and clients make them from a seed. Clients of one domain share a key, as in the released code.
+    * Domains: only source domains have a key and an output of Q; the paper trains on all domains that it tests on.
+    * L: 16, by which others count the method's cost; the released code's default is 24.
+    * Equal scores: all domains weigh the same, as with one domain; the released code divides by 0.
+    * Mixtures: weights get no gradient, which training never needs. With t = 0.01 most are one-hot, so fedvlp encodes
+      each distinct mixture of a batch once.
+    * Plain Trainer: without domains, it trains under the mean of the keys and holds Q to the uniform distribution.
 """
 
 from __future__ import annotations

@@ -12,14 +12,9 @@ feature T of class c -> ``text_features`` [C, d]; s scale -> ``clip.logit_scale`
 l is cross-entropy. In its place, ``loss: cross_entropy`` is that of p(y | x), which FedCLIP is often run with.
 
 Departures:
-    * The paper's loss takes an image for unlike every other text of its batch, also those of its own class; of two such
-      images at most one can be right. ``cross_entropy`` has no such pairs; the paper's is the default.
-    * Clients are averaged by training images, as in the paper; the released code takes the plain mean.
-    * Texts are "a picture of a <class>" with `_` as a space, as for all methods here; the released code leaves
-      the folder's name as it is.
-    * The released code reports the round that is best on the clients' validation splits; here the last round stands
-      first, and that one beside it, as for all methods.
-    * CLIP is a ViT-B/16 unless named, as for all methods here; the released code's default is a ViT-B/32.
+    * Loss: the paper's loss pushes an image from every other text of its batch, including those of its own class.
+      ``cross_entropy`` has no such pairs; the paper's is the default.
+    * Texts: "a picture of a <class>", with spaces for `_`; the released code keeps the folder's name.
 """
 
 from __future__ import annotations
@@ -63,7 +58,6 @@ class FedCLIP(PromptLearner):
         width = self.clip.embed_dim
         self.adapter = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Softmax(dim=-1))
         texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
-        # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("text_features", texts, persistent=False)
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:

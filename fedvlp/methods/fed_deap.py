@@ -15,21 +15,14 @@ feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_n
 
 Departures:
     * Alignment: the released code computes h_s(w) and h_d(w) without a gradient, so L_sa and L_da are constants; in
-      fedvlp they train the prompts, as the third point of the abstract asks, and the networks learn from images only.
-    * Local prompt: the released code updates P^g, h_s and h_d in a first step and P^l alone in a second one, with the
-      gradients of both passes accumulated, so P^l gets twice the gradient of L_cls. fedvlp takes one step, in which
-      P^l gets the gradient of its own loss, because the released loss of P^l counts L_cls once.
-    * Factor of the local prompt: the released code multiplies P^l by the mean image feature of a batch, so that an
-      image's class depends on its neighbours, in tests as well, and only a CLIP with D = d fits. fedvlp has no factor.
-    * Frames: the released code draws them on one machine; fedvlp makes them from fixed seeds, so that the server and
-      each client compute the same ones. E_M has only the source domains.
-    * Domain of L_da: the released clients have one domain each; fedvlp takes the domains of the batch's images, by
-      their shares where there are several.
-    * Held-out domains: the released code measures clients on domains that they have; fedvlp classifies a domain
-      without a client by P^g_c and the class, or by the clients' mean probabilities with ``held_out_evaluation: mean``.
-    * Batches: the released code reads files in order and augments images; fedvlp draws batches and does not augment,
-      so that image features are computed once.
-    * Backbone: the released code uses ViT-B/32; fedvlp uses ViT-B/16 unless another CLIP is named, as for all methods.
+      fedvlp they train the prompts, as the abstract asks, and the networks learn from images only.
+    * Local prompt: the released code takes two steps with accumulated gradients, so P^l gets the gradient of L_cls
+      twice; fedvlp takes one step, in which P^l gets the gradient of its own loss.
+    * Factor: the released code multiplies P^l by the mean image feature of a batch, so that an image's class depends on
+      its batch; fedvlp does not.
+    * Frames: fedvlp makes them from fixed seeds, so that server and clients agree. E_M has only the source domains.
+    * Domain of L_da: released clients have one domain each; fedvlp takes the domains of the batch's images, by their
+      shares.
 """
 
 from __future__ import annotations
@@ -94,7 +87,6 @@ class FedDEAP(PromptLearner):
         width = self.clip.embed_dim
         self.semantic_network = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, width))
         self.domain_network = nn.Sequential(nn.Linear(width, 256), nn.ReLU(), nn.Linear(256, width))
-        # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("class_frame", equiangular_frame(len(class_names), width, seed=0), persistent=False)
         self.register_buffer("domain_frame", equiangular_frame(len(domains), width, seed=1), persistent=False)
 

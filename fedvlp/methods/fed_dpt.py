@@ -12,13 +12,12 @@ tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k ->
     server: P^k of its owner, mean of V, Algorithm 1   :class:`.Slots`, ``FedAvg("uniform")``
 
 Departures:
-    * Eq. 7 is printed without its minus; Eq. 9 of the paper's appendix has it.
-    * <q_cls, k_j> is divided by the root of a head's width and averaged over heads, as attention has it: undivided
-      products over tau_d = 0.1 would make w a maximum.
-    * Each f_T^k is normalised before it is mixed, so that no domain weighs more for its length.
-    * A domain held out is classified by the same mixture over the source domains; the paper tests seen domains only.
-    * Clients of one domain are averaged by their training images; the paper only says averaged.
-    * Batches have 32 images; the paper does not say.
+    * Eq. 7: it is printed without its minus; Eq. 9 of the appendix has it.
+    * Attention: <q_cls, k_j> is divided by the root of a head's width and averaged over heads; undivided products over
+      tau_d = 0.1 would make w a maximum.
+    * Mixture: each f_T^k is normalised first, so that no domain weighs more for its length. A held-out domain is
+      classified by the same mixture; the paper tests only seen domains.
+    * Unstated values: clients of one domain are averaged by training images, and batches have 32 images.
 """
 
 from __future__ import annotations

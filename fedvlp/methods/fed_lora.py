@@ -10,11 +10,10 @@ Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``d
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
 
 Departures:
-    * Neither paper is federated. A and B are averaged each by itself, so that the mean update is not the mean of the
-      clients' updates.
-    * No dropout before A, which CLIP-LoRA sets to 0.25: updates are added to the weights before these meet an input.
-    * The scale is alpha / r, as in LoRA; CLIP-LoRA's code has alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2.
-    * No augmentation and no schedule within a round; CLIP-LoRA has random crops and a cosine over all steps.
+    * Average: A and B are averaged separately, so the mean update is not the mean of the clients' updates.
+    * Dropout: CLIP-LoRA has 0.25 before A; fedvlp has none, because updates are added to the weights.
+    * Scale: alpha / r, as in LoRA; CLIP-LoRA's code has alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2.
+    * Schedule: none; CLIP-LoRA has a cosine over all steps.
 """
 
 from __future__ import annotations

@@ -13,11 +13,9 @@ A prompt shorter than ``init_words`` takes the place of the first of them; the o
 name, as in the released code: "[v1][v2] of a dog." with L = 2.
 
 Departures:
-    * A prompt longer than the words goes on with random vectors; the released code then leaves the words out.
-    * Each F_j starts from values of its own and a bias of 0, which is trained; in the released code those behind the
-      first are copies.
-    * The released code's warm-up and cosine are over rounds in place of epochs, and its random crops left to
-      ``data.augmentation``. Its momentum and weight decay, which the paper does not give, are Dassl's.
+    * Long prompts: a prompt longer than the words continues with random vectors; the released code then drops the
+      words.
+    * Maps: each F_j starts from its own values; in the released code all but the first are copies. Biases start at 0.
 """
 
 from __future__ import annotations

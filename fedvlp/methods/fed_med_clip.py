@@ -16,21 +16,16 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
     att <- plain mean over clients; MLP stays                                        :class:`.FedAvg`
 
 Departures:
-    * Thresholds: the paper does not say how kappa learns. The released gradient reaches kappa only where |u - kappa|
-      is above 1, and u starts near 0.02, so the masks stay open. fedvlp passes the gradient where |u - kappa| <= 1.
-    * Closed layers: the released code sets kappa back to 0 where at most 1 % of a layer's outputs are left; fedvlp does
+    * Thresholds: the paper does not say how kappa learns. The released gradient reaches kappa only where |u - kappa| >
+      1, and u starts near 0.02, so the masks stay open; fedvlp passes the gradient where |u - kappa| <= 1.
+    * Closed layers: the released code resets kappa to 0 where at most 1 % of a layer's outputs are left; fedvlp does
       not, because thresholds that learn can open again.
-    * Weights of the divergences: the released code takes 1/2 for both, and in a commented-out line w / 2 and
-      (1 - w) / 2 with the mean of each image's w; fedvlp takes w and 1 - w with the w of the batch's mean entropies.
-    * Entropies: the released code applies a softmax to probabilities before it takes their logarithm; fedvlp computes
-      the entropies of the probabilities.
-    * Held-out domains: like the released global site, a domain without a client is classified by the adapter alone.
-      ``held_out_evaluation: mean`` averages the clients' probabilities instead.
-    * Learning rates: the README of the released code states 5e-5 and 1e-3, its program 5e-4 and 1e-4; fedvlp uses the
-      program's.
+    * Weights of the divergences: the released code takes 1/2 for both, and in a commented-out line w / 2 and (1 - w) /
+      2 with the mean of each image's w; fedvlp takes w and 1 - w with the w of the batch's mean entropies.
+    * Entropies: the released code applies a softmax to probabilities before their logarithm; fedvlp does not.
+    * Learning rates: the released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
     * Compression: the paper sends compressed half-precision numbers; fedvlp sends parameters unchanged.
     * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.
-    * Backbone: the released code uses ViT-B/32; fedvlp uses ViT-B/16 unless another CLIP is named, as for all methods.
 """
 
 from __future__ import annotations
@@ -97,7 +92,6 @@ class FedMedCLIP(PromptLearner):
             layers += [MaskedLinear(inputs, hidden_width), BatchNorm(hidden_width), nn.ReLU()]
         self.classifier = nn.Sequential(*layers, MaskedLinear(hidden_width, len(class_names)))
         texts = zero_shot_text_features(self.clip, class_names, "a picture of a {}")
-        # Every client can compute them, so they are neither sent nor saved.
         self.register_buffer("text_features", texts, persistent=False)
 
     def configure_optimizers(self) -> Optimizer | None:

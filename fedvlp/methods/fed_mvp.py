@@ -12,16 +12,16 @@ Symbols: E patches of an image -> ``patches``; A, C x M x d, features of M attri
 Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
 
 Departures:
-    * The paper's attributes are ten a class by a language model. Here they are given as ``attributes``; if not, ten of
-      CLIP's templates with the class's name stand for them, so that nothing but the names is needed.
-    * Texts are "a photo of a [class], [attribute].". The released code names the image's domain in place of "photo",
-      that of the test images as well, and cuts a text after 77 letters, which were to be tokens.
-    * It makes the prompts of the patches before CLIP's first layer norm (``ln_pre``), which then both pass together.
-      Here they are made of the patches behind it, and pass it alone.
-    * f_0 sees the image as it is; there it is flipped in half of the batches.
-    * There a client takes one step a round, on its last batch; here one on each. Its last stage, which trains low-rank
-      updates once the loss is below 0.5, is left out, and the mean is without weights.
-    * Rounds and batch are PromptFL's, with a cosine over them, as for FedTPG, on whose code the released one is built.
+    * Attributes: the paper takes ten for each class from a language model; fedvlp takes ``attributes``, or ten of
+      CLIP's templates in their place.
+    * Texts: the released code names the domain of an image instead of "photo", also in tests, and cuts texts after 77
+      letters; fedvlp has "a photo of a [class], [attribute].".
+    * Patches: the released code reads them before CLIP's first layer norm (``ln_pre``), which patches and prompts then
+      pass; fedvlp reads them after it, and only the prompts pass it.
+    * f_0: fedvlp shows it the image unchanged; the released code flips it in half of the batches.
+    * Steps: a released client steps once a round, on its last batch; fedvlp steps on each batch. The last stage, which
+      trains low-rank updates once the loss is below 0.5, is left out.
+    * Schedule: a cosine over the rounds, as for FedTPG, on whose code the released one is built.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class FedMVP(PromptLearner):
             raise UserError(f"Expected heads that divide {width}, the width of an image token, got {heads}.")
         self.consistency_weight = consistency_weight
         self.visual = PromptedImageEncoder(self.clip)
-        # Every client can compute them, so they are neither sent nor saved.
         features = attribute_features(self.clip, class_names, attributes, templates)
         self.register_buffer("attributes", features, persistent=False)
         self.former = PromptFormer(width, self.clip.embed_dim, heads, prompt_length)

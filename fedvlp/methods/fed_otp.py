@@ -11,15 +11,12 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
 Departures:
-    * In the paper clients have all domains. On another one p_g takes the mass gamma alone;
-      ``held_out_evaluation: mean`` takes the mean of the clients' probabilities in place of that.
-    * All iterations are done. The released code stops when the mean change over a batch is below 0.001, so that an
-      image's class depends on what else is in its batch.
-    * One optimizer trains all clients there, so that momentum goes from client to client. Here each has its own, afresh
-      in each round.
-    * lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; there lambda is 0.01.
-    * Only ViTs have patches in the joint space here; the released code rewrites the attention pool of ResNets for it.
-    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
+    * Held-out domains: p_g takes the mass gamma alone.
+    * Iterations: all are done. The released code stops when the mean change over a batch is below 0.001, so that an
+      image's class depends on its batch.
+    * Values: lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; the scripts have lambda 0.01.
+    * Towers: only ViTs have patches in the joint space; the released code rewrites the attention pool of ResNets for
+      it.
 """
 
 from __future__ import annotations

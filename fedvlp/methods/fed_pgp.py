@@ -12,14 +12,10 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; U_i and V_i stay                      :class:`.FedAvg`
 
 Departures:
-    * The released code measures all images by the clients' own prompts and takes the mean accuracy. Here a domain that
-      no client has is classified by p_G alone; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
-    * z_C is CLIP's feature of a hand-written prompt, as in the paper. The released code takes that of the letter X, as
-      often as the prompt has tokens, in place of words.
-    * The contrast is of a class's three features, and its mean over classes is taken, as in the released code.
-    * Rank 8, mu 0.5 and tau 0.5 are the released script's; without it the code has rank 4 and mu 1. The script has
-      two prompts as well, each with logits of its own, of which the second's are never right; here there is one.
-    * No augmentation or schedule, as with PromptFL. Momentum and weight decay are the released code's, from Dassl.
+    * z_C: the feature of a hand-written prompt, as in the paper; the released code has the letter X in place of words.
+    * Contrast: of a class's three features, with the mean over classes, as in the released code.
+    * Values: rank 8, mu 0.5 and tau 0.5 are the released script's; its code has rank 4 and mu 1. The script's second
+      prompt, whose logits are never right, is left out.
 """
 
 from __future__ import annotations

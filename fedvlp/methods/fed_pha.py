@@ -14,19 +14,14 @@ V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``nu
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
 Departures:
-    * Projection: the decomposition of the released code has only L directions, so p_k' keeps nothing but the part of
-      p_k along the minor ones (``projection: minor``). fedvlp completes V to D directions as in FedPR, so p_k' is p_k
-      without its part along the main directions of p_G, because the abstract disentangles conflicts with the global
-      prompt. The paper's equations were not compared.
+    * Projection: the decomposition of the released code has only L directions, so p_k' keeps only the part of p_k along
+      the minor ones (``projection: minor``). fedvlp completes V to D directions as in FedPR, so p_k' is p_k without its
+      part along the main directions of p_G, because the abstract disentangles conflicts with the global prompt. The
+      paper's equations were not compared.
     * Gradient of V: the released code differentiates the decomposition; fedvlp does not, because the gradient of
-      singular vectors grows without bound where two singular values are equal.
+      singular vectors has no bound where two singular values are equal.
     * Prompt lengths: the paper also gives each client its own length, and the released code then reads all texts where
       the longest one ends; fedvlp gives all prompts the same length.
-    * Optimizer state: one optimizer of the released code carries its momentum from client to client and from round to
-      round; fedvlp gives each client a new optimizer in each round.
-    * Held-out domains: the released code measures each client on images like its own; fedvlp classifies a domain
-      without a client by p_G, or by the clients' mean probabilities with ``held_out_evaluation: mean``.
-    * Augmentation: the released code crops and flips images; fedvlp does not, as with PromptFL.
 """
 
 from __future__ import annotations

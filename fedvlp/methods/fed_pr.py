@@ -13,15 +13,14 @@ Only the last global prompts enter P^T P, and in the first round, in which they 
 are the released code's. What V_0 is each client finds out from the prompts that it downloads, so that it is not sent.
 
 Departures:
-    * The released code takes away a fifth of the directions, though P^T P has at most L singular values above zero, so
-      that which others go is an accident of the solver. Here at most the L directions that P uses are taken away.
-    * It divides V_0 V_0^T by its Frobenius norm, one number for all blocks and rounds: sqrt(0.8 W) = 24.8 with
-      ViT-B/16. Here the learning rate has it, 0.1 / 24.8 = 0.004; in the first round the released code has 0.1.
-    * Adam's moments start anew in each round unless ``trainer.local.reset_optimizer`` is false; there they go on.
-    * Prompts start at N(0, 0.02) as PLAN's, 8 to a block as PLAN's tables count them; the released code has 20, which
-      start uniform in [0, 1].
-    * The reconstruction's loss and decoder give way to cross-entropy on CLIP's text features, 50 rounds of 10 epochs to
-      the rounds and batches of PLAN.
+    * Directions: the released code removes a fifth of the directions, though P^T P has at most L singular values above
+      zero, so the solver chooses the others; fedvlp removes at most the L directions that P uses.
+    * Scale: the released code divides V_0 V_0^T by its Frobenius norm, sqrt(0.8 W) = 24.8 with ViT-B/16; fedvlp divides
+      the learning rate, 0.1 / 24.8 = 0.004, also in the first round.
+    * Prompts: they start at N(0, 0.02), 8 to a block, as PLAN's tables count them; the released 20 start uniform in [0,
+      1].
+    * Task: the paper reconstructs images in 50 rounds of 10 epochs; fedvlp classifies, with the rounds and batches of
+      PLAN.
 """
 
 from __future__ import annotations

@@ -13,12 +13,10 @@ without, of length 1; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``;
     P <- sum_k |S_k| P_k / sum_k |S_k|                          :class:`.FedAvg`
 
 Departures:
-    * The paper is not federated. It averages prompts over epochs; here the server averages over rounds what it deploys,
-      and clients go on from the newest prompts.
-    * All three distances are means over their elements, the KL over images and classes: the released code has it so,
-      and the weights 25 and 10 were chosen for it.
-    * The released code's warm-up and cosine are over rounds in place of epochs, and its random crops left to
-      ``data.augmentation``. Its momentum and weight decay are Dassl's.
+    * Average over time: the paper averages prompts over epochs; fedvlp averages what it deploys over rounds, and
+      clients continue from the newest prompts.
+    * Distances: means over elements, the KL over images and classes, as in the released code, for which 25 and 10 were
+      chosen.
 """
 
 from __future__ import annotations

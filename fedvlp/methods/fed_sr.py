@@ -11,13 +11,12 @@ r(z | y) = N(r_mu, r_sigma) -> ``class_means``, ``class_deviations``; alpha_L2R,
     CE(z) + alpha_L2R l_L2R + alpha_CMI l_CMI                         :meth:`FedSR.training_step`
 
 Departures:
-    * mu is CLIP's feature, and sigma a softplus of a linear map of it, which starts at 0.02; in the released code one
-      new layer puts out both. So training starts from zero-shot CLIP.
-    * l_L2R is the mean length, as in the released code; the paper and a benchmark have its square.
-    * The class Gaussians are averaged like all that is trained, so that they are one for all clients, as the paper
-      asks. The released code lets each client go on with what it had, and scales z before it meets them.
-    * Clients are weighed by their images; the released code takes the mean without weights.
-    * mu classifies in evaluation; the released code takes the mean of the probabilities of several draws.
+    * Deviation: sigma is a softplus of a linear map of CLIP's feature mu, and starts at 0.02, so training starts from
+      zero-shot CLIP; in the released code one new layer gives both.
+    * Norm: l_L2R is the mean length, as in the released code; the paper and a benchmark have its square.
+    * Class Gaussians: averaged like all else, so that clients share them, as the paper asks; released clients keep
+      their own, and scale z before the comparison.
+    * Evaluation: mu classifies; the released code averages the probabilities of several draws.
 """
 
 from __future__ import annotations

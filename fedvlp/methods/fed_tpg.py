@@ -10,13 +10,10 @@ W_K, W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network`
 Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
 
 Departures:
-    * In the paper each client has classes of its own and makes its prompt from these; here clients have the same ones,
-      and so the same prompt while their networks are the same. There it is the mean without weights.
-    * The paper leaves the network's inside open. It is the released code's: layer norms before attention and MLP, and
-      biases; no residual connection around the attention, but one around the MLP, which has 4 D units of a gated GELU.
-    * Rounds and batch are PromptFL's, and the cosine falls over these. The paper has 500 rounds of one epoch with
-      batches of 200; its clients have so few images that such a round is about one step. Momentum starts anew each
-      round (``--trainer.local.reset_optimizer false`` keeps it).
+    * Classes: in the paper each client makes its prompt from its own classes; here all clients have the same classes.
+    * Network: the paper leaves it open; as in the released code it has layer norms before attention and MLP, biases, no
+      residual around the attention, and one around the MLP, which has 4 D units of a gated GELU.
+    * Rounds: PromptFL's, with a cosine over them; the paper has 500 rounds of one epoch, which is about one step.
 """
 
 from __future__ import annotations
@@ -57,7 +54,6 @@ class FedTPG(PromptLearner):
         width = self.clip.text_width
         if width % heads:
             raise UserError(f"Expected heads that divide {width}, the width of a token, got {heads}.")
-        # every client can compute them, so they are neither sent nor saved
         self.register_buffer("texts", zero_shot_text_features(self.clip, class_names, ["{}"]), persistent=False)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.network = PromptNetwork(self.text.initial_prompt(), self.clip.embed_dim, heads)

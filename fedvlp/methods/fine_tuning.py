@@ -13,13 +13,13 @@ Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t
     CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.FedProx`
 
 Departures:
-    * The papers' tables say that 149.62 M parameters are trained, all of CLIP, and neither with what loss nor from
-      what code. By default the image tower alone is trained here, with the text features of "a photo of a [class]." and
-      cross-entropy; ``towers: both`` trains all.
-    * The papers name no optimizer for these rows. Here it is AdamW with a small rate that falls from the top layer to
-      the bottom (``layer_decay``) and no weight decay for vectors: at larger rates CLIP forgets what it knows, as the
-      rows seem to show (the card has figures).
-    * The logit scale is trained with ``towers: both`` alone, and not held below 100 as in CLIP's own training.
+    * What is trained: the papers' tables count 149.62 M parameters, all of CLIP, and name neither loss nor code. fedvlp
+      trains the image tower by cross-entropy with the text features of "a photo of a [class]."; ``towers: both`` trains
+      all.
+    * Optimizer: the papers name none. fedvlp takes AdamW with a small rate that falls from the top layer to the bottom
+      (``layer_decay``) and no decay for vectors, because at larger rates CLIP forgets what it knows (the card has
+      figures).
+    * Logit scale: trained only with ``towers: both``, and not held below 100 as in CLIP's own training.
 """
 
 from __future__ import annotations
@@ -84,7 +84,14 @@ class TextClassifier(nn.Module):
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
-        self.language = _text_part(clip.model).float().requires_grad_(True)
+        # A CLIP has the text tower's parts beside the image tower; all other models have it as a module.
+        model: Any = clip.model
+        if hasattr(model, "text"):
+            text = deepcopy(model.text)
+        else:
+            text = deepcopy(model, {id(model.visual): nn.Identity()})
+            del text.visual, text.logit_scale, text.logit_bias
+        self.language: nn.Module = text.float().requires_grad_(True)
         self._tower = make_text_tower(self.language, clip.token_layout)
         self.rows = make_rows(self._tower, tokenize_classes(clip, class_names))
         self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
@@ -96,14 +103,3 @@ class TextClassifier(nn.Module):
     def train(self, mode: bool = True) -> TextClassifier:
         """Stays in evaluation mode: no tower of open_clip's own has dropout, so that those of Hugging Face get none."""
         return super().train(False)
-
-
-def _text_part(model: Any) -> nn.Module:
-    """A copy of an open_clip model's text tower, without its image tower, logit scale and bias."""
-    # A CLIP has the tower's parts beside the image tower; all other models have it as a module.
-    if hasattr(model, "text"):
-        text: nn.Module = deepcopy(model.text)
-        return text
-    text = deepcopy(model, {id(model.visual): nn.Identity()})
-    del text.visual, text.logit_scale, text.logit_bias
-    return text

@@ -15,15 +15,16 @@ tau -> ``temperature``; lambda -> ``domain_weight``, ``task_weight``, ``class_we
 Nothing of an image's domain is used to classify it.
 
 Departures:
-    * CLIP's image tower in place of a ViT of ImageNet, and its text features in place of a new linear layer, as in our
-      fine-tuning, so that the two differ in the prompts alone. The tower is trained, as in the released code.
-    * The feature map is that of the patches behind CLIP's own last block, frozen; the released code's is a ResNet-50's.
-      There G_t is a convolution of 1 x 1 whose output is averaged over the map, which is a linear layer of the average.
-    * M is one linear layer for both prompts and all blocks, the released code's "simple" one of three.
-    * Images that are alone in a batch in what P asks for are left out of the mean; the released code counts them with
-      the logarithm of 1e-7 over the denominator.
-    * The released code's weights are 0, and the paper's were searched for; here each is 0.1. tau is 1. No dropout.
-    * The prompts go through CLIP's first normalisation. Batches are drawn from the pool of all domains.
+    * Network: the paper has an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
+      features, as fine-tuning does.
+    * Feature map: the patches after CLIP's own frozen last block; the released code has a ResNet-50's. Its G_t averages
+      a 1 x 1 convolution over the map, which is a linear layer of the average.
+    * M: one linear layer for both prompts and all blocks, the "simple" one of the released code's three.
+    * Contrast: images without a partner in P are left out of the mean; the released code counts them with the logarithm
+      of 1e-7 over the denominator.
+    * Values: each weight is 0.1, and tau is 1; the released weights are 0, and the paper's were searched for. No
+      dropout.
+    * The prompts pass CLIP's first normalisation, and batches are drawn from the pool of all domains.
 """
 
 from __future__ import annotations

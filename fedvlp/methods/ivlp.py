@@ -12,11 +12,10 @@ It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC wi
 the prompts of one tower alone it is the study's LPT or VPT, which PromptFL and FedPR are (see the card).
 
 Departures:
-    * The released code averages all tensors of the model in half precision, those of the frozen CLIP among them. Here
-      prompts alone are sent and averaged, in single precision.
-    * Words that the text prompt starts from are followed by random vectors in a longer one; there they are left out.
-    * The study's clients together have all domains and are tested on these; which domains are held out is the
-      protocol's here. Its random crops are left to ``data.augmentation``.
+    * Average: the released code averages all tensors of the model in half precision, including the frozen ones; fedvlp
+      sends only prompts, in single precision.
+    * Long prompts: a prompt longer than the words continues with random vectors; the released code then drops the
+      words.
 """
 
 from __future__ import annotations

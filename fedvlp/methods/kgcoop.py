@@ -8,14 +8,10 @@ Symbols: w_i text feature of class i under the learned prompt -> ``self.text(pro
     L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.training_step`
 
 Departures:
-    * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch is a
-      round here. ``protocols/base_to_new_kgcoop`` has its own epochs and batch. No augmentation, so that image
-      features are computed once.
-    * The paper does not say whether the features in L_kg are normalised. Here they are, as where they classify: their
-      length has no effect on a class's probability. The released code takes the mean of 1 - cos, which is half the
-      squared distance of normalised features, so its 8 is a ``distance_weight`` of 4 here.
-    * One template for all data sets, "a photo of a {}."; the released code has one of each data set's own.
+    * Distance: the paper does not say whether features in L_kg are normalised; in fedvlp they are, as in the
+      classifier. The released code takes the mean of 1 - cos, half this distance, so its 8 is a ``distance_weight`` of
+      4.
+    * Template: "a photo of a {}." for all data sets; the released code has one for each.
 """
 
 from __future__ import annotations

@@ -12,22 +12,19 @@ t_c, "a photo of a [class c].".
     W_js <- sum_k |S_k| W_js,k / sum_k |S_k|; W_jd and W_ju stay         :class:`.FedAvg`
 
 Departures:
-    * Adapter: the paper's adapter reads z, and its delta is "such as GELU". As in the released code, the adapter of
-      fedvlp reads ln(z), which has the same scale in all blocks, and delta is ReLU.
-    * Gradients: the released code divides the adapters' gradients by alpha, 0.001, and has a rate of 0.001 and a weight
-      decay of 5e-4; fedvlp leaves gradients unchanged. With SGD, a rate of 0.001 / alpha and a decay of 5e-4 alpha give
-      the same steps.
+    * Adapter: in the paper it reads z, and delta is "such as GELU"; as in the released code it reads ln(z), which has
+      the same scale in all blocks, and delta is ReLU.
+    * Gradients: the released code divides them by alpha, 0.001, with a rate of 0.001 and a decay of 5e-4; fedvlp has a
+      rate of 0.001 / alpha and a decay of 5e-4 alpha, which give the same steps with SGD.
     * Rounds: the README names base2new.sh (100 rounds of one local epoch, batches of 32) and DomainNet.sh (50, 1, 32);
       fedvlp takes 50 rounds of two local epochs with batches of 16 from base2new-2.sh.
     * Depth: in a tower with more blocks than the other, the released code counts blocks with adapters from the first;
       fedvlp counts them from the last.
-    * Optimizer state: one optimizer of the released code carries its momentum from client to client and from round to
-      round; fedvlp gives each client a new optimizer in each round.
-    * Evaluation: the released code measures every client with the text features of the first client's first round, and
-      keeps the round that is best on test images; fedvlp uses the client's own text features and the last round.
-    * Held-out domains: the papers test clients on domains that they have; fedvlp averages the probabilities of all
-      clients' models on another domain. The shared maps alone do nothing: without personal maps it is zero-shot CLIP.
-    * Cohort: all clients take part in the released first round, whatever the cohort; in fedvlp only the cohort does.
+    * Evaluation: the released code measures every client with the text features of the first client's first round;
+      fedvlp uses the client's own.
+    * Held-out domains: fedvlp averages the probabilities of all clients, because without personal maps the method is
+      zero-shot CLIP.
+    * Cohort: in the released code all clients take part in the first round; in fedvlp only the cohort does.
 """
 
 from __future__ import annotations

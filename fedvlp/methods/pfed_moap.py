@@ -15,18 +15,14 @@ A client classifies by P_i alone, cos(f, h_c(P_i)) / tau, until it has experts, 
 its first upload nobody is near it yet. A plain Trainer has nobody's prompts but the one it starts from.
 
 Departures:
-    * On a domain that no client has, P_g classifies alone, as PromptFL's prompt; ``held_out_evaluation: mean`` and
-      ``each`` take the clients' own models instead. The paper measures domains that clients have.
-    * The released code takes places in a list without the client itself for clients, so that from its own place on it
-      gets the one before, at times itself; and as its script calls it, without ``method``, it lends random ones. Here
-      experts are the nearest.
-    * Clients of a round get the prompts of the rounds before, and each has its own optimizer. In the released code they
-      train one after another: later ones get what earlier ones have just sent, and go on with their momentum.
-    * A client is measured with the experts that it trained with; the released code lends new ones to those who did not
-      take part in a round.
-    * The cosine and the warm-up of P_i are over rounds; the gating's rate is constant. The released code has one
-      schedule for all clients, a step for each local epoch of each, whose cosine falls and rises every few of these.
-    * No augmentation, as with PromptFL. Momentum and weight decay are Dassl's, on which the released code is built.
+    * Experts: the released code indexes a list without the client itself by client numbers, so a client can get the
+      wrong expert, or its own, and its script lends random ones; fedvlp lends the nearest.
+    * Order: released clients train one after another, and later ones get what earlier ones have just sent; fedvlp lends
+      the prompts of earlier rounds.
+    * Evaluation: a client is measured with the experts that it trained with; the released code lends new ones to absent
+      clients.
+    * Schedule: the cosine and the warm-up of P_i are over rounds, and the gating's rate is constant; the released code
+      advances one schedule with every local epoch of every client.
 """
 
 from __future__ import annotations

@@ -10,15 +10,13 @@ d_n, W^Q, W^K, W^V, W^O, together phi -> ``generator``; alpha -> ``server_lr``; 
     phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 4, 5                       :class:`.PromptGeneration`
 
 Departures:
-    * The paper calls P'_n - P_n the gradient that the server descends, which would lead away from P'_n. Here the server
-      goes towards it.
-    * How many tokens d_n has is not said; L, as many as the prompt that its queries make. Nor is where the generator
-      starts (:class:`.PromptGenerator` says why there), or how wide its attention is: as wide as tokens.
-    * The head is a linear layer of f(x), at length 1, that starts as CLIP's text features over tau, so that untrained
-      it is zero-shot CLIP's. The paper's ViT knows no text. With ``trains_head`` false it is not trained.
-    * The paper has no domain that no client has. There the prompt of the mean descriptor classifies with the text
-      head; ``held_out_evaluation: mean`` and ``each`` take the clients' own models.
-    * A client is measured with P'_n, to which its head belongs.
+    * Eqs. 4, 5: the paper's server descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
+    * Generator: the paper states neither how many tokens d_n has, nor where the generator starts, nor its width; fedvlp
+      takes L tokens, their width, and the start that :class:`.PromptGenerator` explains.
+    * Head: it reads f(x) at length 1, and starts as CLIP's text features over tau, which is zero-shot CLIP; the paper's
+      ViT has no text. With ``trains_head`` false it is not trained.
+    * Held-out domains: the prompt of the mean descriptor classifies with the text head.
+    * Evaluation: a client is measured with P'_n, to which its head belongs.
 """
 
 from __future__ import annotations

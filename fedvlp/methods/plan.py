@@ -13,14 +13,14 @@ A client that never took part has an empty slot, left out of the mixture, and st
 plain Trainer has nobody to mix with: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the prompts trained.
 
 Departures:
-    * r, the shape of q and its scale are not in the paper: r = 8 comes nearest to its cost, q meets the mean over
-      tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
-    * The released aggregator, of 81.9 M parameters, is an option. Its mistakes are not: a text aggregator that is never
-      trained, prompts without a local loss after the first round, from when on stage 1 trains the visual aggregator
-      through the reference's entropy, and blocks mixed up by their names, so that 4 of the server's 72 slots (11 of 120
-      for DomainNet) hold a stale copy.
-    * The first reference has the released code's 60 templates; the paper names none. Its SGD is plain; the released
-      code's momentum 0.9 and weight decay 5e-4 are in the config ``plan_released``.
+    * Aggregators: the paper states neither r nor the shape and scale of q. r = 8 comes nearest to its cost, q meets the
+      mean over tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
+    * Released aggregator: an option with 81.9 M parameters, without the released code's mistakes: a text aggregator
+      that is never trained; prompts without a local loss after the first round, when stage 1 trains the visual
+      aggregator through the reference's entropy; and mixed-up names, by which 4 of 72 slots (11 of 120 for DomainNet)
+      stay stale.
+    * First reference: 60 templates, as in the released code; the paper states none.
+    * SGD: plain; the released momentum 0.9 and weight decay 5e-4 are in the config ``plan_released``.
 """
 
 from __future__ import annotations

@@ -10,17 +10,14 @@ class c under prompt n -> ``texts``; lambda -> ``epsilon``.
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`PLOT.forward`
 
 Departures:
-    * The paper is not about federated learning: clients learn the prompts, the server averages each of them by training
-      images. Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch
-      is a round here. No augmentation.
-    * The released code takes the local features of a ResNet, out of a rewritten attention pool. Here they are a ViT's
-      patches, as in FedOTP, each through the last norm and the projection. The authors find these less discriminative,
-      and for ViTs have a method of their own, PLOT++, which learns local features by prompts in the image tower.
-    * All iterations are done. The released code stops when the mean change over a batch is below 0.01, so that an
-      image's class depends on what else is in its batch.
-    * For ImageNet alone the released code adds the logits of the image feature and the mean text feature. Here no data
-      set is an exception.
-    * N 4, L 16, lambda 0.1 and 100 iterations are the released code's.
+    * Patches: the released code takes local features of a ResNet from a rewritten attention pool; fedvlp takes a ViT's
+      patches, as in FedOTP, through the last norm and the projection. The authors find these less discriminative, and
+      have PLOT++ for ViTs.
+    * Iterations: all are done. The released code stops when the mean change over a batch is below 0.01, so that an
+      image's class depends on its batch.
+    * ImageNet: the released code adds the logits of the image feature and the mean text feature; fedvlp makes no
+      exception.
+    * Values: N 4, L 16, lambda 0.1 and 100 iterations are the released code's.
 """
 
 from __future__ import annotations

@@ -17,13 +17,10 @@ independent. By Jensen's inequality L_upper is at least the expectation of the c
 Class names stand in front of the first quarter of the prompts, in the middle of the second, and behind the others.
 
 Departures:
-    * The paper is not about federated learning: clients learn the prompts, the server averages each of them by training
-      images. Optimizer, rounds, batch and a constant rate are PromptFL's. No augmentation, so that image features are
-      computed once.
-    * The authors' repository holds no code. What the abstract leaves open is taken from re-implementations by others,
-      which agree: the places of class names, the sum that is divided by B + 1, a mean that is not normalised again, and
-      K 32, B 4, L 16 and lambda 0.1.
-    * A step draws its prompts from all. The re-implementations go through all before they draw one again.
+    * Source: the authors released no code. The places of class names, the division by B + 1, a mean that is not
+      normalised again, K 32, B 4, L 16 and lambda 0.1 are from re-implementations, which agree.
+    * Draws: a step draws its prompts from all; the re-implementations use all prompts before they draw one again.
+    * Optimizer: PromptFL's, with a constant rate.
 """
 
 from __future__ import annotations

@@ -9,14 +9,9 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
     G = G_d - lambda (G_d . G_g / |G_g|^2) G_g          else Sec. 3.2; :func:`aligned_gradient`
 
 Departures:
-    * The paper is not about federated learning: clients learn the prompt, the server averages it by training images.
-      Rounds and batch are PromptFL's. Momentum, weight decay and schedule are the released code's, whose epoch is a
-      round here. ``protocols/base_to_new_prograd`` has its own epochs and shots. No augmentation, so that image
-      features are computed once.
-    * The teacher has one template for all data sets, "a photo of a {}."; the released code has one of each data set's
-      own. Its temperature is 1, as there.
-    * Where both predict the same, G_g is zero but for rounding, and its direction noise. Where |G_g| is at most
-      sqrt(eps) |G_d|, eps being the precision of the prompt's type, G is G_d; the released code divides by any length.
+    * Teacher: one template for all data sets, "a photo of a {}."; the released code has one for each.
+    * Noise: where both predict the same, G_g is rounding noise. Where |G_g| is at most sqrt(eps) |G_d|, eps being the
+      precision of the prompt's type, G is G_d; the released code divides by any length.
 """
 
 from __future__ import annotations

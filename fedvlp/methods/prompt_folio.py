@@ -10,16 +10,12 @@ f(x) image feature, of length 1; theta -> ``local_share``.
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_L stays   :class:`.FedAvg`
 
 Departures:
-    * The equations are the released code's. The paper derives a best theta from quantities of its theory that nobody
-      measures; here, as in the code, theta is a constant.
-    * The released code measures clients on their own test images. Here a domain that no client has is classified by
-      p_G alone; ``held_out_evaluation: mean`` takes the clients' mean probabilities.
-    * The mean is by training images. The released code keeps uploads in the order in which clients were drawn, but
-      reads them by the clients' numbers, so that a prompt gets the weight of another client.
-    * theta 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs are the released code's. Its cosine and warm-up go
-      on from client to client, and so does momentum; here the rate is constant, and each client has an optimizer of its
-      own, afresh in each round. Momentum and weight decay are the code's, from Dassl.
-    * No augmentation, so that image features are computed once.
+    * Share: the paper derives a best theta from quantities that nobody measures; as in the released code it is a
+      constant.
+    * Weights: the released code reads uploads in another order than it keeps them, so a prompt gets another client's
+      weight.
+    * Values: theta 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs are the released code's; the rate is
+      constant.
 """
 
 from __future__ import annotations

@@ -10,13 +10,12 @@ With ``kl_weight`` it is TRIP of one expert: the control that tells what TRIP's 
     CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Departures:
-    * The released code averages by reference and without weights, so its "mean" is the last client's prompt; here it is
-      the mean weighted by training images, as the paper says.
-    * A constant rate: the released code has CoOp's schedule, but one for all clients, which goes on a step with each
-      local epoch of each. No augmentation, so that image features are computed once.
-    * The optimizer is that of CoOp's released code: SGD of rate 0.002 with momentum 0.9 and weight decay 5e-4, the
-      defaults of Dassl that its configs do not name. It is made afresh each round. PromptFL's own rate is 0.001, for 5
-      epochs a round (``promptfl_released``).
+    * Average: the released code averages by reference and without weights, so its "mean" is the last client's prompt;
+      fedvlp weights by training images, as the paper says.
+    * Learning rate: the released code shares one CoOp schedule among all clients and advances it after every local
+      epoch of every client; fedvlp keeps the rate constant.
+    * Optimizer: SGD of rate 0.002, as in CoOp's released code. PromptFL's own rate is 0.001, for 5 epochs a round
+      (``promptfl_released``).
 """
 
 from __future__ import annotations

@@ -13,18 +13,16 @@ Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and de
     CE over all of these                                                               :meth:`StableFDG.training_step`
 
 Departures:
-    * The paper's network is a ResNet-18 whose mean feature and h stand side by side before one linear classifier. Here
-      the former's part of the classifier is CLIP's text features, and h adds a part of its own, which starts at 0. A
-      layer norm without scale and shift comes before that part, as the tower's inner features are not normalised.
-    * Styles are shifted and explored behind one stage, each with probability 1/2 in a step; the released code explores
-      behind each of three, each time with that probability. The doubled images run through the stages below, too.
-    * Phi is that of a client's images as its training saw them in a round; see :class:`.ClientStatistics`. The released
-      code computes it beforehand. Another client m is drawn in each step, and not once a round.
-    * An image alone of its class is its own partner, and is doubled like others; the released code takes one more
-      batch, with an image of each class, to pair and double it.
-    * Styles are kept as they are for the seeds of k-means++. The released code gives its first images, in their order,
-      the means of clusters around these seeds.
-    * AdamW and its rates are those of fine-tuning; the paper has SGD 0.001.
+    * Classifier: in the paper the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear part
+      for h, which starts at 0, to CLIP's text features. h passes a layer norm without scale and shift, because the
+      tower's inner features are not normalised.
+    * Stages: the released code explores after each of three stages; fedvlp shifts and explores after one, each with
+      probability 1/2 in a step. The doubled images run through the stages below, too.
+    * Phi: the released code computes it beforehand and draws m once a round; fedvlp collects it in training
+      (:class:`.ClientStatistics`) and draws m in each step.
+    * Lone images: an image alone of its class is its own partner; the released code takes another batch to pair it.
+    * Seeds of k-means++: their styles are kept; the released code gives its first images the means of clusters around
+      them.
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ validation loss at the i-th look -> ``loss``; N_s -> ``start_patience``, N_e -> 
 The losses are those of the source domains' validation images; nothing of a held-out domain is looked at.
 
 Departures:
-    * A look is a round of training, and the steps of the round that t_s is in count as a whole, as in the released
-      code. All rounds have equally many steps, so the mean of their means is that of their steps.
-    * The paper's algorithm is followed where the released code differs: what follows the last loss below the threshold
-      is part of the mean where training ends before there are N_e. The mean until now is measured after every round.
-      The released mean leaves t_s out or counts a look twice, and takes looks from before t_s: with its own settings,
-      7 % of the weight lies on other looks than the paper's (median of 60 curves of losses).
-    * Before t_s is known, the mean begins with the lowest loss so far. The paper averages all steps then, the released
-      code gives those of the last round.
-    * CLIP's image tower under its text features, with AdamW and rates that fall with depth, as our fine-tuning has
-      them, in place of a ResNet-50 with a new linear layer and Adam.
-    * Training goes on behind t_e, so that its curve can be seen, but what is deployed does not change.
+    * Looks: a look is a round, and the round of t_s counts as a whole, as in the released code. All rounds have equally
+      many steps, so the mean of their means is the mean of their steps.
+    * Algorithm: fedvlp follows the paper. The released mean leaves t_s out or counts a look twice, and includes looks
+      before t_s: with its own settings, 7 % of the weight lies on other looks than the paper's (median of 60 loss
+      curves). If training ends before N_e, what follows the last loss below the threshold counts. The mean is measured
+      after every round.
+    * Before t_s: the mean begins with the lowest loss so far; the paper averages all steps, the released code the last
+      round's.
+    * Network: CLIP's image tower, text features and AdamW, as in fine-tuning; the paper has a ResNet-50, a linear layer
+      and Adam.
+    * After t_e: training continues, so that its curve can be seen, but the deployed mean stays.
 """
 
 from __future__ import annotations

@@ -12,14 +12,15 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
 
 Departures:
-    * Experts start from different values; in the released code all start from the same ones (``same_start``).
-    * A clustering's random start is drawn from the image's own pixels, not from the order of the files or the batch.
-    * FedAvg weighs by training images; the released code by training and validation images, and in half precision.
-    * The released code's decay of the learning rate and its moving average are options; the paper has neither.
-    * Clusters are the released code's: a token costs ||x - mu_m|| + theta_m, where Eqs. 3 and 4 have squared distances
-      and so squares against theta; theta_m moves by sizes after capping, so it only falls. The paper's step has no
-      value; that of the released code, 1e-4, is used.
-    * What the paper leaves open of the other routers is decided in :mod:`.routers`.
+    * Experts: they start from different values; in the released code from the same ones (``same_start``).
+    * Random start: it is drawn from the image's own pixels, not from the order of the files or the batch.
+    * Average: weighted by training images; the released code counts validation images, too, and averages in half
+      precision.
+    * Options: the released code decays the learning rate and has a moving average; the paper has neither.
+    * Clusters: as in the released code, a token costs ||x - mu_m|| + theta_m, where Eqs. 3 and 4 have squared
+      distances; theta_m moves by sizes after capping, so it only falls; its step, which the paper does not state, is
+      1e-4.
+    * Routers: :mod:`.routers` says what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -95,16 +96,7 @@ class TRIP(PromptLearner):
         self.kl_weight = kl_weight
         self.server_average = server_average
         self.rounds = rounds
-        options = RouterOptions(
-            routing=routing,
-            num_experts=num_experts,
-            train_capacity=train_capacity,
-            eval_capacity=eval_capacity,
-            key_init=key_init,
-            key_seed=key_seed,
-            matched_to=matched_to,
-            cluster_start=cluster_start,
-        )
+        options = RouterOptions(**{name: self.hparams[name] for name in self.precompute_options})
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
         # The released code repeats one draw, here the last, so that as many values are drawn either way.
