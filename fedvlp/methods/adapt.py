@@ -61,7 +61,7 @@ class ADAPT(FedDPT):
         self.domain_weight = domain_weight
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy over classes plus the weighted domain correspondence."""
+        """Compute the cross-entropy over classes plus the weighted domain correspondence."""
         inputs, labels = batch
         features = self.features(inputs)
         loss = F.cross_entropy(features.logits(self.clip.logit_scale), labels)
@@ -74,7 +74,7 @@ class ADAPT(FedDPT):
         return loss
 
     def correspondence(self, features: DualFeatures, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
-        """Returns the domain-correspondence loss in the reading that was chosen."""
+        """Compute the domain-correspondence loss in the reading that was chosen."""
         if self.domain_loss == "pairs":
             return pairs_correspondence(features.tokens, features.text, labels, self.clip.logit_scale)
         if self.domain is None:
@@ -85,7 +85,7 @@ class ADAPT(FedDPT):
 def pairs_correspondence(
     tokens: Float[Tensor, "B domains d"], texts: Float[Tensor, "domains C d"], labels: Int[Tensor, "B"], scale: float
 ) -> Float[Tensor, ""]:
-    """Returns -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
+    """Compute -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], the mean over images.
 
     `tokens` are h_j and `texts` f_T^k(c), both of any length; `scale` is 1 / tau.
 

@@ -83,7 +83,7 @@ class BPL(PromptLearner):
         self._cache = PromptFeatureCache()
 
     def posterior(self, features: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "*each D"], Float[Tensor, "*each D"]]:
-        """Returns mu and log sigma^2: of each image if they are conditional, else of all."""
+        """Compute mu and log sigma^2: of each image if they are conditional, else of all."""
         if self.networks is None:
             return self.mean, self.log_variance
         unit = F.normalize(features, dim=-1)
@@ -96,7 +96,7 @@ class BPL(PromptLearner):
         log_variance: Float[Tensor, "*each D"],
         noise: Float[Tensor, "... S D"],
     ) -> Float[Tensor, "B C"]:
-        """Returns log p(c | x), p being the mean over draws."""
+        """Compute log p(c | x), p being the mean over draws."""
         residuals = mean[..., None, :] + (log_variance / 2).exp()[..., None, :] * noise  # [*each, S, D]
         prompts = self.prompt + residuals[..., None, :]  # [*each, S, L, D]
         # The same prompts classify all images, and are encoded once; those of one image are no other's.
@@ -106,12 +106,12 @@ class BPL(PromptLearner):
         return of_draws.logsumexp(1) - math.log(of_draws.shape[1])
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns log p(c | x) under draws that are always the same; as logits they have p as their softmax."""
+        """Compute log p(c | x) under draws that are always the same; as logits they have p as their softmax."""
         features = self.precomputed(inputs)["features"]
         return self.log_probabilities(features, *self.posterior(features), self.noise)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
+        """Compute -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         mean, log_variance = self.posterior(features)

@@ -68,13 +68,13 @@ class CCST(ImageTowerLearner):
         self.share_statistics(num_clients, (2, self.num_channels(stage)))
 
     def draw(self, batch_size: int) -> Int[Tensor, "B K"]:
-        """Returns the slots of each image's K styles, all different; the client's own is among those drawn from."""
+        """Return the slots of each image's K styles, all different; the client's own is among those drawn from."""
         slots = torch.tensor([self.statistics.slot, *self.statistics.others])
         order = torch.rand(batch_size, len(slots)).argsort(dim=1)
         return slots[order[:, : self.styles]]
 
     def restyled(self, slots: Int[Tensor, "B K"], features: Tensor) -> Tensor:
-        """Returns features, of each image K in a row, in its K styles, and adds the batch to the client's."""
+        """Compute features, of each image K in a row, in its K styles, and add the batch to the client's."""
         # All K copies of an image are the same up to this stage: one of them counts.
         self.collect(features[:: slots.shape[1]])
         slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
@@ -84,14 +84,14 @@ class CCST(ImageTowerLearner):
         return with_style(features, styles, prefix)
 
     def collect(self, features: Tensor) -> None:
-        """Adds a batch to the client's overall means and variances."""
+        """Add a batch to the client's overall means and variances."""
         values = positions(features.detach(), self.image_tower.num_prefix).float().flatten(0, 1)  # [B N, W]
         seen = self.statistics.images_seen + len(features)
         self.statistics.own.copy_(pooled(self.statistics.own, values, len(features) / seen))
         self.statistics.images_seen.copy_(seen)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch, each image in K styles."""
+        """Compute the cross-entropy of a batch, each image in K styles."""
         inputs, labels = batch
         slots = self.draw(len(labels))
         images = self.precomputed(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)

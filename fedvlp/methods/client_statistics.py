@@ -51,14 +51,14 @@ class ClientStatistics(nn.Module):
         self.register_buffer("images_seen", torch.zeros(()))
 
     def share_phase(self, train: Phase) -> Phase:
-        """Returns the phase after training, which sends what was collected and deploys what was trained."""
+        """Return the phase after training, which sends what was collected and deploys what was trained."""
         slots = Slots("client", slots=len(self.clients))
         return Phase(
             "share", train=(), upload=("statistics.clients",), strategy=slots, download=(), deploy=train.upload
         )
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for a client's phase; before training it forgets what it had collected in the round before."""
+        """Prepare for a client's phase; before training it forgets what it had collected in the round before."""
         # A client's slot is its id, as the strategy of the second phase has it.
         self.slot = context.client.id
         # Looked at once, for a GPU waits in each step that asks for values.
@@ -69,24 +69,24 @@ class ClientStatistics(nn.Module):
             self.images_seen.zero_()
 
     def upload(self) -> State:
-        """Returns what the client has collected, by the name of the slots."""
+        """Return what the client has collected, by the name of the slots."""
         return {"statistics.clients": self.own}
 
 
 def positions(features: Tensor, prefix: int) -> Float[Tensor, "B N W"]:
-    """Returns what a feature map, or a ViT's tokens behind the first that are no patches, holds at the N positions."""
+    """Compute what a feature map, or a ViT's tokens behind the first that are no patches, holds at the N positions."""
     return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features[:, prefix:]
 
 
 def style_of(features: Tensor, prefix: int) -> Float[Tensor, "B 2 W"]:
-    """Returns each image's style: means and deviations over positions, in float32 and without a gradient."""
+    """Compute each image's style: means and deviations over positions, in float32 and without a gradient."""
     # A style is a target and no part of the graph. 1e-5 lets a channel without variance be divided by its deviation.
     values = positions(features.detach(), prefix).float()
     return torch.stack([values.mean(1), (values.var(1, correction=0) + 1e-5).sqrt()], dim=1)
 
 
 def with_style(features: Tensor, style: Float[Tensor, "B 2 W"], prefix: int) -> Tensor:
-    """Returns features in other styles: sigma' (x - mu) / sigma + mu'; unchanged where the style is their own.
+    """Compute features in other styles: sigma' (x - mu) / sigma + mu'; unchanged where the style is their own.
 
     >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
     >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]]), prefix=1).flatten().tolist()
@@ -103,7 +103,7 @@ def with_style(features: Tensor, style: Float[Tensor, "B 2 W"], prefix: int) -> 
 
 
 def pooled(style: Float[Tensor, "2 W"], values: Float[Tensor, "N W"], share: Float[Tensor, ""]) -> Float[Tensor, "2 W"]:
-    """Returns means and deviations over all values of channels so far, from those before and the newest values.
+    """Compute means and deviations over all values of channels so far, from those before and the newest values.
 
     The newest have a share in (0, 1] among all.
 

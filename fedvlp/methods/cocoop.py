@@ -57,12 +57,12 @@ class CoCoOp(PromptLearner):
         self.meta_net = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, self.clip.text_width))
 
     def prompts(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B L D"]:
-        """Returns each image's prompt v(x), all of whose vectors are moved alike (Sec. 3.2)."""
+        """Compute each image's prompt v(x), all of whose vectors are moved alike (Sec. 3.2)."""
         # One shift for all vectors of an image's prompt, as in the paper.
         shifts: Tensor = self.meta_net(F.normalize(features, dim=-1))  # pi, [B, D]
         return self.prompt + shifts[:, None]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
+        """Compute the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompts(features)), self.clip.logit_scale)

@@ -121,7 +121,7 @@ class DiPrompT(PromptLearner):
         self._before: Tensor | None = None  # hatZ^Q
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
+        """Return one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
         strategies: dict[str, Strategy] = {
             "global_prompt": FedAvg(),
             "domain_prompts": MovingAverage(IndicatorMean(), self.share, ("domain_prompts",), sends_average=True),
@@ -132,12 +132,12 @@ class DiPrompT(PromptLearner):
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training, in which hatV^Q is what the Q-prompt is now."""
+        """Prepare for one client's local training, in which hatV^Q is what the Q-prompt is now."""
         super().start_client(context)
         self._before = None
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
+        """Compute the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
         features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         if self.domain_prompts is None:
@@ -151,7 +151,7 @@ class DiPrompT(PromptLearner):
         return given_domain(pair_logits(features, own, scale), domains)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns L_G + lambda L_D + L_Q, without the terms that are left out."""
+        """Compute L_G + lambda L_D + L_Q, without the terms that are left out."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         terms: dict[str, Tensor] = {}
@@ -190,22 +190,22 @@ class DiPrompT(PromptLearner):
 def pair_logits(
     image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"], scale: float
 ) -> Float[Tensor, "B C M"]:
-    """Returns CLIP's logits of each image with each pair of a class and a domain."""
+    """Compute CLIP's logits of each image with each pair of a class and a domain."""
     return cosine_logits(image_features, features.flatten(0, 1), scale).view(-1, *features.shape[:2])
 
 
 def given_class(logits: Float[Tensor, "B C M"], labels: Int[Tensor, "B"]) -> Float[Tensor, "B M"]:
-    """Returns each image's logits of the domains together with its class."""
+    """Compute each image's logits of the domains together with its class."""
     return logits[torch.arange(len(labels), device=labels.device), labels]
 
 
 def given_domain(logits: Float[Tensor, "B C M"], domains: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
-    """Returns each image's logits of the classes together with its domain."""
+    """Compute each image's logits of the classes together with its domain."""
     return logits[torch.arange(len(domains), device=domains.device), :, domains]
 
 
 def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor, "C M d"]) -> Float[Tensor, "M"]:
-    """Returns how unlike its handwritten prompt and like the other domains' each domain's prompt is (DiPrompT, Eq. 3).
+    """Compute how unlike its handwritten prompt and like the other domains' each domain's prompt is (DiPrompT, Eq. 3).
 
     For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
     feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
@@ -232,7 +232,7 @@ def domain_terms(
     handwritten: Float[Tensor, "C M d"],
     scale: float,
 ) -> dict[str, Tensor]:
-    """Returns the two terms of L_D, each image counting for the prompt of its domain m* alone (DiPrompT, Eq. 3).
+    """Return the two terms of L_D, each image counting for the prompt of its domain m* alone (DiPrompT, Eq. 3).
 
     `features` are Z_j^m of the domains' learned prompts, `handwritten` those of the handwritten one.
     """
@@ -249,7 +249,7 @@ def query_terms(
     scale: float,
     domains: Int[Tensor, "B"] | None = None,
 ) -> dict[str, Tensor]:
-    """Returns -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
+    """Return -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
 
     Where the domain m of each image is given, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, `before`
     those of the averaged Q-prompt.
@@ -269,7 +269,7 @@ def query_terms(
 
 
 def domain_weights(image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"]) -> Float[Tensor, "B M"]:
-    """Returns w_m, each domain's best cosine over the classes as a share of the sum over domains (DiPrompT, Eq. 8).
+    """Compute w_m, each domain's best cosine over the classes as a share of the sum over domains (DiPrompT, Eq. 8).
 
     A negative cosine counts as zero; where none is positive, all domains weigh the same.
 
@@ -288,7 +288,7 @@ def ensemble_logits(
     global_features: Float[Tensor, "C d"] | None,
     scale: float,
 ) -> Float[Tensor, "B C"]:
-    """Returns the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
+    """Compute the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
 
     Without `global_features`, the Z_j^G, the domains' prompts classify alone.
     """

@@ -78,7 +78,7 @@ class DoPrompt(ImageTowerLearner):
         )
 
     def domain_weights(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B K L"]:
-        """Returns a_kl(x), each domain's share in each of an image's prompt vectors; they sum to 1 over domains."""
+        """Compute a_kl(x), each domain's share in each of an image's prompt vectors; they sum to 1 over domains."""
         with torch.no_grad():
             features = self.image_features(images)
         domains, length, _ = self.prompts.shape
@@ -87,20 +87,20 @@ class DoPrompt(ImageTowerLearner):
         return scores.softmax(1)
 
     def adapted(self, weights: Float[Tensor, "B K L"]) -> Float[Tensor, "B L W"]:
-        """Returns v(x), the domains' prompts mixed by these weights."""
+        """Compute v(x), the domains' prompts mixed by these weights."""
         return torch.einsum("bkl,klw->blw", weights, self.prompts)
 
     def prompted(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "B L W"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of images, each with a prompt of its own."""
+        """Compute the logits of images, each with a prompt of its own."""
         return self.logits(prompted_features(self.image_tower.for_prompts(), images, [prompts]))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of a batch with adapted prompts, whatever the images' domains."""
+        """Compute the logits of a batch with adapted prompts, whatever the images' domains."""
         images = self.precomputed(inputs)["images"]
         return self.prompted(images, self.adapted(self.domain_weights(images)))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns L_dp + L_a + lambda L_w."""
+        """Compute L_dp + L_a + lambda L_w."""
         inputs, labels = batch
         domains = domains_of(inputs, "DoPrompt")
         images = self.precomputed(inputs)["images"]
@@ -117,7 +117,7 @@ class DoPrompt(ImageTowerLearner):
         return losses["loss"]
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Returns the trained parameters in groups, with options of their own for prompts and adapter."""
+        """Return the trained parameters in groups, with options of their own for prompts and adapter."""
         groups = layer_groups(select(trainable, ["visual"]), self.layer_decay)
         # Prompts and adapter are new and learn faster than the tower.
         for part, rate in self.rates.items():

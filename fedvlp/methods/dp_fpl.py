@@ -87,7 +87,7 @@ class DPFPL(PersonalPromptLearner):
         return self.global_prompt + self.local_prompt
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch (Eq. 2), whose gradients are clip(g) for p_G and g_L for p_L."""
+        """Compute the cross-entropy of a batch (Eq. 2), whose gradients are clip(g) for p_G and g_L for p_L."""
         inputs, labels = batch
         shared = self.global_prompt.detach()
         own = self.local_prompt.detach()
@@ -106,13 +106,13 @@ class DPFPL(PersonalPromptLearner):
 
 
 def clipped(gradient: Float[Tensor, "rows columns"], max_norm: float) -> Float[Tensor, "rows columns"]:
-    """Returns a gradient that is no longer than the norm, in its own direction."""
+    """Compute a gradient that is no longer than the norm, in its own direction."""
     share: Tensor = max_norm / gradient.norm()
     return gradient * share.clamp_max(1)
 
 
 def factorized(local: Float[Tensor, "L D"], rank: int) -> tuple[Float[Tensor, "L k"], Float[Tensor, "k D"]]:
-    """Returns u and v by one power iteration; u's columns and v's rows are orthonormal, as in the released code."""
+    """Compute u and v by one power iteration; u's columns and v's rows are orthonormal, as in the released code."""
     start = torch.randn(local.shape[1], rank, dtype=local.dtype, device=local.device)
     left = torch.linalg.qr(local @ start).Q
     return left, torch.linalg.qr(local.mT @ left).Q.mT
@@ -121,7 +121,7 @@ def factorized(local: Float[Tensor, "L D"], rank: int) -> tuple[Float[Tensor, "L
 def factor_gradients(
     gradient: Float[Tensor, "L D"], left: Float[Tensor, "L k"], right: Float[Tensor, "k D"], max_norm: float, std: float
 ) -> list[Tensor]:
-    """Returns g_u [L, k] and g_v [k, D]: shortened to the norm each, with noise of the standard deviation."""
+    """Return g_u [L, k] and g_v [k, D]: shortened to the norm each, with noise of the standard deviation."""
     # The residual r is no function of the factors, so by the chain rule these are the gradients by u and v.
     exact = (gradient @ right.mT, left.mT @ gradient)
     return [clipped(each, max_norm) + std * torch.randn_like(each) for each in exact]
@@ -130,7 +130,7 @@ def factor_gradients(
 def local_gradient(
     gradient: Float[Tensor, "L D"], local: Float[Tensor, "L D"], rank: int, max_norm: float, std: float
 ) -> Float[Tensor, "L D"]:
-    """Returns g_L, from g and p_L (Eq. 4); neither has a graph."""
+    """Compute g_L, from g and p_L (Eq. 4); neither has a graph."""
     # Under autocast the factors would be rounded, and no longer be orthonormal.
     with torch.autocast(gradient.device.type, enabled=False):
         left, right = factorized(local, rank)

@@ -82,18 +82,18 @@ class ELCFS(ImageTowerLearner):
             self.register_buffer(f"pixel_{name}", values, persistent=False)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for a client's phase, in which no step has to ask a GPU for what is there."""
+        """Prepare for a client's phase, in which no step has to ask a GPU for what is there."""
         super().start_client(context)
         bank = self.statistics.clients[self.statistics.others].flatten(0, 1)
         self.bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
         self.num_seen = int(self.statistics.images_seen)
 
     def low_frequencies(self, spectrum: Complex[Tensor, "B 3 V half"]) -> Complex[Tensor, "B 3 rows columns"]:
-        """Returns the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
+        """Return the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
         return spectrum[:, :, self._rows(spectrum), : self.frequency + 1]
 
     def spectrum(self, images: Float[Tensor, "B 3 V V"]) -> Complex[Tensor, "B 3 V half"]:
-        """Returns F(x) of the pixels in [0, 1], whose means are not negative: an amplitude alone knows no sign."""
+        """Return F(x) of the pixels in [0, 1], whose means are not negative: an amplitude alone knows no sign."""
         # Normalised pixels have both signs; in [0, 1] the mean's amplitude is the mean.
         spectrum: Tensor = torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
         return spectrum
@@ -101,7 +101,7 @@ class ELCFS(ImageTowerLearner):
     def transformed(
         self, images: Float[Tensor, "B 3 V V"], amplitudes: Float[Tensor, "B 3 rows columns"], share: Float[Tensor, "B"]
     ) -> Float[Tensor, "B 3 V V"]:
-        """Returns x', with a share lambda of other images' amplitudes at the low frequencies."""
+        """Compute x', with a share lambda of other images' amplitudes at the low frequencies."""
         spectrum = self.spectrum(images)
         low = self.low_frequencies(spectrum)
         mixed = torch.lerp(low.abs(), amplitudes, share[:, None, None, None])
@@ -111,7 +111,7 @@ class ELCFS(ImageTowerLearner):
         return (pixels - self.pixel_mean) / self.pixel_std
 
     def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
-        """Returns x' under amplitudes and shares drawn for each image; the images themselves if there are none yet."""
+        """Compute x' under amplitudes and shares drawn for each image; the images themselves if there are none yet."""
         if not len(self.bank):
             return images
         chosen = torch.randint(len(self.bank), (len(images),)).to(images.device, non_blocking=True)
@@ -119,7 +119,7 @@ class ELCFS(ImageTowerLearner):
         return self.transformed(images, self.bank[chosen], share)
 
     def collect(self, images: Float[Tensor, "B 3 V V"]) -> None:
-        """Keeps the amplitudes of the client's first images."""
+        """Keep the amplitudes of the client's first images."""
         places = self.statistics.own[self.num_seen :][: len(images)]
         if not len(places):
             return
@@ -128,7 +128,7 @@ class ELCFS(ImageTowerLearner):
         self.statistics.images_seen.fill_(self.num_seen)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""
+        """Compute the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         self.collect(images)
@@ -147,5 +147,5 @@ class ELCFS(ImageTowerLearner):
         return loss
 
     def _rows(self, spectrum: Tensor) -> Tensor:
-        """Returns the rows of the frequencies from -m to m."""
+        """Compute the rows of the frequencies from -m to m."""
         return torch.arange(-self.frequency, self.frequency + 1, device=spectrum.device) % spectrum.shape[2]

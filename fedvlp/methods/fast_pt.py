@@ -98,7 +98,7 @@ class FaSTPT(PromptLearner):
         self.register_buffer("class_texts", zero_shot_text_features(self.clip, class_names, "{}"), persistent=False)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase for the transforms, one for what is averaged, one for the domains' prompts."""
+        """Return one phase for the transforms, one for what is averaged, one for the domains' prompts."""
         averaged = ("global_prompt", "domain_classifier")
         own = ("domain_prompts",)
         return (
@@ -108,7 +108,7 @@ class FaSTPT(PromptLearner):
         )
 
     def configure_optimizers(self) -> Optimizer | None:
-        """Returns Adam for the transforms, and an optimizer in which the domain classifier has its own rate."""
+        """Return Adam for the transforms, and an optimizer in which the domain classifier has its own rate."""
         phase = None if self.context is None else self.context.phase.name
         if phase == "style":
             return Adam(self.transforms.parameters(), lr=self.transform_lr, weight_decay=0.05)
@@ -118,13 +118,13 @@ class FaSTPT(PromptLearner):
         return super().configure_optimizers()
 
     def upload_state(self) -> State:
-        """Returns what the phase uploads; of the domains' prompts that of the client's domain, for its slot."""
+        """Return what the phase uploads; of the domains' prompts that of the client's domain, for its slot."""
         if self.context is None or self.context.phase.name != "domain":
             return super().upload_state()
         return {"domain_prompts": self.domain_prompts[known_domain(self.context.client, "FaST-PT")]}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under [P^G, P^N(x)] (Eq. 7)."""
+        """Compute the logits under [P^G, P^N(x)] (Eq. 7)."""
         features = self._features(inputs)
         weights = self.domain_classifier(features).softmax(-1)  # [B, M]
         mixed = torch.einsum("bm,mld->bld", weights, self.domain_prompts)
@@ -132,7 +132,7 @@ class FaSTPT(PromptLearner):
         return cosine_logits(features, self.joint_text(prompts), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the loss of the phase."""
+        """Compute the loss of the phase."""
         inputs, labels = batch
         features = self._features(inputs)
         domains = domains_of(inputs, "FaST-PT")
@@ -147,7 +147,7 @@ class FaSTPT(PromptLearner):
     def style_loss(
         self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
     ) -> Float[Tensor, ""]:
-        """Returns the mean of lambda L_A + (1 - lambda) L_C over images and the domains that they are not of."""
+        """Compute the mean of lambda L_A + (1 - lambda) L_C over images and the domains that they are not of."""
         moved = self._moved(features)  # [M, B, d]
         directions = self.domain_texts[:, labels] - self.domain_texts[domains, labels]
         turned = 1 - F.cosine_similarity(moved - features, directions, dim=-1)  # [M, B]
@@ -162,7 +162,7 @@ class FaSTPT(PromptLearner):
     def global_loss(
         self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
     ) -> Float[Tensor, ""]:
-        """Returns L_G + L_F, of images as in each domain: their own as they are, in the others moved there."""
+        """Compute L_G + L_F, of images as in each domain: their own as they are, in the others moved there."""
         everywhere = torch.where(self._is_own(domains)[..., None], features, self._moved(features))  # [M, B, d]
         class_loss = self._cross_entropies(everywhere, self.text(self.global_prompt), labels).mean()
         scores = self.domain_classifier(F.normalize(everywhere, dim=-1))  # [M, B, M]
@@ -172,7 +172,7 @@ class FaSTPT(PromptLearner):
         return class_loss + domain_loss
 
     def domain_loss(self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domain: int) -> Float[Tensor, ""]:
-        """Returns L_D of a client's images."""
+        """Compute L_D of a client's images."""
         own = self.domain_prompts[domain]
         joint = self.joint_text(torch.cat([self.global_prompt, own]))
         cross_entropy = F.cross_entropy(cosine_logits(features, joint, self.clip.logit_scale), labels)

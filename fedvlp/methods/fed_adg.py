@@ -78,7 +78,7 @@ class FedADG(ImageTowerLearner):
         self.discriminator = Discriminator(width, len(class_names))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the losses of tower, discriminator and generator, each with a gradient to its own network alone."""
+        """Compute the losses of tower, discriminator and generator, each with a gradient to its own network alone."""
         inputs, labels = batch
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = LABEL * F.one_hot(labels, len(self.class_names)).to(features.dtype)
@@ -119,7 +119,7 @@ class Discriminator(nn.Module):
         )
 
     def forward(self, features: Float[Tensor, "B d"], classes: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
-        """Returns D of features of any length and their classes, in (0, 1)."""
+        """Compute D of features of any length and their classes, in (0, 1)."""
         # Of length sqrt(d), so that their numbers are of order 1.
         directions = F.normalize(features, dim=1) * features.shape[1] ** 0.5
         scores: Tensor = self.layers(torch.cat([self.projection(directions), classes], dim=1))

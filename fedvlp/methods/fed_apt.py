@@ -73,12 +73,12 @@ class FedAPT(PromptLearner):
         self.register_buffer("keys", torch.rand(len(domains), *self.prompt.shape[1:], generator=generator))
 
     def prompts(self, weights: Float[Tensor, "*batch M"]) -> Float[Tensor, "*batch C L D"]:
-        """Returns all classes' prompts p * (1 + sum_k a_k key_k) under weights a of the domains."""
+        """Compute all classes' prompts p * (1 + sum_k a_k key_k) under weights a of the domains."""
         keys = torch.einsum("...m,mld->...ld", weights, self.keys)
         return self.prompt * (1 + keys.unsqueeze(-3))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under the prompts that each image's own mixture of keys makes."""
+        """Compute the logits under the prompts that each image's own mixture of keys makes."""
         features = self.precomputed(inputs)["features"]
         # Training knows the domain, and never asks for the weights' gradient.
         with torch.no_grad():
@@ -86,7 +86,7 @@ class FedAPT(PromptLearner):
         return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
+        """Compute the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         # Where no domain is known, all are as likely.
@@ -112,7 +112,7 @@ class FedAPT(PromptLearner):
 
 
 def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Tensor, "B M"]:
-    """Returns a, the softmax over domains of each image's standardised scores z over a temperature t.
+    """Compute a, the softmax over domains of each image's standardised scores z over a temperature t.
 
     >>> domain_weights(torch.tensor([[3.0, 1.0], [5.0, 5.0]]), 2**0.5)  # standardised: 0.707 and -0.707; 0 and 0
     tensor([[0.7311, 0.2689],

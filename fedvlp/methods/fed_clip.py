@@ -61,17 +61,17 @@ class FedCLIP(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """Returns I* = g(I) * I, the image features weighed element by element, not normalised."""
+        """Compute I* = g(I) * I, the image features weighed element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
         weighed: Tensor = self.adapter(features) * features
         return weighed
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits s cos(I*, t_c)."""
+        """Compute the logits s cos(I*, t_c)."""
         return cosine_logits(self.adapted(inputs), self.text_features, self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the contrastive loss or the cross-entropy of a batch."""
+        """Compute the contrastive loss or the cross-entropy of a batch."""
         inputs, labels = batch
         if self.loss == "contrastive":
             # Each image's own text; two images of one class have the same.
@@ -83,12 +83,12 @@ class FedCLIP(PromptLearner):
         return loss
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns the adapted image features, not normalised."""
+        """Compute the adapted image features, not normalised."""
         return self.adapted(images)
 
 
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """Returns the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
+    """Compute the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
 
     >>> contrastive_loss(torch.zeros(2, 2))  # log 2
     tensor(0.6931)

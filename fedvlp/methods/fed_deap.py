@@ -91,7 +91,7 @@ class FedDEAP(PromptLearner):
         self.register_buffer("domain_frame", equiangular_frame(len(domains), width, seed=1), persistent=False)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under both prompts, or under the shared ones where these are on their own."""
+        """Compute the logits under both prompts, or under the shared ones where these are on their own."""
         if self.uses_personal:
             texts = self.text(both(self.global_prompt, self.local_prompt))
         else:
@@ -99,7 +99,7 @@ class FedDEAP(PromptLearner):
         return cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the losses of the shared prompts, of the client's and of both networks, added up."""
+        """Compute the losses of the shared prompts, of the client's and of both networks, added up."""
         inputs, labels = batch
         domains = domains_of(inputs, "FedDEAP")
         features = self.precomputed(inputs)["features"]
@@ -126,24 +126,24 @@ class FedDEAP(PromptLearner):
 
 
 def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:
-    """Returns each class's two prompts behind each other, one class behind the other, [C 2L, D]."""
+    """Compute each class's two prompts behind each other, one class behind the other, [C 2L, D]."""
     return torch.cat([shared, own], dim=1).flatten(0, 1)
 
 
 def fixed(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
-    """Returns what a network makes of texts, without a gradient for the network, which learns from images alone."""
+    """Compute what a network makes of texts, without a gradient for the network, which learns from images alone."""
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     made: Tensor = functional_call(network, weights, (texts,))
     return made
 
 
 def frame_loss(mapped: Float[Tensor, "B d"], frame: Float[Tensor, "n d"], target: Tensor) -> Float[Tensor, ""]:
-    """Returns the mean cross-entropy of the cosines with a frame's directions; targets are numbers or shares."""
+    """Compute the mean cross-entropy of the cosines with a frame's directions; targets are numbers or shares."""
     return F.cross_entropy(cosine_logits(mapped, frame, 1.0), target)
 
 
 def equiangular_frame(count: int, width: int, seed: int) -> Float[Tensor, "n d"]:
-    """Returns n directions of length 1, any two of which have the inner product -1 / (n - 1).
+    """Compute n directions of length 1, any two of which have the inner product -1 / (n - 1).
 
     Raises:
         UserError: if there are more of them than dimensions.

@@ -106,7 +106,7 @@ class FedDPT(PromptLearner):
         self.train_only_personal = tuple(f"dual.{name}.copies" for name in copied)
 
     def stacks(self) -> dict[str, PerDomainPrompts]:
-        """Returns the prompts that there are: ``text``, ``visual`` or both."""
+        """Return the prompts that there are: ``text``, ``visual`` or both."""
         return {name: cast(PerDomainPrompts, stack) for name, stack in self.dual.items()}
 
     @property
@@ -117,26 +117,26 @@ class FedDPT(PromptLearner):
         return self.context.client.domain
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: own text prompt to its slot, image tokens to their mean."""
+        """Return one phase: own text prompt to its slot, image tokens to their mean."""
         names = tuple(f"dual.{name}.shared" for name in self.stacks())
         strategy = ByName({f"dual.{name}.shared": stack.strategy for name, stack in self.stacks().items()})
         return (Phase("prompts", train=names, upload=names, strategy=strategy),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training; its copies will follow what was broadcast."""
+        """Prepare for one client's local training; its copies will follow what was broadcast."""
         super().start_client(context)
         for stack in self.stacks().values():
             stack.start_client()
 
     def upload_state(self) -> State:
-        """Returns the client's own text prompt and the image tokens."""
+        """Return the client's own text prompt and the image tokens."""
         if self.domain is None:
             # Without a domain of its own a client has trained all prompts, and sends them.
             return super().upload_state()
         return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks().items()})
 
     def features(self, inputs: Inputs) -> DualFeatures:
-        """Returns features and weights of a batch (Eqs. 3-5), under the prompts of who trains, or of the server."""
+        """Return features and weights of a batch (Eqs. 3-5), under the prompts of who trains, or of the server."""
         images = self.precomputed(inputs)["images"]
         text = self.text_features()
         if "visual" not in self.dual:
@@ -150,7 +150,7 @@ class FedDPT(PromptLearner):
         return DualFeatures(prompted.features, text, weights, scores, prompted.prompt_features)
 
     def text_features(self) -> Float[Tensor, "prompts C d"]:
-        """Returns f_T^k(c), normalised (Eq. 3)."""
+        """Compute f_T^k(c), normalised (Eq. 3)."""
         if "text" not in self.dual:
             return self.zero_shot
         stack = self.stacks()["text"]
@@ -164,11 +164,11 @@ class FedDPT(PromptLearner):
         return F.normalize(features.float(), dim=-1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6; ADAPT, Eq. 5)."""
+        """Compute the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6; ADAPT, Eq. 5)."""
         return self.features(inputs).logits(self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns minus the mean cosine of an image with its own class (Eq. 9)."""
+        """Compute minus the mean cosine of an image with its own class (Eq. 9)."""
         inputs, labels = batch
         cosines = self(inputs) / self.clip.logit_scale
         loss: Tensor = -cosines.gather(1, labels[:, None]).mean()
@@ -176,7 +176,7 @@ class FedDPT(PromptLearner):
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Moves the copies of the other domains' prompts (Eq. 8; ADAPT, Eq. 6)."""
+        """Move the copies of the other domains' prompts (Eq. 8; ADAPT, Eq. 6)."""
         for stack in self.stacks().values():
             stack.follow(self.domain)
 
@@ -200,7 +200,7 @@ class DualFeatures:
     tokens: Float[Tensor, "B image_tokens d"]
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
-        """Returns the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
+        """Compute the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
         # Mixed in float32: rounding in half precision would move all classes' logits alike and more.
         with torch.autocast(self.text.device.type, enabled=False):
             mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
@@ -237,7 +237,7 @@ class PerDomainPrompts(nn.Module):
 
     @torch.no_grad()
     def start_client(self) -> None:
-        """Takes what was just downloaded as what the copies move to."""
+        """Take what was just downloaded as what the copies move to."""
         if self.momentum is None:
             return
         self.received.copy_(self.shared)
@@ -245,7 +245,7 @@ class PerDomainPrompts(nn.Module):
             self.copies.copy_(self.received)
 
     def forward(self, domain: int | None) -> list[Tensor]:
-        """Returns each domain's prompt, as a client of this domain sees it; with None all are the server's."""
+        """Return each domain's prompt, as a client of this domain sees it; with None all are the server's."""
         if domain is None or self.momentum is None:
             return list(self.shared)
         # The own domain's prompt is the trained one, the others' are the client's copies.
@@ -255,7 +255,7 @@ class PerDomainPrompts(nn.Module):
 
     @torch.no_grad()
     def follow(self, domain: int | None) -> None:
-        """Moves the copies of other domains' prompts by P <- alpha P + (1 - alpha) [P]received (Eq. 8)."""
+        """Move the copies of other domains' prompts by P <- alpha P + (1 - alpha) [P]received (Eq. 8)."""
         if self.momentum is None:
             return
         # A copy and not in place: the own slot must be the trained prompt and no mean.
@@ -265,5 +265,5 @@ class PerDomainPrompts(nn.Module):
         self.copies.copy_(followed)
 
     def upload(self, domain: int) -> Tensor:
-        """Returns what a client of this domain sends: its own slot, or all that it trained."""
+        """Return what a client of this domain sends: its own slot, or all that it trained."""
         return self.shared if self.momentum is None else self.shared[domain]

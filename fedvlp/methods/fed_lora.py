@@ -66,11 +66,11 @@ class FedLoRA(PromptLearner):
         self.image_updates = LowRankUpdates(image_blocks, self.clip.image_width, rank, scale)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns f(x), joint image features, not normalised."""
+        """Compute f(x), joint image features, not normalised."""
         return self.adapted.image_features(images, self.image_updates)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w(t_c), f(x)) / tau under the updates."""
+        """Compute the logits cos(w(t_c), f(x)) / tau under the updates."""
         features = self.image_features(self.precomputed(inputs)["images"])
         return cosine_logits(features, self.adapted.text_features(self.text_updates), self.clip.logit_scale)
 
@@ -88,7 +88,7 @@ class LowRankUpdates(nn.Module):
         self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank), requires_grad=learns)  # B
 
     def forward(self) -> Float[Tensor, "J rows W"]:
-        """Returns each block's update of its three maps, one below the other, so that rows are 3 W."""
+        """Compute each block's update of its three maps, one below the other, so that rows are 3 W."""
         return self.scale * (self.up @ self.down).flatten(1, 2)
 
 
@@ -114,16 +114,16 @@ class AdaptedCLIP(nn.Module):
         self._cache = PromptFeatureCache()
 
     def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
-        """Returns w_c, not normalised; those under updates without a gradient only when these have changed."""
+        """Compute w_c, not normalised; those under updates without a gradient only when these have changed."""
         texts = (self.rows.encode_words, self.clip.text)
         return self._cache("", lambda *_: self._call("text", updates, *texts), updates.down, updates.up)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], updates: LowRankUpdates) -> Float[Tensor, "B d"]:
-        """Returns f(x), not normalised."""
+        """Compute f(x), not normalised."""
         return self._call("image", updates, self.clip.encode_image, images)
 
     def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Returns what a function returns, which may read CLIP's weights."""
+        """Return what a function returns, which may read CLIP's weights."""
         return function(*arguments)
 
     def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:

@@ -59,10 +59,10 @@ class FedMaPLe(PromptLearner):
         self.couplings = BlockLinear(len(self.prompts), self.clip.text_width, self.clip.image_width)
 
     def deep_prompts(self) -> dict[str, Tensor]:
-        """Returns the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
+        """Return the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
         # The couplings take a stack of prompts, of which there is one.
         return {"text": self.prompts, "visual": self.couplings(self.prompts[None])[0]}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
+        """Compute the logits cos(w_c, f(x)) / tau with prompts in both towers."""
         return self.prompted.logits(self.precomputed(inputs)["images"], self.deep_prompts())

@@ -95,20 +95,20 @@ class FedMedCLIP(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
 
     def configure_optimizers(self) -> Optimizer | None:
-        """Returns one optimizer, in which the classifier has its own learning rate."""
+        """Return one optimizer, in which the classifier has its own learning rate."""
         if self.make_optimizer is None:
             return super().configure_optimizers()
         classifier = {"params": [*self.classifier.parameters()], "lr": self.classifier_lr}
         return self.make_optimizer([{"params": [*self.adapter.parameters()]}, classifier])
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """Returns I~, the image features weighed element by element, not normalised."""
+        """Compute I~, the image features weighed element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
         weighed: Tensor = self.adapter(features) * features
         return weighed
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns log p(c | x), or the adapter's logits where the shared part is on its own."""
+        """Compute log p(c | x), or the adapter's logits where the shared part is on its own."""
         adapted = self.adapted(inputs)
         logits = cosine_logits(adapted, self.text_features, self.clip.logit_scale)
         if not self.uses_personal:
@@ -119,7 +119,7 @@ class FedMedCLIP(PromptLearner):
         return torch.logaddexp(share.log() + own.log_softmax(-1), (1 - share).log() + logits.log_softmax(-1))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns L_contr + L_MLP + lambda L_sim of a batch."""
+        """Compute L_contr + L_MLP + lambda L_sim of a batch."""
         inputs, labels = batch
         adapted = self.adapted(inputs)
         texts = self.text_features
@@ -158,19 +158,19 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch normalisation that takes a batch of one image, which has no variance, as in evaluation."""
 
     def forward(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
-        """Returns normalised values."""
+        """Compute normalised values."""
         if self.training and len(values) > 1:
             return super().forward(values)
         return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 def entropies(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
-    """Returns the entropy of each image's probabilities, in nats."""
+    """Compute the entropy of each image's probabilities, in nats."""
     return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
 
 
 def classifier_share(adapter: Float[Tensor, "*batch"], classifier: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Returns w from both entropies: who is less sure counts less; 1/2 where both are sure.
+    """Compute w from both entropies: who is less sure counts less; 1/2 where both are sure.
 
     >>> classifier_share(torch.tensor([0.9, 0.0]), torch.tensor([0.3, 0.0]))
     tensor([0.7500, 0.5000])

@@ -80,23 +80,23 @@ class FedMVP(PromptLearner):
         self.former = PromptFormer(width, self.clip.embed_dim, heads, prompt_length)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns f(x; P), joint image features, not normalised."""
+        """Compute f(x; P), joint image features, not normalised."""
         attributes = self.attributes.flatten(0, 1)
         features: Tensor = self.visual.encode_each(images, lambda patches: self.former(patches, attributes))
         return features
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of image features: the mean over each class's attributes of cos / tau."""
+        """Compute the logits of image features: the mean over each class's attributes of cos / tau."""
         # Attributes have length 1, so that the mean of the cosines is the product with their mean.
         mean = self.attributes.float().mean(dim=1)  # [C, d]
         return self.clip.logit_scale * F.normalize(features.float(), dim=-1) @ mean.T
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under the images' own prompts."""
+        """Compute the logits under the images' own prompts."""
         return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
+        """Compute the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         features = self.image_features(images)
@@ -129,7 +129,7 @@ class PromptFormer(nn.Module):
     def forward(
         self, patches: Float[Tensor, "B patches W"], attributes: Float[Tensor, "A d"]
     ) -> Float[Tensor, "B L W"]:
-        """Returns the prompts of each image, whatever the order of the attributes."""
+        """Compute the prompts of each image, whatever the order of the attributes."""
         values = self.project(attributes)
         keys = self.attribute_norm(values)
         # Patches look at attributes alone and not at each other, so that all images can be one sequence.
@@ -148,7 +148,7 @@ Attributes = dict[str, list[str]]
 def attribute_features(
     clip: CLIP, class_names: Sequence[str], attributes: Attributes | None, templates: int
 ) -> Float[Tensor, "C M d"]:
-    """Returns the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
+    """Compute the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
 
     Without attributes, so many of CLIP's templates are taken in their place.
     """

@@ -63,7 +63,7 @@ class FedOTP(PersonalPromptLearner):
         self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
         patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         # On a domain that no client has there is no local prompt to share the patches with.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]

@@ -68,7 +68,7 @@ class FedPGP(PersonalPromptLearner):
         return self.global_prompt + self.local_left @ self.local_right
 
     def contrast(self, texts: Float[Tensor, "2 C d"]) -> Float[Tensor, ""]:
-        """Returns the mean of L_con over classes, from their features under p_G and p_i."""
+        """Compute the mean of L_con over classes, from their features under p_G and p_i."""
         shared = texts[0].float()
         wanted = F.cosine_similarity(shared, self.written.text_features, dim=-1)  # [C]
         unwanted = F.cosine_similarity(shared, texts[1].float(), dim=-1)
@@ -76,7 +76,7 @@ class FedPGP(PersonalPromptLearner):
         return F.softplus((unwanted - wanted) / self.temperature).mean()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch under p_i plus mu times the contrast."""
+        """Compute the cross-entropy of a batch under p_i plus mu times the contrast."""
         inputs, labels = batch
         texts = self.text(torch.stack([self.global_prompt, self.client_prompt()]))  # [2, C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts[1], self.clip.logit_scale)

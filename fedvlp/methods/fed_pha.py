@@ -69,7 +69,7 @@ class FedPHA(PersonalPromptLearner):
         self.margin = margin
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""
+        """Compute the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         kept = projected(self.local_prompt, self.global_prompt, self.null_share, self.projection)

@@ -74,19 +74,19 @@ class FedPR(PromptLearner):
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training, from the prompts that it downloaded."""
+        """Prepare for one client's local training, from the prompts that it downloaded."""
         super().start_client(context)
         # What is downloaded says which directions are used, so that nothing else need be sent.
         self.start.copy_(self.prompts)
         self.used.copy_(used_directions(self.start, self.null_share))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under the prompts."""
+        """Compute the logits under the prompts."""
         return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Removes the used directions' part from all steps so far; in the first round nothing."""
+        """Remove the used directions' part from all steps so far; in the first round nothing."""
         # In the first round the global prompts hold nothing that steps could disturb.
         if self.context is None or self.context.round == 0:
             return
@@ -95,13 +95,13 @@ class FedPR(PromptLearner):
         self.prompts.sub_(moved @ self.used.mT @ self.used)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features under the prompts, not normalised."""
+        """Compute joint image features under the prompts, not normalised."""
         features: Tensor = self.prompted.visual.encode(images, self.prompts)
         return features
 
 
 def used_directions(prompts: Float[Tensor, "J L W"], null_share: float) -> Float[Tensor, "J k W"]:
-    """Returns the directions of the largest singular values of each block's P^T P, orthonormal.
+    """Compute the directions of the largest singular values of each block's P^T P, orthonormal.
 
     A share of the W directions is left for V_0, which never has fewer than W - L. The number of the other directions is
     truncated, as in the released code.

@@ -82,7 +82,7 @@ class FedPromptSRC(PromptLearner):
         self.prompts = nn.ParameterDict({"text": text, "visual": visual})
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase; the server averages over rounds what it deploys (Section 3.2.2)."""
+        """Return one phase; the server averages over rounds what it deploys (Section 3.2.2)."""
         strategy: Strategy = FedAvg()
         if self.gaussian_mean is not None:
             # Clients start from the newest prompts; only what is deployed is averaged over rounds.
@@ -90,11 +90,11 @@ class FedPromptSRC(PromptLearner):
         return (Phase("train", train=("prompts",), upload=("prompts",), strategy=strategy),)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(g_c, f(x)) / tau with prompts in both towers."""
+        """Compute the logits cos(g_c, f(x)) / tau with prompts in both towers."""
         return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch and the three distances from the frozen CLIP (Section 3.2.1)."""
+        """Compute the cross-entropy of a batch and the three distances from the frozen CLIP (Section 3.2.1)."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         text = self.prompted.text_features(self.prompts)
@@ -117,5 +117,5 @@ class FedPromptSRC(PromptLearner):
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:
-    """Returns the mean over elements of the absolute difference of features of length 1."""
+    """Compute the mean over elements of the absolute difference of features of length 1."""
     return F.l1_loss(F.normalize(ours.float(), dim=-1), F.normalize(frozen.float(), dim=-1))

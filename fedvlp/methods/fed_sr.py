@@ -64,7 +64,7 @@ class FedSR(ImageTowerLearner):
         self.class_deviations = nn.Parameter(torch.ones(len(class_names), width))  # r_sigma is their softplus
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of drawn features, plus their mean length and divergence by their weights."""
+        """Compute the cross-entropy of drawn features, plus their mean length and divergence by their weights."""
         inputs, labels = batch
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
@@ -85,7 +85,7 @@ def gaussian_kl(
     other_means: Float[Tensor, "B d"],
     other_deviations: Float[Tensor, "B d"],
 ) -> Float[Tensor, "B"]:
-    """Returns KL(N | N') of Gaussians of independent numbers.
+    """Compute KL(N | N') of Gaussians of independent numbers.
 
     >>> one = torch.ones(1, 1)
     >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance

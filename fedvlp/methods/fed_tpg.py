@@ -59,12 +59,12 @@ class FedTPG(PromptLearner):
         self.network = PromptNetwork(self.text.initial_prompt(), self.clip.embed_dim, heads)
 
     def prompt(self) -> Float[Tensor, "L D"]:
-        """Returns v, the prompt of all classes together."""
+        """Compute v, the prompt of all classes together."""
         prompt: Tensor = self.network(self.texts)
         return prompt
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c(v), f(x)) / tau."""
+        """Compute the logits cos(w_c(v), f(x)) / tau."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt()), self.clip.logit_scale)
 
@@ -84,7 +84,7 @@ class PromptNetwork(nn.Module):
         self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, "L D"]:
-        """Returns h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
+        """Compute h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
         texts = self.text_norm(texts)
         attended: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
         # A residual around the MLP, and none around the attention, as in the released code.

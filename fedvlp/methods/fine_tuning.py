@@ -70,7 +70,7 @@ class FineTuning(ImageTowerLearner):
             self.logit_scale = nn.Parameter(torch.tensor(self.clip.logit_scale).log())
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of features, of which only the direction counts."""
+        """Compute the logits of features, of which only the direction counts."""
         if self.text is None:
             return super().logits(features)
         return self.logit_scale.exp() * cosine_logits(features, self.text(), 1.0)
@@ -97,9 +97,9 @@ class TextClassifier(nn.Module):
         self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:
-        """Returns w_c, not normalised; those without a gradient are computed when weights have changed."""
+        """Compute w_c, not normalised; those without a gradient are computed when weights have changed."""
         return self._cache("", lambda *_: self.rows.encode_words(self._tower), *self.language.parameters())
 
     def train(self, mode: bool = True) -> TextClassifier:
-        """Stays in evaluation mode: no tower of open_clip's own has dropout, so that those of Hugging Face get none."""
+        """Stay in evaluation mode: no tower of open_clip's own has dropout, so that those of Hugging Face get none."""
         return super().train(False)

@@ -76,7 +76,7 @@ class HCVP(ImageTowerLearner):
         self.modulation = nn.Linear(self.width, self.width)
 
     def generated(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B W"], Float[Tensor, "B W"]]:
-        """Returns the domain-level and the task-specific prompt of each image."""
+        """Compute the domain-level and the task-specific prompt of each image."""
         with torch.no_grad():
             tokens = self.clip.image.encode(images)[1]
             means = tokens[:, self.clip.image.num_prefix :].mean(1).float()  # of the patches alone
@@ -86,7 +86,7 @@ class HCVP(ImageTowerLearner):
     def features(
         self, images: Float[Tensor, "B 3 V V"], domain: Float[Tensor, "B W"], task: Float[Tensor, "B W"]
     ) -> Float[Tensor, "B d"]:
-        """Returns joint features of images, not normalised, with these prompts."""
+        """Compute joint features of images, not normalised, with these prompts."""
         tower = self.image_tower.for_prompts()
         first = torch.stack([domain, task], dim=1)  # [B, 2, W]
         # All blocks but the first share one modulation of the two prompts.
@@ -94,12 +94,12 @@ class HCVP(ImageTowerLearner):
         return prompted_features(tower, images, [first, *[deeper] * (len(tower.blocks) - 1)])
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of a batch, whatever the images' domains."""
+        """Compute the logits of a batch, whatever the images' domains."""
         images = self.precomputed(inputs)["images"]
         return self.logits(self.features(images, *self.generated(images)))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy and the three contrastive losses."""
+        """Compute the cross-entropy and the three contrastive losses."""
         inputs, labels = batch
         domains = domains_of(inputs, "HCVP")
         images = self.precomputed(inputs)["images"]
@@ -124,7 +124,7 @@ class HCVP(ImageTowerLearner):
 def contrastive_loss(
     vectors: Float[Tensor, "B W"], alike: Bool[Tensor, "B B"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Returns the mean over vectors of -log of the share that those alike have in its similarity to all others.
+    """Compute the mean over vectors of -log of the share that those alike have in its similarity to all others.
 
     Of vectors only the direction counts, and none is compared with itself. Those that no other is alike to do not
     count; without any others the loss is 0.

@@ -77,13 +77,13 @@ class ImageTowerLearner(PromptLearner):
         self.statistics: ClientStatistics | None = None
 
     def share_statistics(self, num_clients: int, shape: Sequence[int], renewed: bool = True) -> None:
-        """Lets clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
+        """Let clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
         self.image_statistics = ("statistics.clients",)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Returns the trained tower's joint features f(x), not normalised.
+        """Compute the trained tower's joint features f(x), not normalised.
 
         Args:
             images: Pixels, as CLIP's transform puts them out.
@@ -93,18 +93,18 @@ class ImageTowerLearner(PromptLearner):
         return self.image_tower.features(images, between)
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits of features, of which only the direction counts."""
+        """Compute the logits of features, of which only the direction counts."""
         if self.head is not None:
             classified: Tensor = self.head(features)
             return classified
         return cosine_logits(features, self.text_features, self.clip.logit_scale)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of a batch."""
+        """Compute the logits of a batch."""
         return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase that trains and averages all; with statistics, a second one that sends these."""
+        """Return one phase that trains and averages all; with statistics, a second one that sends these."""
         tensors = self.communicable_state()  # gradients are off in a phase that trains nothing
         kept = (*self.personal, *self.train_only_personal)
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
@@ -118,23 +118,23 @@ class ImageTowerLearner(PromptLearner):
         return parts if set(select(self.communicable_state(), parts)) == set(names) else names
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for a client's phase."""
+        """Prepare for a client's phase."""
         super().start_client(context)
         if self.statistics is not None:
             self.statistics.start_client(context)
 
     def upload_state(self) -> State:
-        """Returns what the client sends after the running phase; after the second its statistics."""
+        """Return what the client sends after the running phase; after the second its statistics."""
         if self.statistics is not None and self.context is not None and self.context.phase.name == "share":
             return self.statistics.upload()
         return super().upload_state()
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Returns the trained parameters in groups that are trained alike; by default one for each layer."""
+        """Return the trained parameters in groups that are trained alike; by default one for each layer."""
         return layer_groups(trainable, self.layer_decay, timm_layers("visual", self.visual))
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Returns a fresh optimizer with a group of parameters for each layer; None if nothing is trainable."""
+        """Return a fresh optimizer with a group of parameters for each layer; None if nothing is trainable."""
         if self.make_optimizer is None or not (trainable := self.trainable_by_name()):
             return super().configure_optimizers()
         groups = self.parameter_groups(trainable)
@@ -147,7 +147,7 @@ class ImageTowerLearner(PromptLearner):
         return optimizer
 
     def train(self, mode: bool = True) -> ImageTowerLearner:
-        """Goes into training mode or out of it, but for batch normalisation, whose statistics are frozen."""
+        """Go into training mode or out of it, but for batch normalisation, whose statistics are frozen."""
         super().train(mode)
         for module in self.visual.modules():
             if isinstance(module, _BatchNorm):
@@ -155,7 +155,7 @@ class ImageTowerLearner(PromptLearner):
         return self
 
     def num_channels(self, stage: int) -> int:
-        """Returns W, the number of channels behind a stage of the tower, from 1."""
+        """Return W, the number of channels behind a stage of the tower, from 1."""
         widths: list[int] = []
 
         def measured(features: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class ImageTowerLearner(PromptLearner):
 
 
 def after_stage(stage: int, change: Between) -> list[Between]:
-    """Returns `between` where the output of one stage alone is changed, counted from 1."""
+    """Return `between` where the output of one stage alone is changed, counted from 1."""
     return [nn.Identity()] * (stage - 1) + [change]
 
 
@@ -187,7 +187,7 @@ class NormalizedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(weight), device=weight.device))
 
     def forward(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Returns the logits, in float32."""
+        """Compute the logits, in float32."""
         with torch.autocast(features.device.type, enabled=False):
             return F.linear(F.normalize(features.float(), dim=-1), self.weight, self.bias)
 
@@ -211,7 +211,7 @@ class LayerGroup:
 
 
 def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
-    """Returns the layer of each parameter of an image tower of timm, as timm groups them; of other towers nothing.
+    """Return the layer of each parameter of an image tower of timm, as timm groups them; of other towers nothing.
 
     Layers count from the bottom: blocks of a ViT, stages of others. The top has none: it is open_clip's head or, where
     that has no parameters, the highest of timm's layers.
@@ -230,7 +230,7 @@ def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
 def layer_groups(
     parameters: Mapping[str, Tensor], decay: float, layers: Mapping[str, int | None] | None = None
 ) -> list[LayerGroup]:
-    """Returns groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
+    """Return groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
     The layers of a tower are its embeddings or stem (0), its blocks or stages, and what is behind them; that last one,
     a classifier and whatever is no tower's have the factor 1. Names are open_clip's, with the tower's own in front;
@@ -271,7 +271,7 @@ def _depth(name: str) -> int | None:
 def prompted_features(
     tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "B L W"]]
 ) -> Float[Tensor, "B d"]:
-    """Returns joint features, not normalised, of `[image tokens][prompt]`, differentiable in all of them.
+    """Compute joint features, not normalised, of `[image tokens][prompt]`, differentiable in all of them.
 
     Args:
         tower: whose weights may be trained.

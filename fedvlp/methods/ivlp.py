@@ -59,5 +59,5 @@ class IVLP(PromptLearner):
         self.prompts = nn.ParameterDict({"text": text, "visual": visual})
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau with prompts in both towers."""
+        """Compute the logits cos(w_c, f(x)) / tau with prompts in both towers."""
         return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)

@@ -54,17 +54,17 @@ class KgCoOp(PromptLearner):
         self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
-        """Returns the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
+        """Compute the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
         # Features of length 1 differ by their angle alone: the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        """Compute the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
+        """Compute the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
         inputs, labels = batch
         texts = self.text(self.prompt)  # [C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)

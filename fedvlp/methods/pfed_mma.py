@@ -94,7 +94,7 @@ class PFedMMA(PromptLearner):
     def adapt(
         self, tower: str, block: int, tokens: Float[Tensor, "sequences tokens width"]
     ) -> Float[Tensor, "sequences tokens width"]:
-        """Returns alpha A_j of normalised tokens.
+        """Compute alpha A_j of normalised tokens.
 
         Args:
             tower: Which one, ``text`` or ``image``.
@@ -107,18 +107,18 @@ class PFedMMA(PromptLearner):
         return self.alpha * added
 
     def branches(self, tower: str) -> dict[int, Branch]:
-        """Returns what runs beside a tower's blocks, by index; nothing where the shared part is on its own."""
+        """Return what runs beside a tower's blocks, by index; nothing where the shared part is on its own."""
         if not self.uses_personal:
             return {}
         depth = len(self.shared.bias)
         return {self.first_block[tower] + block: partial(self.adapt, tower, block) for block in range(depth)}
 
     def text_features(self) -> Float[Tensor, "C d"]:
-        """Returns w(t_c), not normalised."""
+        """Compute w(t_c), not normalised."""
         return self.rows.encode_words(self.clip.text.beside(self.branches("text")))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w(t_c), f(x)) / tau with adapters beside both towers."""
+        """Compute the logits cos(w(t_c), f(x)) / tau with adapters beside both towers."""
         features = self.clip.image.beside(self.branches("image")).features(self.precomputed(inputs)["images"])
         # Without gradients texts are encoded anew only when their adapters have changed.
         adapters = [*self.down["text"].parameters(), *self.shared.parameters(), *self.up["text"].parameters()]
@@ -136,5 +136,5 @@ class BlockMaps(nn.Module):
         self.bias = nn.Parameter(torch.zeros(blocks, outputs))
 
     def forward(self, tokens: Float[Tensor, "*batch inputs"], block: int) -> Float[Tensor, "*batch outputs"]:
-        """Returns tokens through a block's map."""
+        """Compute tokens through a block's map."""
         return F.linear(tokens, self.weight[block], self.bias[block])

@@ -102,7 +102,7 @@ class PFedMoAP(PromptLearner):
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the own prompt goes to its slot, the gating is personal."""
+        """Return one phase: the own prompt goes to its slot, the gating is personal."""
         return (
             Phase(
                 "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
@@ -110,7 +110,7 @@ class PFedMoAP(PromptLearner):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Returns one optimizer, in which the gating has its own learning rate, whatever the schedule."""
+        """Return one optimizer, in which the gating has its own learning rate, whatever the schedule."""
         trained = self.trainable_by_name()
         if self.make_optimizer is None or not trained:
             return super().configure_optimizers()
@@ -119,27 +119,27 @@ class PFedMoAP(PromptLearner):
         return self.make_optimizer([{"params": [prompt]}, gating])
 
     def shared_state(self) -> State:
-        """Returns the slots of all clients' prompts, and the mean prompt."""
+        """Return the slots of all clients' prompts, and the mean prompt."""
         return super().shared_state() | detached({"prompt": self.prompt})
 
     def initial_personal_state(self, start: State) -> State:
-        """Returns what a client that never took part has: no prompt of its own and no experts."""
+        """Return what a client that never took part has: no prompt of its own and no experts."""
         nothing = {name: torch.zeros_like(start[name]) for name in ("local_prompt", "experts")}
         return start | nothing
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training, from the mean prompt and with the experts it downloaded."""
+        """Prepare for one client's local training, from the mean prompt and with the experts it downloaded."""
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
         self.experts.copy_(self.nonlocal_prompts)
 
     def upload_state(self) -> State:
-        """Returns the client's prompt, which fills its slot on the server."""
+        """Return the client's prompt, which fills its slot on the server."""
         return {"prompts": self.local_prompt}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of the client's own model, or under the mean prompt where the shared part is alone."""
+        """Compute the logits of the client's own model, or under the mean prompt where the shared part is alone."""
         features = self.precomputed(inputs)["features"]
         if not self.uses_personal:
             return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
@@ -181,7 +181,7 @@ class Gating(nn.Module):
     def forward(
         self, images: Float[Tensor, "B d"], texts: Float[Tensor, "E C d"], present: Bool[Tensor, "E"]
     ) -> Float[Tensor, "B C"]:
-        """Returns the product of each image with what it gathers from the experts' features of each class.
+        """Compute the product of each image with what it gathers from the experts' features of each class.
 
         All features have length 1; at least one expert is present.
         """
@@ -217,7 +217,7 @@ class ExpertPool(Strategy):
     mean: FedAvg = field(default_factory=FedAvg)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Returns the mean prompt and those of the client's experts."""
+        """Return the mean prompt and those of the client's experts."""
         prompts = server.shared["prompts"]
         chosen = self.experts_of(client, server)
         lent = prompts.new_zeros(self.count, *prompts.shape[1:])
@@ -225,7 +225,7 @@ class ExpertPool(Strategy):
         return {"prompt": server.shared["prompt"], "nonlocal_prompts": lent}
 
     def experts_of(self, client: Client, server: ServerState) -> list[int]:
-        """Returns whose prompts a client gets, the nearest first."""
+        """Return whose prompts a client gets, the nearest first."""
         prompts: Float[Tensor, "K L D"] = server.shared["prompts"]
         filled = prompts.flatten(1).any(dim=1)
         # Who has sent nothing has no place among the prompts, so nothing is near to it.
@@ -236,12 +236,12 @@ class ExpertPool(Strategy):
         return [others[place] for place in order[: self.count].tolist()]
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Fills the slots of those who took part and averages their prompts."""
+        """Fill the slots of those who took part and averages their prompts."""
         server = self.slots.aggregate(server, updates)
         # One upload serves twice: it fills its slot, and it is part of the mean.
         renamed = [replace(update, state={"prompt": update.state["prompts"]}) for update in updates]
         return self.mean.aggregate(server, renamed)
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError if slots are missing."""
+        """Raise UserError if slots are missing."""
         self.slots.check(clients)

@@ -83,29 +83,29 @@ class PFedPG(PromptLearner):
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: the trained prompt is uploaded, the head is personal."""
+        """Return one phase: the trained prompt is uploaded, the head is personal."""
         return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:
-        """Returns the mean descriptor's prompt and the generator, which never leaves the server."""
+        """Return the mean descriptor's prompt and the generator, which never leaves the server."""
         return super().shared_state() | detached(select(self.state_dict(), ("generator",)))
 
     def initial_personal_state(self, start: State) -> State:
-        """Returns what a client that never took part has: no prompt of its own."""
+        """Return what a client that never took part has: no prompt of its own."""
         return start | {"local_prompt": torch.zeros_like(start["local_prompt"])}
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training, from the prompt that it downloaded."""
+        """Prepare for one client's local training, from the prompt that it downloaded."""
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
 
     def upload_state(self) -> State:
-        """Returns the client's prompt, by the name of the one that it downloaded."""
+        """Return the client's prompt, by the name of the one that it downloaded."""
         return {"prompt": self.local_prompt}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of the client's own model, or of the shared part alone."""
+        """Compute the logits of the client's own model, or of the shared part alone."""
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.prompted.logits(images, self.prompt[None])
@@ -115,7 +115,7 @@ class PFedPG(PromptLearner):
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
+        """Compute joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
         features: Tensor = self.prompted.visual.encode(images, self.prompt[None])
         return features
 
@@ -141,7 +141,7 @@ class PromptGenerator(nn.Module):
         self.requires_grad_(False)  # the server alone learns it
 
     def forward(self, client: int | None) -> Float[Tensor, "L W"]:
-        """Returns the prompt of a client, or that of the mean descriptor for None."""
+        """Compute the prompt of a client, or that of the mean descriptor for None."""
         descriptor = self.descriptors.mean(dim=0) if client is None else self.descriptors[client]
         scores = (descriptor @ self.query) @ (self.basis @ self.key).mT / self.query.shape[1] ** 0.5  # [L, L]
         prompt: Tensor = scores.softmax(dim=-1) @ (self.basis @ self.value) @ self.out
@@ -165,11 +165,11 @@ class PromptGeneration(Strategy):
 
     @torch.no_grad()
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Returns P_n."""
+        """Return P_n."""
         return {"prompt": self._prompt(server.shared, client.id)}
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Takes phi <- phi + alpha sum_n (dP_n / dphi)^T (what client n sent - P_n) (Eqs. 5, 6)."""
+        """Take phi <- phi + alpha sum_n (dP_n / dphi)^T (what client n sent - P_n) (Eqs. 5, 6)."""
         if not updates:
             return server
         # The server learns by a vector-Jacobian product: how phi moves the prompts towards those trained.
@@ -184,11 +184,11 @@ class PromptGeneration(Strategy):
         return server.updated(after)
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError if descriptors are missing."""
+        """Raise UserError if descriptors are missing."""
         self.clients.check(clients)
 
     def _prompt(self, state: State, client: int | None) -> Float[Tensor, "L W"]:
-        """Returns the prompt that parameters make, of `generator.*` of a state."""
+        """Compute the prompt that parameters make, of `generator.*` of a state."""
         phi = {name.removeprefix("generator."): value for name, value in select(state, ("generator",)).items()}
         prompt: Tensor = functional_call(self.generator, phi, (client,))
         return prompt

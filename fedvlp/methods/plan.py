@@ -100,7 +100,7 @@ class PLAN(PromptLearner):
         self.pool = PromptPool(self.prompted.initial_prompts(depth), num_clients, aggregator, reduction, aggregated)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns stage 1, for the prompts, and stage 2, for the aggregators if there are any (Eq. 16)."""
+        """Return stage 1, for the prompts, and stage 2, for the aggregators if there are any (Eq. 16)."""
         own, clients, shared, aggregators = (f"pool.{part}" for part in ("own", "clients", "globals", "aggregators"))
         slots = Slots("client", len(self.pool.clients["text"]))
         stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=slots, download=(shared,))]
@@ -113,36 +113,36 @@ class PLAN(PromptLearner):
         return (*stages[:-1], last)
 
     def make_globals(self, state: State) -> State:
-        """Returns the global prompts that the server computes of what it shares (Eqs. 11-13)."""
+        """Return the global prompts that the server computes of what it shares (Eqs. 11-13)."""
         in_pool = {name.removeprefix("pool."): value for name, value in state.items()}
         return {f"pool.globals.{kind}": prompts for kind, prompts in self.pool.aggregate(in_pool).items()}
 
     def shared_state(self) -> State:
-        """Returns what the phases upload, and the global prompts, which the server computes from it."""
+        """Return what the phases upload, and the global prompts, which the server computes from it."""
         return super().shared_state() | detached(select(self.state_dict(), ("pool.globals",)))
 
     def initial_personal_state(self, start: State) -> State:
-        """Returns random prompts for a client that never took part (Section IV-B)."""
+        """Return random prompts for a client that never took part (Section IV-B)."""
         return {name: initial_prompt(prompts.shape) for name, prompts in start.items()}
 
     def upload_state(self) -> State:
-        """Returns the client's prompts for its slot after stage 1, its aggregators after stage 2."""
+        """Return the client's prompts for its slot after stage 1, its aggregators after stage 2."""
         if self._aggregates:
             return super().upload_state()
         return detached({f"pool.clients.{kind}": prompts for kind, prompts in self.pool.own.items()})
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under the global prompts (Eq. 8)."""
+        """Compute the logits under the global prompts (Eq. 8)."""
         return self.prompted.logits(self.precomputed(inputs)["images"], self.pool.globals)
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits under the client's own prompts in stage 1, under the aggregated ones in stage 2."""
+        """Compute the logits under the client's own prompts in stage 1, under the aggregated ones in stage 2."""
         prompts = self.pool.aggregate() if self._aggregates else self.pool.own
         return self.prompted.logits(self.precomputed(inputs)["images"], prompts)
 
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
-        """Returns the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""
+        """Compute the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""
         # Before the first aggregation there are no global prompts to be held to.
         first = self.context is None or self.context.round == 0
         if self.kl_weight == 0 or (first and not self.first_round_reference):
@@ -152,7 +152,7 @@ class PLAN(PromptLearner):
         return self.prompted.logits(images, self.pool.globals)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the loss of stage 1 (Eq. 10) or of stage 2 (Eqs. 14, 15)."""
+        """Compute the loss of stage 1 (Eq. 10) or of stage 2 (Eqs. 14, 15)."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         if self._aggregates:
@@ -169,7 +169,7 @@ class PLAN(PromptLearner):
         return losses["loss"]
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Takes the own prompts as the global ones where there is no federation to mix with."""
+        """Take the own prompts as the global ones where there is no federation to mix with."""
         if self.context is None:
             with torch.no_grad():
                 for kind, prompts in self.pool.own.items():
@@ -211,7 +211,7 @@ class PromptPool(nn.Module):
                 self.aggregators[kind] = AttentionOverClients(blocks, width)
 
     def aggregate(self, state: State | None = None) -> dict[str, Tensor]:
-        """Returns global prompts of the filled slots, differentiably (PLAN, Eqs. 11-13).
+        """Return global prompts of the filled slots, differentiably (PLAN, Eqs. 11-13).
 
         Args:
             state: Tensors by their names in the pool, to use instead of the pool's own.
@@ -258,14 +258,14 @@ class PromptAttention(nn.Module):
         self.psi = _bottleneck(blocks, width, width // reduction, starts_at_zero=True)
 
     def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
-        """Returns a_k for each block (Eq. 12)."""
+        """Compute a_k for each block (Eq. 12)."""
         keys = self.phi(prompts).mean(dim=-2)  # [K, J, width]
         # A softmax over clients for each block, after the mean over a prompt's tokens.
         scores = torch.einsum("jd,kjd->kj", self.query, keys) / float(prompts.shape[-1] ** 0.5)
         return scores.softmax(dim=0)
 
     def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
-        """Returns the mixture (Eq. 13), in float32."""
+        """Compute the mixture (Eq. 13), in float32."""
         with torch.autocast(prompts.device.type, enabled=False):
             return torch.einsum("kj,kjld->jld", self.weights(prompts), prompts + self.psi(prompts))
 
@@ -294,7 +294,7 @@ class AttentionOverClients(nn.Module):
         self.perceptron_norm = nn.LayerNorm(width)
 
     def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
-        """Returns the mean over clients of their attended prompts, in float32."""
+        """Compute the mean over clients of their attended prompts, in float32."""
         with torch.autocast(prompts.device.type, enabled=False):
             # The clients are the sequence; blocks and places in a prompt are batches of it.
             heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)

@@ -69,7 +69,7 @@ class PLOT(PromptLearner):
         self._texts = PromptFeatureCache()
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
         patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         texts = self._texts("", self.text, self.prompts)  # [N, C, d]
         # Without a mass patches give all that they have.

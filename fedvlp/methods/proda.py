@@ -85,7 +85,7 @@ class ProDA(PromptLearner):
         self._mean_features = PromptFeatureCache()
 
     def class_features(self, prompts: Float[Tensor, "K L D"], numbers: Sequence[int]) -> Float[Tensor, "B C d"]:
-        """Returns w_kc of the prompts of these numbers, in the order of the places of class names."""
+        """Compute w_kc of the prompts of these numbers, in the order of the places of class names."""
         features = []
         for place, text in self.texts.items():
             # Taken one by one, since a GPU waits for a list as index.
@@ -95,18 +95,18 @@ class ProDA(PromptLearner):
         return F.normalize(torch.cat(features).float(), dim=-1)
 
     def mean_features(self, prompts: Float[Tensor, "K L D"]) -> Float[Tensor, "C d"]:
-        """Returns mu over all prompts."""
+        """Compute mu over all prompts."""
         return self.class_features(prompts, range(len(self.places))).mean(0)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits s <z, mu_c>."""
+        """Compute the logits s <z, mu_c>."""
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
         mean = self._mean_features("", self.mean_features, self.prompts)
         with torch.autocast(images.device.type, enabled=False):
             return self.clip.logit_scale * images @ mean.T
 
     def overlap(self) -> Float[Tensor, ""]:
-        """Returns L_so, the mean of |cos| over all pairs of prompts without a class."""
+        """Compute L_so, the mean of |cos| over all pairs of prompts without a class."""
         texts = F.normalize(self.nameless(self.prompts)[:, 0].float(), dim=-1)  # [K, d]
         with torch.autocast(texts.device.type, enabled=False):
             # Each pair once, and no prompt with itself.
@@ -114,7 +114,7 @@ class ProDA(PromptLearner):
             return (texts @ texts.T).abs().triu(1).sum() / pairs
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the upper bound of the expected cross-entropy, under prompts drawn anew, plus lambda L_so."""
+        """Compute the upper bound of the expected cross-entropy, under prompts drawn anew, plus lambda L_so."""
         inputs, labels = batch
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
         drawn = torch.randperm(len(self.places))[: self.prompts_per_step].tolist()
@@ -132,7 +132,7 @@ class ProDA(PromptLearner):
 def logit_variance(
     images: Float[Tensor, "B d"], texts: Float[Tensor, "K C d"], labels: Int[Tensor, "B"]
 ) -> Float[Tensor, "B C"]:
-    """Returns A_c, the variance of <z, w_c - w_y> for each image z and its label y.
+    """Compute A_c, the variance of <z, w_c - w_y> for each image z and its label y.
 
     >>> texts = torch.tensor([[[1.0], [5.0]], [[3.0], [5.0]]])  # two prompts, two classes, one dimension
     >>> logit_variance(torch.tensor([[2.0]]), texts, torch.tensor([1])).tolist()

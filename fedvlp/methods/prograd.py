@@ -61,12 +61,12 @@ class ProGrad(PromptLearner):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        """Compute the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch, whose gradient is the aligned one."""
+        """Compute the cross-entropy of a batch, whose gradient is the aligned one."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         start = self.prompt.detach()
@@ -86,7 +86,7 @@ class ProGrad(PromptLearner):
 def aligned_gradient(
     domain: Float[Tensor, "L D"], general: Float[Tensor, "L D"], projection: float
 ) -> Float[Tensor, "L D"]:
-    """Returns G, from G_d of the cross-entropy, G_g of the divergence and lambda.
+    """Compute G, from G_d of the cross-entropy, G_g of the divergence and lambda.
 
     >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
     [[3.0, 0.0]]

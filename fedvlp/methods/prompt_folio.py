@@ -57,7 +57,7 @@ class PromptFolio(PersonalPromptLearner):
         self.local_share = local_share
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits <w_c, f(x)> / tau, or those under p_G where the shared part is on its own."""
+        """Compute the logits <w_c, f(x)> / tau, or those under p_G where the shared part is on its own."""
         features = self.precomputed(inputs)["features"]
         shared = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)
         # p_G alone is what a domain gets that no client has.

@@ -74,7 +74,7 @@ class PromptFL(PromptLearner):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates) if kl_weight else None
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
+        """Compute the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
         return self.logits(self.precomputed(inputs)["features"])
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
@@ -83,7 +83,7 @@ class PromptFL(PromptLearner):
         return cosine_logits(features, self.text(self.prompt.flatten(0, -2)), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
+        """Compute the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
         inputs, labels = batch
         # The frozen image tower need not run: its features were computed once for each image.
         features = self.precomputed(inputs)["features"]

@@ -51,7 +51,7 @@ class PromptLearner(FederatedModule):
         self.set_backbone(load_clip(clip))
 
     def baseline(self) -> ZeroShotCLIP:
-        """Returns zero-shot CLIP with the same towers."""
+        """Return zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
 
 
@@ -100,7 +100,7 @@ class PersonalPromptLearner(PromptLearner):
 
 
 def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[Tensor, "B C"]) -> Float[Tensor, ""]:
-    """Returns the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
+    """Compute the mean over images of KL(teacher || student), without a gradient for the teacher (TRIP, Eq. 11).
 
     >>> logits = torch.tensor([[1.0, 2.0]])
     >>> distillation_kl(logits, logits).item()
@@ -115,7 +115,7 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
 def distillation_losses(
     logits: Float[Tensor, "B C"], labels: Int[Tensor, "B"], teacher: Float[Tensor, "B C"], kl_weight: float
 ) -> dict[str, Tensor]:
-    """Returns the cross-entropy, KL(teacher || student) as `kl`, and as `loss` their sum by 1 and beta (TRIP, Eq. 12).
+    """Return the cross-entropy, KL(teacher || student) as `kl`, and as `loss` their sum by 1 and beta (TRIP, Eq. 12).
 
     The teacher's logits get no gradient; beta is `kl_weight`.
     """
@@ -151,7 +151,7 @@ class DeepPromptedCLIP(nn.Module):
         self.visual = PromptedImageEncoder(clip)
 
     def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
-        """Returns prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given."""
+        """Return prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given."""
         text_blocks = checked_depth(depth, self.clip.text.depth)
         visual_blocks = checked_depth(depth, self.visual.depth)
         return {
@@ -160,7 +160,7 @@ class DeepPromptedCLIP(nn.Module):
         }
 
     def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
-        """Returns the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
+        """Compute the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
 
         Args:
             depth: J; if not given 9, or all blocks of a CLIP with fewer.
@@ -171,24 +171,24 @@ class DeepPromptedCLIP(nn.Module):
         return torch.cat([first[None], initial_prompt((blocks - 1, *first.shape))])
 
     def text_features(self, prompts: Prompts) -> Float[Tensor, "C d"]:
-        """Returns w_c, not normalised (PLAN, Eqs. 2, 3)."""
+        """Compute w_c, not normalised (PLAN, Eqs. 2, 3)."""
         features: Tensor = self.text(prompts["text"][0], prompts["text"][1:])
         return features
 
     def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Prompts) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""
+        """Compute the logits cos(w_c, f) / tau (PLAN, Eqs. 2-6)."""
         text = self.text_features(prompts)
         image = self.visual.encode(images, prompts["visual"])
         return cosine_logits(image, text, self.clip.logit_scale)
 
 
 def initial_prompt(shape: Sequence[int]) -> Tensor:
-    """Returns random values of N(0, 0.02)."""
+    """Compute random values of N(0, 0.02)."""
     return 0.02 * torch.randn(*shape)
 
 
 def checked_depth(depth: int | None, blocks: int) -> int:
-    """Returns a number of blocks with prompts, refused if a tower has fewer; all blocks if it is not given."""
+    """Return a number of blocks with prompts, refused if a tower has fewer; all blocks if it is not given."""
     if depth is not None and depth > blocks:
         raise UserError(f"Expected depth in [1, {blocks}], the number of blocks, or null; got {depth}.")
     return blocks if depth is None else depth
@@ -209,16 +209,16 @@ class VisualPromptedCLIP(nn.Module):
         self.head = ZeroShotClassifier(clip, class_names, templates)
 
     def initial_prompts(self, depth: int | None, prompt_length: int) -> Float[Tensor, "J L W"]:
-        """Returns prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given."""
+        """Compute prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given."""
         return initial_prompt((checked_depth(depth, self.visual.depth), prompt_length, self.head.clip.image_width))
 
     def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau of images under prompts."""
+        """Compute the logits cos(w_c, f(x)) / tau of images under prompts."""
         return self.head(self.visual.encode(images, prompts))
 
 
 def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
-    """Returns the domain of a client that has images of one domain.
+    """Return the domain of a client that has images of one domain.
 
     >>> known_domain(Client(0, 2, 9), "FedAPT")
     2
@@ -233,7 +233,7 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
 
 
 def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
-    """Returns the source domain of each image of a training batch, its position among them."""
+    """Return the source domain of each image of a training batch, its position among them."""
     # Only a data module that was asked for domains puts them beside the images.
     if isinstance(inputs, dict) and DOMAIN in inputs:
         return inputs[DOMAIN]
@@ -266,5 +266,5 @@ class BlockLinear(nn.Module):
             nn.init.uniform_(self.bias, -bias_bound, bias_bound)
 
     def forward(self, tokens: Float[Tensor, "K J L inputs"]) -> Float[Tensor, "K J L outputs"]:
-        """Returns each block's tokens through its own map."""
+        """Compute each block's tokens through its own map."""
         return torch.einsum("kjli,jio->kjlo", tokens, self.weight) + self.bias[:, None]

@@ -24,5 +24,5 @@ class SingleDomain(PromptFL):
     personal = ("prompt",)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase that trains and sends nothing."""
+        """Return one phase that trains and sends nothing."""
         return (Phase("prompt", train=("prompt",), upload=(), strategy=Local()),)

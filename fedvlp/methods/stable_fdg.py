@@ -77,14 +77,14 @@ class StableFDG(ImageTowerLearner):
         self.share_statistics(num_clients, (2, 2, self.num_channels(stage)))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits of a batch, in which each image is its own partner."""
+        """Compute the logits of a batch, in which each image is its own partner."""
         images = self.precomputed(inputs)["images"]
         return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
 
     def logits_of(
         self, images: Float[Tensor, "B 3 V V"], partners: Int[Tensor, "B"], between: list[Between]
     ) -> Float[Tensor, "B C"]:
-        """Returns the logits by the joint features, plus those by the highlighted features of the last stage."""
+        """Compute the logits by the joint features, plus those by the highlighted features of the last stage."""
         last: list[Tensor] = []
 
         def keep(features: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class StableFDG(ImageTowerLearner):
         return self.logits(joint) + highlighted
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
+        """Compute the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
         inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         # Each with probability 1/2 in a step, both by the client's own seed.
@@ -111,7 +111,7 @@ class StableFDG(ImageTowerLearner):
         return loss
 
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
-        """Returns features of a batch, and of some of its images again, in the styles that are drawn for them."""
+        """Compute features of a batch, and of some of its images again, in the styles that are drawn for them."""
         style = style_of(features[:batch_size], self.image_tower.num_prefix)
         self.collect(style)
         if shifts:
@@ -121,7 +121,7 @@ class StableFDG(ImageTowerLearner):
         return with_style(features, style, self.image_tower.num_prefix)
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-        """Returns styles, of which half are another client's, drawn; unchanged if no other client has sent some."""
+        """Compute styles, of which half are another client's, drawn; unchanged if no other client has sent some."""
         others = self.statistics.others
         if not others:
             return style
@@ -133,7 +133,7 @@ class StableFDG(ImageTowerLearner):
         return drawn.index_copy(0, kept, style[kept])
 
     def collect(self, style: Float[Tensor, "B 2 W"]) -> None:
-        """Adds a batch to the mean and the deviation of the client's styles."""
+        """Add a batch to the mean and the deviation of the client's styles."""
         seen = self.statistics.images_seen + len(style)
         own = self.statistics.own
         own.copy_(pooled(own.flatten(1), style.flatten(1), len(style) / seen).view_as(own))
@@ -154,21 +154,21 @@ class FeatureHighlighter(nn.Module):
         self.classes = nn.Parameter(torch.zeros(num_classes, width))
 
     def weights(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B N"]:
-        """Returns a = softmax_p(mean_o of (q_o + q'_o) / 2 . k_p), q and k of length 1, q' those of the partner."""
+        """Compute a = softmax_p(mean_o of (q_o + q'_o) / 2 . k_p), q and k of length 1, q' those of the partner."""
         queries = F.normalize(self.query(features), dim=-1).mean(1)  # the mean over o goes before the product
         keys = F.normalize(self.key(features), dim=-1)
         scores = torch.einsum("bk,bpk->bp", (queries + queries[partners]) / 2, keys)
         return scores.float().softmax(dim=1)
 
     def forward(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
-        """Returns V h, where h is the sum of all x_p by their weights, without scale and shift."""
+        """Compute V h, where h is the sum of all x_p by their weights, without scale and shift."""
         # In float32: a softmax over hundreds of positions has small weights.
         highlighted = torch.einsum("bp,bpw->bw", self.weights(features, partners), features.float())
         return F.layer_norm(highlighted, highlighted.shape[1:]) @ self.classes.T
 
 
 def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
-    """Returns for each image the next one of its class in the batch, in a circle; an image that is alone is its own.
+    """Return for each image the next one of its class in the batch, in a circle; an image that is alone is its own.
 
     >>> partners_of(torch.tensor([4, 2, 4, 4])).tolist()
     [2, 1, 3, 0]
@@ -180,7 +180,7 @@ def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
 
 
 def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
-    """Returns images whose styles lie far apart: the seeds of k-means++, at most as many as styles differ.
+    """Return images whose styles lie far apart: the seeds of k-means++, at most as many as styles differ.
 
     The first is any; each next is drawn with a probability proportional to the squared distance to the nearest so far.
     """
@@ -196,7 +196,7 @@ def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
 
 
 def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
-    """Returns images to be seen once more, each of a class of which the batch, with those before, has fewest."""
+    """Return images to be seen once more, each of a class of which the batch, with those before, has fewest."""
     labels = labels.cpu()
     classes, sizes = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
     images: list[int] = []
@@ -210,7 +210,7 @@ def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
 
 
 def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: float) -> Float[Tensor, "B_and_E 2 W"]:
-    """Returns the styles of a batch and, behind them, those of some of its images led away from the batch's mean.
+    """Compute the styles of a batch and, behind them, those of some of its images led away from the batch's mean.
 
     An image's s becomes s + alpha (s - mean(s)). A deviation that would become negative is 0.
     """
@@ -220,7 +220,7 @@ def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: floa
 
 
 def mixed(style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-    """Returns lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of Beta(0.1, 0.1), drawn anew."""
+    """Compute lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of Beta(0.1, 0.1), drawn anew."""
     beta = torch.distributions.Beta(0.1, 0.1)
     share = beta.sample(torch.Size([len(style), 1, 1])).to(style.device, non_blocking=True)
     others = torch.randperm(len(style)).to(style.device, non_blocking=True)

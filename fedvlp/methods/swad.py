@@ -73,21 +73,21 @@ class SWAD(ImageTowerLearner):
         self.num_steps = 0
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: train the tower, and give the server its weights and their mean over the steps."""
+        """Return one phase: train the tower, and give the server its weights and their mean over the steps."""
         return (Phase("train", train=("visual",), upload=("visual", "mean"), strategy=self.valley),)
 
     def shared_state(self) -> State:
-        """Returns the weights alone, for a mean is the server's business."""
+        """Return the weights alone, for a mean is the server's business."""
         return detached(select(self.communicable_state(), ("visual",)))
 
     def start_client(self, context: RoundContext) -> None:
-        """Begins a round, in which the mean has no step yet."""
+        """Begin a round, in which the mean has no step yet."""
         super().start_client(context)
         self.num_steps = 0
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
-        """Adds the weights after a step to their mean."""
+        """Add the weights after a step to their mean."""
         # Not by PyTorch's AveragedModel, whose count of steps is on the GPU, which waits for each look at it.
         self.num_steps += 1
         for mean, value in zip(self.mean.parameters(), self.visual.parameters(), strict=True):
@@ -104,7 +104,7 @@ class Mean:
     count: int = 0
 
     def joined(self, other: Mean) -> Mean:
-        """Returns the mean over the rounds of both.
+        """Return the mean over the rounds of both.
 
         >>> one, two = Mean({"w": torch.tensor([1.0])}, 1), Mean({"w": torch.tensor([4.0])}, 2)
         >>> one.joined(two).state["w"].item(), one.joined(Mean()) == one
@@ -147,13 +147,13 @@ class Valley:
         return mean
 
     def sorted_in(self, threshold: float, newest: Mean, loss: float) -> Valley:
-        """Returns the valley after one more round: part of it with all that were pending, or pending itself."""
+        """Return the valley after one more round: part of it with all that were pending, or pending itself."""
         if loss > threshold:
             return replace(self, pending=self.pending.joined(newest))
         return replace(self, inside=self.inside.joined(self.pending).joined(newest), pending=Mean())
 
     def to_memory(self) -> State:
-        """Returns it as tensors by name, which checkpoints hold."""
+        """Return it as tensors by name, which checkpoints hold."""
         memory = _written("inside", self.inside) | _written("pending", self.pending)
         for place, of_round in enumerate(self.window):
             memory |= _written(f"window{place}", of_round)
@@ -164,7 +164,7 @@ class Valley:
 
     @classmethod
     def from_memory(cls, memory: State) -> Valley:
-        """Returns the valley that was written; one that is to begin if there is none."""
+        """Return the valley that was written; one that is to begin if there is none."""
         if "swad.progress" not in memory:
             return cls()
         losses = tuple(memory["swad.losses"].tolist())
@@ -193,7 +193,7 @@ class LossValley(Strategy):
     tolerance: float
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Takes the newest weights, and keeps their mean over the round's steps until its loss is known."""
+        """Take the newest weights, and keeps their mean over the round's steps until its loss is known."""
         if not updates:
             return server
         upload = updates[0].state
@@ -205,7 +205,7 @@ class LossValley(Strategy):
         return replace(server, shared=weights, deployed=deployed, memory=server.memory | _written("newest", newest))
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
-        """Returns the server's state once the validation loss of what it shares is known."""
+        """Return the server's state once the validation loss of what it shares is known."""
         newest = _read(server.memory, "newest")
         if not newest.count:
             return server
@@ -213,7 +213,7 @@ class LossValley(Strategy):
         return replace(server, deployed=valley.mean.state, memory=valley.to_memory())
 
     def extended(self, valley: Valley, newest: Mean, loss: float) -> Valley:
-        """Returns the valley after one more round, from the mean of its steps and the validation loss behind it."""
+        """Return the valley after one more round, from the mean of its steps and the validation loss behind it."""
         if valley.has_ended:
             return valley
         if valley.threshold is not None:
@@ -234,7 +234,7 @@ class LossValley(Strategy):
         return begun
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError unless all images are in one place."""
+        """Raise UserError unless all images are in one place."""
         if not all(client.is_pool for client in clients):
             raise UserError(
                 "SWAD averages the steps of one training on the images of all source domains. "

@@ -18,7 +18,7 @@ from fedvlp.clip import CLIP
 
 @torch.no_grad()
 def patch_features(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
-    """Returns G, the joint features of all patches, without class token and registers, of length 1."""
+    """Compute G, the joint features of all patches, without class token and registers, of length 1."""
     tokens = clip.encode_image_tokens(images)[1]
     return F.normalize(clip.image.project(tokens[:, clip.image.num_prefix :]).float(), dim=-1)
 
@@ -32,7 +32,7 @@ def transport_logits(
     epsilon: float,
     iterations: int,
 ) -> Float[Tensor, "B C"]:
-    """Returns the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient.
+    """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient.
 
     `scale` is 1 / tau; the other options are those of :func:`transport_plan`.
     """
@@ -46,7 +46,7 @@ def transport_logits(
 def transport_plan(
     cost: Float[Tensor, "*batch N M"], mass: float | None, epsilon: float, iterations: int
 ) -> Float[Tensor, "*batch N M"]:
-    """Returns how much of each patch goes to each prompt: T of least <C, T> + epsilon <T, log T>.
+    """Compute how much of each patch goes to each prompt: T of least <C, T> + epsilon <T, log T>.
 
     Of M patches each has a mass of 1 / M and gives at most that, and of N prompts each takes mass / N. T is then
     diag(v) exp(-C / epsilon) diag(u) with u <= 1, found by meeting both conditions in turn (Dykstra's algorithm).

@@ -43,7 +43,7 @@ class ZeroShotCLIP(FederatedModule):
         self.classifier = ZeroShotClassifier(self.clip, class_names, templates)
 
     def baseline(self) -> ZeroShotCLIP:
-        """Returns itself: other methods are compared with it, and it has no rounds of its own."""
+        """Return itself: other methods are compared with it, and it has no rounds of its own."""
         return self
 
     @torch.no_grad()
@@ -62,7 +62,7 @@ class ZeroShotCLIP(FederatedModule):
         return means
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c, f(x)) / tau."""
+        """Compute the logits cos(w_c, f(x)) / tau."""
         return self.classifier(self.precomputed(inputs)["features"])
 
 
@@ -73,5 +73,5 @@ class ClassMeans(ZeroShotCLIP):
     weight: Tensor  # [C, d]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(mean of class c, f(x)) / tau."""
+        """Compute the logits cos(mean of class c, f(x)) / tau."""
         return cosine_logits(self.precomputed(inputs)["features"], self.weight, self.clip.logit_scale)

@@ -26,7 +26,7 @@ from fedvlp.testing.contract import (
 
 
 def check_aggregator(aggregator: Aggregator) -> None:
-    """Combines made-up uploads by an aggregator, and checks what every one must keep to.
+    """Combine made-up uploads by an aggregator, and checks what every one must keep to.
 
     Args:
         aggregator: The aggregator, with its options.
@@ -54,7 +54,7 @@ def check_aggregator(aggregator: Aggregator) -> None:
 
 
 def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
-    """Checks that ``combine`` is a pure function that keeps names, shapes and number formats."""
+    """Check that ``combine`` is a pure function that keeps names, shapes and number formats."""
     before = starting_state(dtype)
     who = f"{name}.combine"
     combined, again = call_twice(aggregator.combine, who, moved(before, count), _weights(count), before)
@@ -68,7 +68,7 @@ def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.d
 
 
 def _check_order_and_sum(aggregator: Aggregator, name: str, count: int) -> None:
-    """Checks that clients may come in any order, and that ``is_linear`` says what is so."""
+    """Check that clients may come in any order, and that ``is_linear`` says what is so."""
     before = starting_state(torch.float64)
     states = moved(before, count)
     weights = _weights(count)
@@ -83,7 +83,7 @@ def _check_order_and_sum(aggregator: Aggregator, name: str, count: int) -> None:
 
 
 def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
-    """Checks that what is remembered goes through ``aggregate`` alone."""
+    """Check that what is remembered goes through ``aggregate`` alone."""
     who = f"{name}.aggregate"
     before = starting_state()
     states = moved(before, count)
@@ -109,7 +109,7 @@ def _kinds(state: State) -> dict[str, tuple[torch.dtype, list[int]]]:
 def check_strategy(
     strategy: Strategy, shared: State | None = None, updates: Sequence[ClientUpdate] | None = None
 ) -> None:
-    """Lets a strategy combine uploads, and checks what every strategy must keep to.
+    """Let a strategy combine uploads, and checks what every strategy must keep to.
 
     Args:
         strategy: The strategy, with its options.
@@ -142,7 +142,7 @@ def check_strategy(
 
 
 def _check_aggregate(strategy: Strategy, name: str, server: ServerState, sent: Sequence[ClientUpdate]) -> None:
-    """Checks that ``aggregate`` is a pure function to a server state of the same tensors."""
+    """Check that ``aggregate`` is a pure function to a server state of the same tensors."""
     who = f"{name}.aggregate, of {len(sent)} clients,"
     after, again = call_twice(strategy.aggregate, who, server, list(sent))
     require(isinstance(after, ServerState), f"{who} must return a ServerState; it returns {type(after).__name__}.")

@@ -21,13 +21,13 @@ class ContractError(AssertionError):
 
 
 def require(is_so: bool, message: str) -> None:
-    """Raises ContractError with a message unless something is so."""
+    """Raise ContractError with a message unless something is so."""
     if not is_so:
         raise ContractError(message)
 
 
 def call_twice(function: Callable[..., Any], who: str, *arguments: Any) -> tuple[Any, Any]:
-    """Returns what two calls with the same arguments give; raises ContractError if they change these."""
+    """Return what two calls with the same arguments give; raises ContractError if they change these."""
     given = copy.deepcopy(arguments)
     results = function(*arguments), function(*arguments)
     require(repr(arguments) == repr(given), f"{who} must change nothing that it is given.")
@@ -35,7 +35,7 @@ def call_twice(function: Callable[..., Any], who: str, *arguments: Any) -> tuple
 
 
 def require_frozen(value: Any, name: str) -> None:
-    """Raises ContractError unless a value is of a frozen dataclass."""
+    """Raise ContractError unless a value is of a frozen dataclass."""
     is_frozen = is_dataclass(value) and getattr(type(value), "__dataclass_params__").frozen  # noqa: B009 (untyped)
     require(
         is_frozen,
@@ -45,7 +45,7 @@ def require_frozen(value: Any, name: str) -> None:
 
 
 def run_tensors(state: RunState) -> dict[str, Tensor]:
-    """Returns all tensors of a run's state, by where they are and by name."""
+    """Return all tensors of a run's state, by where they are and by name."""
     server = state.server
     groups = {"shared": server.shared, "deployed": server.deployed, "memory": server.memory}
     groups |= {f"personal/{client}": tensors for client, tensors in state.personal.items()}
@@ -57,7 +57,7 @@ def run_tensors(state: RunState) -> dict[str, Tensor]:
 
 
 def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], tolerance: float = 0.0) -> str:
-    """Returns how two sets of tensors differ, for a message; an empty string if they do not.
+    """Return how two sets of tensors differ, for a message; an empty string if they do not.
 
     Args:
         one: tensors by name.
@@ -82,14 +82,14 @@ def difference(one: Mapping[str, Tensor], other: Mapping[str, Tensor], tolerance
 
 
 def starting_state(dtype: torch.dtype = torch.float32) -> State:
-    """Returns what clients start from: two tensors."""
+    """Return what clients start from: two tensors."""
     generator = torch.Generator().manual_seed(6)
     shapes = {"prompt": (2, 3), "bias": (4,)}
     return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in shapes.items()}
 
 
 def moved(before: State, count: int) -> list[State]:
-    """Returns uploads that each moved from a state by about 1."""
+    """Return uploads that each moved from a state by about 1."""
     generator = torch.Generator().manual_seed(4)
     states: list[State] = []
     for _ in range(count):
@@ -99,14 +99,14 @@ def moved(before: State, count: int) -> list[State]:
 
 
 def updates_of(before: State, count: int = 4) -> list[ClientUpdate]:
-    """Returns updates of clients of two domains in turn, with 3, 5, 7 ... images each, in the order of their ids."""
+    """Return updates of clients of two domains in turn, with 3, 5, 7 ... images each, in the order of their ids."""
     clients = [Client(number, number % 2, 3 + 2 * number, f"client {number}") for number in range(count)]
     states = moved(before, count)
     return [ClientUpdate(each, state, each.num_examples) for each, state in zip(clients, states, strict=True)]
 
 
 def masked(uploads: Sequence[State], weights: Sequence[float]) -> list[State]:
-    """Returns uploads of the same weighted sum, but for rounding: each pair adds and subtracts a mask."""
+    """Return uploads of the same weighted sum, but for rounding: each pair adds and subtracts a mask."""
     # Masks of a pair cancel in the weighted sum, and hide each upload from every other statistic.
     generator = torch.Generator().manual_seed(5)
     hidden: list[State] = []

@@ -17,7 +17,7 @@ from fedvlp.testing.contract import ContractError, require
 
 
 def check_data(make: Callable[[], FederatedDataModule]) -> None:
-    """Reads and splits a data set twice, and checks what every data set must keep to.
+    """Read and splits a data set twice, and checks what every data set must keep to.
 
     Args:
         make: Makes it, each time the same and from scratch, such as ``lambda: MyImages(root, held_out="sketch",
@@ -60,7 +60,7 @@ def _check_classes(domains: Mapping[str, Images], class_names: list[str], name: 
 
 
 def _check_images(images: Images, num_classes: int, where: str) -> None:
-    """Checks the labels, the names and an image of a domain."""
+    """Check the labels, the names and an image of a domain."""
     require(isinstance(images, Images), f"{where} must have labels, names, fingerprint, len() and images by position.")
     labels = np.asarray(images.labels)
     counts = (len(images), len(labels), len(images.names))
@@ -80,7 +80,7 @@ def _check_images(images: Images, num_classes: int, where: str) -> None:
 
 
 def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name: str) -> None:
-    """Checks that images come in an order that never changes: splits are drawn by position."""
+    """Check that images come in an order that never changes: splits are drawn by position."""
     require(list(domains) == list(again), f"{name}: made twice, it has other domains: {list(domains)}, {list(again)}.")
     for domain, images in domains.items():
         other = again[domain]
@@ -92,7 +92,7 @@ def _check_same(domains: Mapping[str, Images], again: Mapping[str, Images], name
 
 
 def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: str) -> None:
-    """Checks that each image has one role, that no client trains on a held-out domain, and that the split stays."""
+    """Check that each image has one role, that no client trains on a held-out domain, and that the split stays."""
     # Splits are drawn from the order of the images, so two objects must agree.
     for each in (data, other):
         each.prepare_data()

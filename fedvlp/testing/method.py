@@ -34,7 +34,7 @@ KEEP = "Keep all that training changes in parameters or in buffers that are save
 
 
 def check_method(kind: type[FederatedModule], config: str | Path | None = None, arguments: Sequence[str] = ()) -> None:
-    """Trains a method a few times on made-up images and the tiny CLIP, and checks what every method must keep to.
+    """Train a method a few times on made-up images and the tiny CLIP, and checks what every method must keep to.
 
     A resumed run equals an unbroken one; the order of clients does not matter; only what a phase uploads is sent; and
     more. It takes some seconds, and writes into a temporary folder.

@@ -26,14 +26,14 @@ CLASSES = ["circle", "square", "star"]
 
 
 def draw(domain: int, label: int, index: int) -> Image.Image:
-    """Draws a bright bar whose place tells the class, in a colour that tells the domain."""
+    """Draw a bright bar whose place tells the class, in a colour that tells the domain."""
     pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
     pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
     return Image.fromarray(pixels)
 
 
 def write_images(root: Path) -> Path:
-    """Writes 4, 6 and 8 images of each class of the domains into folders, and returns their root."""
+    """Write 4, 6 and 8 images of each class of the domains into folders, and returns their root."""
     for domain, domain_name in enumerate(DOMAINS):
         for label, class_name in enumerate(CLASSES):
             folder = root / domain_name / class_name
@@ -44,7 +44,7 @@ def write_images(root: Path) -> Path:
 
 
 def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
-    """Returns module, data and federation of a run on the tiny CLIP, not yet trained.
+    """Return module, data and federation of a run on the tiny CLIP, not yet trained.
 
     Args:
         image_root: The folder of images.
@@ -70,12 +70,12 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
 
 
 def federation_of(run: FederationCLI) -> Federation:
-    """Returns what trains a run."""
+    """Return what trains a run."""
     return cast(Federation, run.trainer)
 
 
 def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
-    """Trains a run, and returns the tensors of its state at the end."""
+    """Train a run, and returns the tensors of its state at the end."""
     federation = federation_of(run)
     # Figures of the run folder are the same for all methods and take longer than a round.
     federation.callbacks[:] = [each for each in federation.callbacks if not isinstance(each, Plots)]
@@ -124,7 +124,7 @@ class WholeRun:
 
 
 def whole_run(build: Callable[..., FederationCLI]) -> WholeRun:
-    """Trains a method for two rounds; ``build`` is as of :class:`WholeRun`."""
+    """Train a method for two rounds; ``build`` is as of :class:`WholeRun`."""
     run = build("--trainer.name=whole")
     sent = Sent()
     before = {name: value.clone() for name, value in run.model.state_dict().items()}

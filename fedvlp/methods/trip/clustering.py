@@ -40,13 +40,13 @@ class Clusters:
         return torch.where(self.kept.any(dim=1), self.kept.int().argmax(dim=1), -1)
 
     def matched_to(self, experts: Int[Tensor, "B M"]) -> Int[Tensor, "B P"]:
-        """Returns the expert of each token, from that of each cluster; -1 for a token that was dropped."""
+        """Return the expert of each token, from that of each cluster; -1 for a token that was dropped."""
         clustered = self.assignment
         return experts.gather(1, clustered.clamp(min=0)).masked_fill(clustered < 0, -1)
 
 
 def cluster_capacities(num_tokens: int, num_clusters: int, capacity: float | None) -> list[int]:
-    """Returns s_m, the largest number of tokens that each cluster keeps: alpha P / M in whole tokens.
+    """Return s_m, the largest number of tokens that each cluster keeps: alpha P / M in whole tokens.
 
     Each gets the whole part of alpha times the whole part of P / M; the first P mod M clusters get one more.
 
@@ -81,7 +81,7 @@ def capacity_kmeans(
     capacities: Sequence[int],
     max_iterations: int = 100,
 ) -> Clusters:
-    """Returns clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
+    """Return clusters of near tokens under |C_m| <= s_m, each image's by itself (TRIP, Eqs. 3 and 4).
 
     In each iteration a token claims the cluster with the smallest `distance + theta_m`, and each cluster keeps its s_m
     cheapest claimants, the lower index first when costs are equal: this is what token replacement ends with. Then
@@ -161,7 +161,7 @@ def next_iteration(products: Float[Tensor, "B P P"], limits: Int[Tensor, "B M"],
 
 
 def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M"]) -> Bool[Tensor, "B M P"]:
-    """Returns the tokens that each cluster keeps: of those for which it is the cheapest, its s_m cheapest.
+    """Return the tokens that each cluster keeps: of those for which it is the cheapest, its s_m cheapest.
 
     Args:
         costs: Cost of each token in each cluster; of equal clusters the first is claimed.
@@ -176,13 +176,13 @@ def assign_with_capacity(costs: Float[Tensor, "B M P"], limits: Int[Tensor, "B M
 
 
 def mean_weights(members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
-    """Returns the weights over tokens by which a mean of some of them is taken."""
+    """Compute the weights over tokens by which a mean of some of them is taken."""
     exact = members.double()
     return exact / exact.sum(dim=2, keepdim=True)
 
 
 def distances_to_means(products: Float[Tensor, "B P P"], members: Bool[Tensor, "B M P"]) -> Float[Tensor, "B M P"]:
-    """Returns the distances of tokens to the means of some of them, to 1e-9, so that ties are ties.
+    """Compute the distances of tokens to the means of some of them, to 1e-9, so that ties are ties.
 
     Args:
         products: The tokens' scalar products, in double precision.

@@ -13,19 +13,19 @@ _SECOND = -7723592293110705685
 
 
 def mix(numbers: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Returns each 64-bit number scrambled by SplitMix64's finaliser, a bijection: every bit touches all bits."""
+    """Return each 64-bit number scrambled by SplitMix64's finaliser, a bijection: every bit touches all bits."""
     mixed = (numbers ^ _shift_right(numbers, 30)) * _FIRST
     mixed = (mixed ^ _shift_right(mixed, 27)) * _SECOND
     return mixed ^ _shift_right(mixed, 31)
 
 
 def combine(first: Int[Tensor, "*shape"], second: Int[Tensor, "*shape"] | int) -> Int[Tensor, "*shape"]:
-    """Returns a 64-bit number that depends on both numbers and on their order."""
+    """Return a 64-bit number that depends on both numbers and on their order."""
     return mix((mix(first + _GOLDEN) + second) * _GOLDEN)
 
 
 def image_seeds(images: Float[Tensor, "B 3 V V"]) -> Int[Tensor, "B"]:
-    """Returns a 64-bit number for each image that depends on the bits of its float32 pixels and on nothing else.
+    """Return a 64-bit number for each image that depends on the bits of its float32 pixels and on nothing else.
 
     The sum runs over whole numbers, so it is the same on every device, in every batch and with every number of threads.
     """
@@ -42,24 +42,24 @@ def weighted_bits(pixels: Float[Tensor, "B pixels"], factors: Int[Tensor, "pixel
 
 
 def random_bits(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Int[Tensor, "B count"]:
-    """Returns 64-bit numbers for each image, drawn from its own seed and the run's."""
+    """Return 64-bit numbers for each image, drawn from its own seed and the run's."""
     # Each draw hashes its own number, so that any part of them can be made alone.
     places = torch.arange(count, device=seeds.device)
     return combine(combine(seeds, seed)[:, None] + places * _GOLDEN, seed)
 
 
 def random_uniforms(seeds: Int[Tensor, "B"], count: int, seed: int = 0) -> Float[Tensor, "B count"]:
-    """Returns numbers of double precision, uniform in (0, 1), for each image, from its own seed and the run's."""
+    """Compute numbers of double precision, uniform in (0, 1), for each image, from its own seed and the run's."""
     return (_shift_right(random_bits(seeds, count, seed), 12).double() + 0.5) * 2.0**-52
 
 
 def random_start(seeds: Int[Tensor, "B"], num_tokens: int, num_clusters: int, seed: int = 0) -> Int[Tensor, "B M"]:
-    """Returns M distinct indices of P tokens for each image, drawn uniformly from its own seed and the run's."""
+    """Return M distinct indices of P tokens for each image, drawn uniformly from its own seed and the run's."""
     return random_bits(seeds, num_tokens, seed).argsort(dim=1, stable=True)[:, :num_clusters]
 
 
 def random_shares(seeds: Int[Tensor, "B"], num_experts: int, seed: int = 0) -> Float[Tensor, "B E"]:
-    """Returns shares of experts for each image, uniform among all that sum to one, from its own seed and the run's."""
+    """Compute shares of experts for each image, uniform among all that sum to one, from its own seed and the run's."""
     lots = -random_uniforms(seeds, num_experts, seed).log()
     return (lots / lots.sum(dim=1, keepdim=True)).float()
 
@@ -67,7 +67,7 @@ def random_shares(seeds: Int[Tensor, "B"], num_experts: int, seed: int = 0) -> F
 def random_token_shares(
     seeds: Int[Tensor, "B"], num_tokens: int, num_experts: int, seed: int = 0
 ) -> Float[Tensor, "B E"]:
-    """Returns each expert's share of an image's tokens when every token draws its expert uniformly."""
+    """Compute each expert's share of an image's tokens when every token draws its expert uniformly."""
     experts = (random_uniforms(seeds, num_tokens, seed) * num_experts).long()  # [B, P]
     return F.one_hot(experts, num_experts).float().mean(dim=1)
 

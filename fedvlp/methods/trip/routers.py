@@ -63,15 +63,15 @@ class Router(nn.Module):
         self.seed = options.key_seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
+        """Return what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
         return {}
 
     @abstractmethod
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi."""
+        """Compute pi."""
 
     def clusters(self, images: Tensor, tokens: Tensor, keys: Tensor | None = None) -> dict[str, Clusters]:
-        """Returns each image's clusters under the capacities of training and of evaluation, from the same start.
+        """Return each image's clusters under the capacities of training and of evaluation, from the same start.
 
         Clusters start at the tokens nearest to the keys, or at random ones if no keys are given.
         """
@@ -100,7 +100,7 @@ class TokenRouter(Router):
         self.register_buffer("keys", keys, persistent=False)  # made again from the seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns pi under both capacities, and which share of the tokens was kept."""
+        """Return pi under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in self._clusters(images, tokens).items():
             constants[f"{mode}_weights"] = expert_shares(clusters, self.keys)
@@ -108,11 +108,11 @@ class TokenRouter(Router):
         return constants
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi."""
+        """Compute pi."""
         return constants["train_weights" if self.training else "eval_weights"]
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
-        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        """Return the expert of each token in evaluation, -1 for a token that was dropped."""
         clusters = self._clusters(images, tokens)["eval"]
         return clusters.matched_to(match_clusters(clusters.centroids, self.keys))
 
@@ -131,7 +131,7 @@ class ExpertMatchingRouter(Router):
         self.clip = clip
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
+        """Return the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
         constants = {}
         for mode, clusters in self.clusters(images, tokens).items():
             constants[f"{mode}_centroids"] = self.clip.image.project(clusters.centroids.to(tokens.dtype))
@@ -141,14 +141,14 @@ class ExpertMatchingRouter(Router):
 
     @torch.no_grad()
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi under the experts' present values; the assignment has no gradient."""
+        """Compute pi under the experts' present values; the assignment has no gradient."""
         mode = "train" if self.training else "eval"
         shares = constants[f"{mode}_shares"]
         matched = match_clusters(constants[f"{mode}_centroids"], experts())
         return torch.zeros_like(shares).scatter_(1, matched, shares)
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
-        """Returns the expert of each token in evaluation, -1 for a token that was dropped."""
+        """Return the expert of each token in evaluation, -1 for a token that was dropped."""
         clusters = self.clusters(images, tokens)["eval"]
         centroids = self.clip.image.project(clusters.centroids.to(tokens.dtype))
         return clusters.matched_to(match_clusters(centroids, experts()))
@@ -169,26 +169,26 @@ class LearnedRouter(Router):
         self.linear = nn.Linear(width, options.num_experts)
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns the tokens, where these are routed."""
+        """Return the tokens, where these are routed."""
         return {"tokens": tokens} if self.options.routing == "learned_token" else {}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi."""
+        """Compute pi."""
         # A mean has a gradient to the layer, which the largest alone would not have.
         return self.probabilities(constants).mean(dim=1)
 
     def probabilities(self, constants: dict[str, Tensor]) -> Float[Tensor, "B P E"]:
-        """Returns the probabilities of each token, or of each image as if it were one token."""
+        """Compute the probabilities of each token, or of each image as if it were one token."""
         items = constants["tokens"] if "tokens" in constants else constants["features"][:, None]
         return cast(Tensor, self.linear(items)).float().softmax(dim=-1)
 
     def imbalance(self, constants: dict[str, Tensor]) -> Float[Tensor, ""]:
-        """Returns the balance loss over all routed items of a batch, 1 when they are spread evenly."""
+        """Compute the balance loss over all routed items of a batch, 1 when they are spread evenly."""
         return load_balance(self.probabilities(constants).flatten(0, 1))
 
 
 def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
-    """Returns E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
+    """Compute E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
 
     f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
     et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
@@ -211,7 +211,7 @@ class RandomRouter(Router):
     """
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Returns pi."""
+        """Return pi."""
         seeds = image_seeds(images)
         num_experts = self.options.num_experts
         if self.options.routing == "random":
@@ -219,7 +219,7 @@ class RandomRouter(Router):
         return {"weights": random_token_shares(seeds, tokens.shape[1], num_experts, self.seed)}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi."""
+        """Compute pi."""
         return constants["weights"]
 
 
@@ -227,13 +227,13 @@ class UniformRouter(Router):
     """All experts alike for every image: one prompt, the mean of the experts."""
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Returns pi = 1 / M."""
+        """Compute pi = 1 / M."""
         features = constants["features"]
         return features.new_full((len(features), self.options.num_experts), 1 / self.options.num_experts)
 
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
-    """Returns the router that the options ask for."""
+    """Return the router that the options ask for."""
     clip.image.for_tokens()  # else refused now
     routing = options.routing
     if options.matched_to == "experts" and options.cluster_start == "keys":

@@ -22,7 +22,7 @@ LARGEST_ENUMERATED = 6
 
 
 def make_keys(kind: KeyInit, num_experts: int, width: int, seed: int) -> Float[Tensor, "E W"]:
-    """Returns the keys v_m, drawn from a generator of their own (TRIP, Table VI).
+    """Compute the keys v_m, drawn from a generator of their own (TRIP, Table VI).
 
     Args:
         kind: `orthogonal` for orthonormal rows; `uniform` for elements in [0, 1), `normal` for those of N(0, 1),
@@ -61,7 +61,7 @@ def key_start(tokens: Float[Tensor, "B P W"], keys: Float[Tensor, "M W"]) -> Int
 
 
 def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]) -> Int[Tensor, "B M"]:
-    """Returns the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7)."""
+    """Return the expert of each cluster: the one-to-one assignment of least total 1 - cos(mu_i, v_j) (Eqs. 5 to 7)."""
     costs = 1 - F.normalize(centroids.double(), dim=-1) @ F.normalize(keys.double(), dim=-1).T  # [B, M, E]
     if len(keys) > LARGEST_ENUMERATED:
         return cheapest_assignment(costs)
@@ -72,13 +72,13 @@ def match_clusters(centroids: Float[Tensor, "B M W"], keys: Float[Tensor, "M W"]
 
 
 def expert_shares(clusters: Clusters, keys: Float[Tensor, "M W"]) -> Float[Tensor, "B M"]:
-    """Returns pi, the share of the kept tokens that are in the cluster matched to each expert's key (Eq. 8)."""
+    """Compute pi, the share of the kept tokens that are in the cluster matched to each expert's key (Eq. 8)."""
     shares = cluster_shares(clusters)
     return torch.zeros_like(shares).scatter_(1, match_clusters(clusters.centroids, keys), shares)
 
 
 def cluster_shares(clusters: Clusters) -> Float[Tensor, "B M"]:
-    """Returns the share of the kept tokens that are in each cluster; rows sum to 1."""
+    """Compute the share of the kept tokens that are in each cluster; rows sum to 1."""
     sizes = clusters.sizes.float()
     return sizes / sizes.sum(dim=1, keepdim=True)
 

@@ -106,7 +106,7 @@ class TRIP(PromptLearner):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Returns one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""
+        """Return one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""
         (phase,) = super().configure_phases()
         if self.server_average == "none":
             return (phase,)
@@ -115,14 +115,14 @@ class TRIP(PromptLearner):
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Returns f(x), and what the router knows of the image: pi, for the paper's router."""
+        """Return f(x), and what the router knows of the image: pi, for the paper's router."""
         # One pass of the tower gives both what classifies and what is clustered.
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.precompute(images, features, tokens)
         return {"features": features, **routes}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Returns the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
+        """Compute the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
         constants = self.precomputed(inputs)
         weights = self.router(constants, self.expert_features)
         # Each image has a prompt of its own, so texts are encoded B times a step: packing pays here.
@@ -131,11 +131,11 @@ class TRIP(PromptLearner):
 
     @torch.no_grad()
     def expert_features(self) -> Float[Tensor, "E d"]:
-        """Returns each expert's place in the joint space: the mean over classes of its text features."""
+        """Compute each expert's place in the joint space: the mean over classes of its text features."""
         return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
+        """Compute cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         inputs, labels = batch
         constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
