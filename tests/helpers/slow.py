@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
+from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
+
+CLASSES = ["red circle", "star", "big square"]
 
 
 def unit(vector: Tensor) -> Tensor:
@@ -17,6 +22,34 @@ def unit(vector: Tensor) -> Tensor:
 def cosine(one, other):
     """Returns the cosine of the angle between two vectors, of PyTorch or of NumPy."""
     return one @ other / (one @ one) ** 0.5 / (other @ other) ** 0.5
+
+
+def slow_texts(clip, prompts, deeper=None) -> list[Tensor]:
+    """The text features under a prompt [L, D] or one for each class, each class in a sequence of its own."""
+    features = []
+    for name, prompt in zip(CLASSES, prompts if prompts.ndim == 3 else [prompts] * len(CLASSES), strict=True):
+        encoder = PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain")
+        features.append(encoder(prompt, deeper)[0])
+    return features
+
+
+def slow_logits(clip, feature, texts) -> Tensor:
+    """The logits of an image's feature, one class after another."""
+    return torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
+
+
+def slow_cross_entropy(clip, features, texts, labels) -> Tensor:
+    """The mean cross-entropy, one image after another; ``texts`` are of the classes."""
+    pairs = zip(features, labels.tolist(), strict=True)
+    terms = [-slow_logits(clip, feature, texts).log_softmax(0)[label] for feature, label in pairs]
+    return sum(terms) / len(terms)
+
+
+@torch.no_grad()
+def spread(tensors: Iterable[Tensor], deviation: float) -> None:
+    """Moves tensors by noise, so that all of them matter."""
+    for tensor in tensors:
+        tensor.add_(deviation * torch.randn_like(tensor))
 
 
 def assert_same(loss, expected, tensors, others=None) -> tuple[Tensor, ...]:

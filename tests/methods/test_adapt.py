@@ -8,11 +8,8 @@ import torch
 from scipy.special import log_softmax
 
 from fedvlp import ADAPT, FedDPT
-from fedvlp.core.phases import RoundContext
-from fedvlp.core.state import Client
-from tests.helpers.slow import cosine
+from tests.helpers.slow import CLASSES, begin, cosine
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
 LABELS = torch.tensor([0, 1, 2, 1])
 
@@ -26,7 +23,7 @@ def make(clip):
         for _, value in sorted(module.state_dict().items()):
             value.copy_(torch.randn(value.shape, generator=generator) * 0.5)
         if domain is not None:
-            module.start_client(RoundContext(0, module.configure_phases()[0], Client(domain, domain, 10)))
+            begin(module, domain, domain=domain)
         return module
 
     return make

@@ -7,10 +7,8 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from fedvlp import BPL, PromptFL
-from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import assert_same, cosine, unit
+from tests.helpers.slow import CLASSES, assert_same, slow_logits, slow_texts, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 KINDS = pytest.mark.parametrize("conditional", [False, True])
 
@@ -47,11 +45,7 @@ def slow_terms(module, feature, noise):
     probabilities = []
     for drawn in noise:
         moved = torch.stack([vector + mean + deviation * drawn for vector in module.prompt])
-        texts = []
-        for name in CLASSES:
-            texts.append(PromptedTextEncoder(module.clip, [name], prompt_length=4, layout="plain")(moved)[0])
-        scores = torch.stack([module.clip.logit_scale * cosine(feature, text) for text in texts])
-        probabilities.append(scores.softmax(0))
+        probabilities.append(slow_logits(module.clip, feature, slow_texts(module.clip, moved)).softmax(0))
     numbers = kl_divergence(Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean)))
     return torch.stack(probabilities), numbers.mean()
 

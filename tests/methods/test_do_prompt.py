@@ -6,12 +6,10 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from fedvlp import DoPrompt
-from tests.helpers.slow import gradients
+from tests.helpers.slow import CLASSES, gradients, slow_logits
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint"]
 LABELS = [0, 2, 1, 2]
 OF = [1, 0, 0, 1]
@@ -26,7 +24,7 @@ def module(clip):
     return module
 
 
-def slow_logits(module, image, prompt):
+def prompted_logits(module, image, prompt):
     """One image with one prompt through the trained tower's own layers, and the cosine with each class's text."""
     visual = module.visual
     tokens = visual._embeds(image[None])
@@ -34,8 +32,7 @@ def slow_logits(module, image, prompt):
     for block in visual.transformer.resblocks:
         tokens = block(tokens)
     feature = visual.ln_post(tokens[0, 0]) @ visual.proj
-    texts = module.text_features
-    return torch.stack([module.clip.logit_scale * F.cosine_similarity(feature, text, dim=0) for text in texts])
+    return slow_logits(module.clip, feature, module.text_features)
 
 
 def slow_weights(module, image):
@@ -59,8 +56,8 @@ def slow_loss(module, images):
         mixed = []
         for vector in range(3):
             mixed.append(sum(weights[k, vector] * module.prompts[k, vector] for k in range(2)))
-        total -= slow_logits(module, image, module.prompts[domain]).log_softmax(0)[label] / 4
-        total -= slow_logits(module, image, torch.stack(mixed)).log_softmax(0)[label] / 4
+        total -= prompted_logits(module, image, module.prompts[domain]).log_softmax(0)[label] / 4
+        total -= prompted_logits(module, image, torch.stack(mixed)).log_softmax(0)[label] / 4
         for k in range(2):
             right = weights[k] if k == domain else 1 - weights[k]
             total -= 0.7 * right.log().sum() / (4 * 2 * 3)

@@ -13,9 +13,8 @@ from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.documents import ROOT, Document
-from tests.helpers.slow import unit
+from tests.helpers.slow import CLASSES, slow_cross_entropy
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 LENGTH = 5
 
@@ -28,16 +27,6 @@ def make(clip, **options):
 
 def drawn(*shape):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-
-def slow_loss(module, images, prompt):
-    """The cross-entropy of the images, one after another."""
-    texts = [unit(text) for text in module.text(prompt)]
-    loss = 0
-    for feature, label in zip(module.clip.encode_image(images), LABELS.tolist(), strict=True):
-        scores = torch.stack([module.clip.logit_scale * (unit(feature) * text).sum() for text in texts])
-        loss = loss - scores.log_softmax(0)[label] / len(LABELS)
-    return loss
 
 
 def projector(columns):
@@ -60,7 +49,7 @@ def test_gradients_are_those_of_the_paper(clip, images, share):
     """With a limit that nothing reaches, and with two that shorten."""
     module = make(clip)
     prompt = (module.global_prompt + module.local_prompt).detach().requires_grad_()
-    expected = slow_loss(module, images, prompt)
+    expected = slow_cross_entropy(clip, clip.encode_image(images), module.text(prompt), LABELS)
     (gradient,) = torch.autograd.grad(expected, prompt)
     module.clip_norm = share * gradient.norm().item()
     torch.manual_seed(9)
@@ -125,13 +114,3 @@ def test_the_card_says_what_the_accountant_counts():
         for gradients, epsilon in enumerate(counted, start=1):
             account = PrivacyAccount((noise,) * gradients, 10, 10, 1e-5, repeats=False)
             assert account.epsilon(100) == pytest.approx(float(epsilon), rel=0.01)
-
-
-def test_the_shared_prompt_stands_alone(clip, images):
-    method = make(clip)
-    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
-    with torch.no_grad():
-        plain.prompt.copy_(method.global_prompt)
-        with method.shared_part_alone():
-            torch.testing.assert_close(method(images), plain(images))
-    assert not torch.allclose(method(images), plain(images), atol=1e-2)

@@ -6,11 +6,20 @@ import pytest
 import torch
 
 from fedvlp import FaSTPT
-from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.protocols import DOMAIN
-from tests.helpers.slow import assert_same, begin, cosine, unit
+from tests.helpers.slow import (
+    CLASSES,
+    assert_same,
+    begin,
+    cosine,
+    slow_cross_entropy,
+    slow_logits,
+    slow_texts,
+    spread,
+    unit,
+)
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "oil_paint", "photo"]
 LABELS = torch.tensor([2, 0, 1, 2])
 L = 2
@@ -22,27 +31,13 @@ OTHERS = [0, 2]
 def method(clip):
     torch.manual_seed(5)
     module = FaSTPT(CLASSES, DOMAINS, clip, prompt_length=L, style_weight=0.3)
-    with torch.no_grad():
-        for parameter in (module.global_prompt, module.domain_prompts, *module.domain_classifier.parameters()):
-            parameter.add_(0.3 * torch.randn_like(parameter))
+    spread((module.global_prompt, module.domain_prompts, *module.domain_classifier.parameters()), 0.3)
     return module
 
 
 @pytest.fixture
 def inputs(method, images):
     return {**method.precompute(images), DOMAIN: torch.full((len(LABELS),), OWN)}
-
-
-def slow_texts(clip, *prompts):
-    """Each class alone behind some prompts, in a sequence of full length."""
-    prompt = torch.cat(prompts)
-    encoders = [PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain") for name in CLASSES]
-    return [encoder(prompt)[0] for encoder in encoders]
-
-
-def slow_cross_entropy(clip, feature, texts, label):
-    scores = torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
-    return -scores.log_softmax(0)[label]
 
 
 def slow_words(clip, template):
@@ -66,7 +61,7 @@ def slow_style_loss(method, features):
         for domain in OTHERS:
             moved = slow_moved(method, unit(feature), domain)
             turned = 1 - cosine(moved - unit(feature), there[domain][label] - here[label])
-            total = total + 0.3 * turned + 0.7 * slow_cross_entropy(clip, moved, names, label)
+            total = total + 0.3 * turned + 0.7 * -slow_logits(clip, moved, names).log_softmax(0)[label]
     return total / len(LABELS) / len(OTHERS)
 
 
@@ -76,7 +71,7 @@ def slow_global_loss(method, features):
     for feature, label in zip(features, LABELS.tolist(), strict=True):
         for domain in range(len(DOMAINS)):
             seen = unit(feature) if domain == OWN else slow_moved(method, unit(feature), domain)
-            total = total + slow_cross_entropy(method.clip, seen, texts, label)
+            total = total - slow_logits(method.clip, seen, texts).log_softmax(0)[label]
             total = total - method.domain_classifier(unit(seen)).log_softmax(0)[domain]
     return total / len(LABELS) / len(DOMAINS)
 
@@ -84,10 +79,7 @@ def slow_global_loss(method, features):
 def slow_domain_loss(method, features):
     shared = method.global_prompt.detach()
     own = method.domain_prompts[OWN]
-    texts = slow_texts(method.clip, shared, own)
-    total = 0
-    for feature, label in zip(features, LABELS.tolist(), strict=True):
-        total = total + slow_cross_entropy(method.clip, feature, texts, label) / len(LABELS)
+    total = slow_cross_entropy(method.clip, features, slow_texts(method.clip, torch.cat([shared, own])), LABELS)
     alone = slow_texts(method.clip, own)
     words = slow_words(method.clip, "a oil paint of a {}")
     to_words = sum(cosine(one, other) for one, other in zip(alone, words, strict=True)) / len(CLASSES)
@@ -119,8 +111,8 @@ def test_an_image_is_classified_under_its_own_mixture(method, images):
         weights = method.domain_classifier(unit(feature)).softmax(0)
         assert weights.max() - weights.min() > 0.05
         mixed = sum(weight * prompt for weight, prompt in zip(weights, method.domain_prompts, strict=True))
-        texts = slow_texts(method.clip, method.global_prompt, mixed)
-        expected.append(torch.stack([method.clip.logit_scale * cosine(feature, text) for text in texts]))
+        texts = slow_texts(method.clip, torch.cat([method.global_prompt, mixed]))
+        expected.append(slow_logits(method.clip, feature, texts))
     torch.testing.assert_close(method(images), torch.stack(expected), atol=1e-3, rtol=1e-4)
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fedvlp import FedCLIP
 from fedvlp.clip import zero_shot_text_features
-from tests.helpers.slow import assert_same, cosine
+from tests.helpers.slow import assert_same, cosine, slow_cross_entropy, spread
 
 CLASSES = ["red circle", "star", "big_square"]
 LABELS = torch.tensor([2, 0, 1, 2, 0])
@@ -18,10 +18,7 @@ def method(clip):
     """With weights that are larger than at the start, so that the adapter tells the elements apart."""
     torch.manual_seed(3)
     module = FedCLIP(CLASSES, clip)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.4 * torch.randn_like(parameter))
+    spread(module.trainable_by_name().values(), 0.4)
     return module
 
 
@@ -44,14 +41,6 @@ def slow_contrast(adapted, texts, scale):
     return total / (2 * count)
 
 
-def slow_cross_entropy(adapted, texts, scale):
-    total = 0.0
-    for i, label in enumerate(LABELS.tolist()):
-        powers = [torch.exp(scale * cosine(adapted[i], text)) for text in texts]
-        total = total - torch.log(powers[label] / sum(powers))
-    return total / len(adapted)
-
-
 @pytest.fixture
 def reference(method, images):
     """Weights of their own in double precision, the adapted features that they make, and the classes' texts."""
@@ -66,11 +55,10 @@ def reference(method, images):
 @pytest.mark.parametrize("loss", ["contrastive", "cross_entropy"])
 def test_losses_and_gradients_are_those_of_the_paper(method, images, reference, loss):
     weights, adapted, texts = reference
-    scale = method.clip.logit_scale
     if loss == "contrastive":
-        expected = slow_contrast(adapted, texts[LABELS], scale)
+        expected = slow_contrast(adapted, texts[LABELS], method.clip.logit_scale)
     else:
-        expected = slow_cross_entropy(adapted, texts, scale)
+        expected = slow_cross_entropy(method.clip, adapted, texts, LABELS)
     method.loss = loss
     found = method.training_step((images, LABELS), 0)
     slow = assert_same(found, expected, list(method.adapter.parameters()), weights)

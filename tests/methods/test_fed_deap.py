@@ -6,13 +6,11 @@ import pytest
 import torch
 
 from fedvlp import FedDEAP
-from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.protocols import DOMAIN
 from fedvlp.methods.fed_deap import equiangular_frame
 from fedvlp.utils.errors import UserError
-from tests.helpers.slow import cosine, unit
+from tests.helpers.slow import CLASSES, cosine, slow_logits, slow_texts
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo", "sketch"]
 LABELS = torch.tensor([2, 0, 1, 2])
 LENGTH = 3
@@ -25,12 +23,6 @@ def make(clip, **options):
 
 def batch(clip, images, domains):
     return {"features": clip.encode_image(images), DOMAIN: torch.tensor(domains)}, LABELS
-
-
-def slow_texts(clip, prompts):
-    """The text features, each class in a sequence of its own."""
-    encoders = [PromptedTextEncoder(clip, [name], prompt_length=prompts.shape[1], layout="plain") for name in CLASSES]
-    return [encoder(prompt)[0] for encoder, prompt in zip(encoders, prompts, strict=True)]
 
 
 def mean_cross_entropy(vectors, directions, targets, scale):
@@ -95,9 +87,9 @@ def test_shared_prompts_stand_alone(clip, images):
     features = clip.encode_image(images)
     with torch.no_grad(), module.shared_part_alone():
         texts = slow_texts(clip, module.global_prompt)
-        expected = [[clip.logit_scale * cosine(unit(feature), text) for text in texts] for feature in features]
-        torch.testing.assert_close(module(images), torch.tensor(expected), atol=1e-3, rtol=1e-4)
-    assert not torch.allclose(module(images), torch.tensor(expected), atol=1e-2)
+        expected = torch.stack([slow_logits(clip, feature, texts) for feature in features])
+        torch.testing.assert_close(module(images), expected, atol=1e-3, rtol=1e-4)
+    assert not torch.allclose(module(images), expected, atol=1e-2)
 
 
 def test_more_classes_than_dimensions_are_refused():

@@ -11,8 +11,8 @@ from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.fed_dpt import PerDomainPrompts
+from tests.helpers.slow import CLASSES
 
-CLASSES = ["red circle", "star", "big square"]
 DOMAINS = ["ink", "paint", "photo"]
 
 

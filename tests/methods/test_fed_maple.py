@@ -8,19 +8,15 @@ import torch.nn.functional as F
 
 from fedvlp import FedMaPLe
 from fedvlp.clip import zero_shot_text_features
-from tests.helpers.slow import assert_same
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, spread
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1, 1])
 
 
 def make(clip, **options):
     torch.manual_seed(0)
     module = FedMaPLe(CLASSES, clip, **options)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.2 * torch.randn_like(parameter))
+    spread(module.trainable_by_name().values(), 0.2)
     return module
 
 
@@ -70,12 +66,8 @@ def reference_loss(module, images, words):
         for prompt, weight, bias in zip(module.prompts, module.couplings.weight, module.couplings.bias, strict=True)
     ]
     texts = [text_feature(model, module.clip.tokenizer, word, module.prompts) for word in words]
-    loss = torch.zeros(())
-    for image, label in zip(images, LABELS, strict=True):
-        feature = image_feature(model, image, torch.stack(visual))
-        logits = [module.clip.logit_scale * F.cosine_similarity(feature, text, dim=0) for text in texts]
-        loss = loss + torch.logsumexp(torch.stack(logits), 0) - logits[label]
-    return loss / len(images)
+    features = [image_feature(model, image, torch.stack(visual)) for image in images]
+    return slow_cross_entropy(module.clip, features, texts, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from fedvlp import FedMVP
 from fedvlp.clip.image_towers import VisionTransformerTower
 from fedvlp.clip.zero_shot import TEMPLATES
 from fedvlp.utils.errors import UserError
+from tests.helpers.slow import CLASSES
 
-CLASSES = ["red circle", "star", "big square"]
 ATTRIBUTES = {
     "star": ["five points", "sharp tips"],
     "red circle": ["a round outline", "a single colour"],

@@ -9,19 +9,16 @@ import torch
 
 from fedvlp import FedOTP
 from fedvlp.methods.transport import transport_plan
-from tests.helpers.slow import assert_same
+from tests.helpers.slow import CLASSES, assert_same, spread
 from tests.helpers.slow_transport import slow_transport_logits
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
 
 
 def make(clip, **options):
     torch.manual_seed(0)
     module = FedOTP(CLASSES, clip, prompt_length=4, **options)
-    with torch.no_grad():
-        module.global_prompt.add_(0.5 * torch.randn_like(module.global_prompt))
-        module.local_prompt.add_(0.5 * torch.randn_like(module.local_prompt))
+    spread([module.global_prompt, module.local_prompt], 0.5)
     return module
 
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp import FedPHA, PromptFL
-from fedvlp.clip import PromptedTextEncoder
+from fedvlp import FedPHA
 from fedvlp.methods.fed_pha import projected
-from tests.helpers.slow import assert_same, unit
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, spread, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 LENGTH = 6
 PARTS = ("global_prompt", "local_prompt")
@@ -22,9 +20,7 @@ PARTS = ("global_prompt", "local_prompt")
 def make(clip, **options):
     torch.manual_seed(5)
     module = FedPHA(CLASSES, clip, prompt_length=LENGTH, **options)
-    with torch.no_grad():
-        for name in PARTS:
-            getattr(module, name).add_(0.1 * torch.randn(LENGTH, clip.text_width))
+    spread([module.global_prompt, module.local_prompt], 0.1)
     return module
 
 
@@ -43,13 +39,8 @@ def slow_loss(clip, images, parts, null_share, projection, margin):
     """Both cross-entropies, what pulls and what pushes, each class in a sequence of its own."""
     shared, own = parts
     prompts = [own, shared, own @ slow_projector(shared, null_share, projection)]
-    encoders = [PromptedTextEncoder(clip, [name], prompt_length=LENGTH, layout="plain") for name in CLASSES]
-    texts = [[unit(encoder(prompt)[0]) for encoder in encoders] for prompt in prompts]
-    loss = 0
-    for feature, label in zip(clip.encode_image(images), LABELS.tolist(), strict=True):
-        for classes in texts[:2]:
-            scores = torch.stack([clip.logit_scale * (unit(feature) * text).sum() for text in classes])
-            loss = loss - scores.log_softmax(0)[label] / len(LABELS)
+    texts = [[unit(text) for text in slow_texts(clip, prompt)] for prompt in prompts]
+    loss = sum(slow_cross_entropy(clip, clip.encode_image(images), classes, LABELS) for classes in texts[:2])
     for of_own, of_shared, of_kept in zip(*texts, strict=True):
         loss = loss + (of_own - of_kept).square().sum() / len(of_own) / len(CLASSES)
         distance = (of_own - of_shared).square().sum().sqrt()
@@ -78,15 +69,3 @@ def test_a_projection_depends_on_the_directions_of_the_shared_prompt_alone(proje
     for same in (shared.flip(0), -3 * shared):
         torch.testing.assert_close(projected(local, same, 0.6, projection), once, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(projected(once, shared, 0.6, projection), once, atol=1e-5, rtol=1e-4)
-
-
-def test_each_prompt_classifies_alone(clip, images):
-    method = make(clip)
-    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
-    with torch.no_grad():
-        plain.prompt.copy_(method.local_prompt)
-        torch.testing.assert_close(method(images), plain(images))
-        plain.prompt.copy_(method.global_prompt)
-        with method.shared_part_alone():
-            torch.testing.assert_close(method(images), plain(images))
-    assert not torch.allclose(method(images), plain(images), atol=1e-2)

@@ -8,36 +8,30 @@ import pytest
 import torch
 
 from fedvlp import FedPromptSRC
-from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import PromptedImageEncoder, zero_shot_text_features
 from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from tests.helpers.slow import assert_same
+from tests.helpers.slow import CLASSES, assert_same, slow_texts, spread, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1, 1])
 
 
 def make(clip, **options):
     torch.manual_seed(0)
     module = FedPromptSRC(CLASSES, clip, **{"templates": 3, **options})
-    with torch.no_grad():
-        for prompts in module.prompts.values():
-            prompts.add_(0.2 * torch.randn_like(prompts))
+    spread(module.prompts.values(), 0.2)
     return module
 
 
 def reference_loss(module, images, text_weight, image_weight):
     """CE + lambda_1 mean |g - g0| + lambda_2 mean |f - f0| + mean q0 log(q0 / q), image by image and class by class."""
     clip = module.clip
-    encoder = PromptedTextEncoder(clip, CLASSES, prompt_length=4, layout="plain")
-    texts = [each / each.norm() for each in encoder(module.prompts["text"][0], module.prompts["text"][1:])]
-    frozen_texts = [each / each.norm() for each in zero_shot_text_features(clip, CLASSES, 3)]
+    texts = [unit(each) for each in slow_texts(clip, module.prompts["text"][0], module.prompts["text"][1:])]
+    frozen_texts = [unit(each) for each in zero_shot_text_features(clip, CLASSES, 3)]
     loss = sum(text_weight * (g - g0).abs().sum() / len(g) for g, g0 in zip(texts, frozen_texts, strict=True)) / 3
     for image, label in zip(images, LABELS, strict=True):
-        f = PromptedImageEncoder(clip)(image[None], module.prompts["visual"]).features[0]
-        f0 = clip.encode_image(image[None])[0]
-        f = f / f.norm()
-        f0 = f0 / f0.norm()
+        f = unit(PromptedImageEncoder(clip)(image[None], module.prompts["visual"]).features[0])
+        f0 = unit(clip.encode_image(image[None])[0])
         q = torch.stack([clip.logit_scale * f @ g for g in texts]).softmax(0)
         q0 = torch.stack([clip.logit_scale * f0 @ g0 for g0 in frozen_texts]).softmax(0)
         distance = image_weight * (f - f0).abs().sum() / len(f)

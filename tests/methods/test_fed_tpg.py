@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from fedvlp import FedTPG
-from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import assert_same, unit
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, spread, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 
 
@@ -19,9 +17,7 @@ LABELS = torch.tensor([2, 0, 1, 2])
 def method(clip):
     torch.manual_seed(5)
     made = FedTPG(CLASSES, clip)
-    with torch.no_grad():
-        for value in made.network.parameters():
-            value.add_(0.1 * torch.randn_like(value))  # biases begin at zero, norms at one
+    spread(made.network.parameters(), 0.1)  # biases begin at zero, norms at one
     return made
 
 
@@ -60,23 +56,11 @@ def slow_prompt(clip, parts, heads):
     return torch.stack(prompt)
 
 
-def slow_loss(clip, images, prompt):
-    """Cross-entropy, one image and one class after another, each class in a sequence of its own."""
-    texts = []
-    for name in CLASSES:
-        texts.append(unit(PromptedTextEncoder(clip, [name], prompt_length=4, layout="plain")(prompt)[0]))
-    loss = 0
-    for feature, label in zip(clip.encode_image(images), LABELS.tolist(), strict=True):
-        scores = torch.stack([clip.logit_scale * (unit(feature) * text).sum() for text in texts])
-        loss = loss - scores.log_softmax(0)[label] / 4
-    return loss
-
-
 def test_prompt_loss_and_gradients_are_those_of_the_paper(method, clip, images):
     parts = {name: value.detach().clone().requires_grad_() for name, value in method.network.named_parameters()}
     prompt = slow_prompt(clip, parts, heads=4)
     torch.testing.assert_close(method.prompt(), prompt, atol=1e-5, rtol=1e-5)
-    expected = slow_loss(clip, images, prompt)
+    expected = slow_cross_entropy(clip, clip.encode_image(images), slow_texts(clip, prompt), LABELS)
     loss = method.training_step((images, LABELS), 0)
     slow = assert_same(loss, expected, list(method.network.parameters()), list(parts.values()))
     assert all(gradient.any() for gradient in slow)

@@ -6,43 +6,27 @@ import pytest
 import torch
 
 from fedvlp import IVLP, PromptFL
-from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder
-from tests.helpers.slow import assert_same, cosine
+from fedvlp.clip import PromptedImageEncoder
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, spread
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, **options):
     torch.manual_seed(5)
     module = IVLP(CLASSES, clip, **options)
-    with torch.no_grad():
-        for prompts in module.prompts.values():
-            prompts.add_(0.2 * torch.randn_like(prompts))
+    spread(module.prompts.values(), 0.2)
     return module
-
-
-def slow_loss(module, images, length):
-    """The cross-entropy, one image and one class after another, each class in a sequence of its own."""
-    clip = module.clip
-    text = module.prompts["text"]
-    texts = []
-    for name in CLASSES:
-        texts.append(PromptedTextEncoder(clip, [name], prompt_length=length, layout="plain")(text[0], text[1:])[0])
-    loss = 0
-    for image, label in zip(images, LABELS.tolist(), strict=True):
-        feature = PromptedImageEncoder(clip)(image[None], module.prompts["visual"]).features[0]
-        scores = torch.stack([clip.logit_scale * cosine(feature, text) for text in texts])
-        loss = loss - scores.log_softmax(0)[label] / len(LABELS)
-    return loss
 
 
 @pytest.mark.parametrize(("length", "depth"), [(16, 1), (3, 2)])
 def test_loss_and_gradients_are_those_of_the_paper(clip, images, length, depth):
     module = make(clip, prompt_length=length, depth=depth)
     assert [len(prompts) for prompts in module.prompts.values()] == [depth, depth]
-    loss = module.training_step((images, LABELS), 0)
-    slow = assert_same(loss, slow_loss(module, images, length), list(module.prompts.values()))
+    text, visual = module.prompts["text"], module.prompts["visual"]
+    features = [PromptedImageEncoder(clip)(image[None], visual).features[0] for image in images]
+    expected = slow_cross_entropy(clip, features, slow_texts(clip, text[0], text[1:]), LABELS)
+    slow = assert_same(module.training_step((images, LABELS), 0), expected, [text, visual])
     assert all(gradient.any() for gradient in slow)
 
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from fedvlp import KgCoOp, ZeroShotCLIP
-from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import assert_same, unit
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 
 
@@ -21,15 +19,9 @@ def method(clip):
 
 def slow_loss(method, images, prompt):
     """Cross-entropy and distance, one image and one class after another, each class in a sequence of its own."""
-    texts = []
-    for name in CLASSES:
-        text = PromptedTextEncoder(method.clip, [name], prompt_length=4, layout="plain")(prompt)[0]
-        texts.append(unit(text))
+    texts = [unit(text) for text in slow_texts(method.clip, prompt)]
     written = [unit(method.clip.encode_text(method.clip.tokenizer([f"a photo of a {name}."]))[0]) for name in CLASSES]
-    cross_entropy = 0
-    for feature, label in zip(method.clip.encode_image(images), LABELS.tolist(), strict=True):
-        scores = torch.stack([method.clip.logit_scale * (unit(feature) * text).sum() for text in texts])
-        cross_entropy = cross_entropy - scores.log_softmax(0)[label] / 4
+    cross_entropy = slow_cross_entropy(method.clip, method.clip.encode_image(images), texts, LABELS)
     distance = sum((text - known).square().sum() for text, known in zip(texts, written, strict=True)) / 3
     return cross_entropy + 3.0 * distance
 

@@ -7,9 +7,8 @@ import torch
 
 from fedvlp import PFedMMA, ZeroShotCLIP
 from fedvlp.clip import cosine_logits
-from tests.helpers.slow import assert_same, cosine
+from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, spread
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 RANK = 5
 
@@ -17,9 +16,7 @@ RANK = 5
 def make(clip, **options):
     torch.manual_seed(3)
     module = PFedMMA(CLASSES, clip, **{"rank": RANK, "alpha": 2.0, **options})
-    with torch.no_grad():
-        for parameter in module.trainable_by_name().values():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+    spread(module.trainable_by_name().values(), 0.2)
     return module
 
 
@@ -64,21 +61,13 @@ def slow_image(method, image):
     return visual.ln_post(tokens[0]) @ visual.proj
 
 
-def slow_loss(method, images):
-    texts = [slow_text(method, name) for name in CLASSES]
-    loss = 0
-    for image, label in zip(images, LABELS, strict=True):
-        feature = slow_image(method, image)
-        logits = torch.stack([method.clip.logit_scale * cosine(feature, text) for text in texts])
-        loss = loss - logits.log_softmax(0)[label] / len(LABELS)
-    return loss
-
-
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
     loss = method.training_step((images, LABELS), 0)
     parameters = list(method.trainable_by_name().values())
     assert len(parameters) == 10
-    gradients = assert_same(loss, slow_loss(method, images), parameters)
+    texts = [slow_text(method, name) for name in CLASSES]
+    expected = slow_cross_entropy(method.clip, [slow_image(method, image) for image in images], texts, LABELS)
+    gradients = assert_same(loss, expected, parameters)
     assert all(gradient.any() for gradient in gradients)
     assert not torch.allclose(method(images), zero_shot(method, images), atol=0.5)
 

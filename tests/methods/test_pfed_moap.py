@@ -10,9 +10,8 @@ from fedvlp import PFedMoAP
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.pfed_moap import ExpertPool
-from tests.helpers.slow import assert_same, begin
+from tests.helpers.slow import CLASSES, assert_same, begin
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
 
 

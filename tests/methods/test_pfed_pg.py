@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from fedvlp import PFedPG, ZeroShotCLIP
 from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.state import Client, ClientUpdate, ServerState
-from tests.helpers.slow import assert_same, begin
+from tests.helpers.slow import CLASSES, assert_same, begin
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 2, 1])
 
 

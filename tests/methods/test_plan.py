@@ -13,9 +13,8 @@ from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_tex
 from fedvlp.core.module import check_phases
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.plan import AttentionOverClients, PromptAttention
-from tests.helpers.slow import begin, cosine
+from tests.helpers.slow import CLASSES, begin, cosine, spread
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([0, 1, 2, 0])
 
 
@@ -147,9 +146,7 @@ def attention():
     """An aggregator after some training, so that no part of it is zero."""
     torch.manual_seed(0)
     module = PromptAttention(J, WIDTH, reduction=4)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.5 * torch.randn_like(parameter))
+    spread(module.parameters(), 0.5)
     return module
 
 

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 from fedvlp import ProDA
 from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import assert_same, unit
+from tests.helpers.slow import CLASSES, assert_same, spread, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 PLACES = ["front", "front", "middle", "middle", "end", "end", "end", "end"]
 
@@ -18,8 +17,7 @@ PLACES = ["front", "front", "middle", "middle", "end", "end", "end", "end"]
 def make(clip, **options):
     torch.manual_seed(5)
     module = ProDA(CLASSES, clip, prompt_length=4, num_prompts=8, **options)
-    with torch.no_grad():
-        module.prompts.add_(0.1 * torch.randn_like(module.prompts))
+    spread([module.prompts], 0.1)
     return module
 
 

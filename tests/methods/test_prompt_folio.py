@@ -6,35 +6,22 @@ import pytest
 import torch
 
 from fedvlp import PromptFL, PromptFolio
-from fedvlp.clip import PromptedTextEncoder
-from tests.helpers.slow import assert_same, unit
+from tests.helpers.slow import CLASSES, assert_same, slow_texts, spread, unit
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 
 
 def make(clip, local_share):
     torch.manual_seed(5)
     module = PromptFolio(CLASSES, clip, prompt_length=4, local_share=local_share)
-    with torch.no_grad():
-        for prompt in (module.global_prompt, module.local_prompt):
-            prompt.add_(0.5 * torch.randn_like(prompt))
-    return module
-
-
-def of_one_prompt(clip, prompt):
-    module = PromptFL(CLASSES, clip, prompt_length=4)
-    with torch.no_grad():
-        module.prompt.copy_(prompt)
+    spread([module.global_prompt, module.local_prompt], 0.5)
     return module
 
 
 def slow_loss(clip, images, shared, local, share):
     """Cross-entropy under mixed features, one image and one class after another, each class in its own sequence."""
-    mixed = []
-    for name in CLASSES:
-        encoder = PromptedTextEncoder(clip, [name], prompt_length=4, layout="plain")
-        mixed.append((1 - share) * unit(encoder(shared)[0]) + share * unit(encoder(local)[0]))
+    pairs = zip(slow_texts(clip, shared), slow_texts(clip, local), strict=True)
+    mixed = [(1 - share) * unit(one) + share * unit(other) for one, other in pairs]
     loss = 0
     for feature, label in zip(clip.encode_image(images), LABELS.tolist(), strict=True):
         scores = torch.stack([clip.logit_scale * (unit(feature) @ weight) for weight in mixed])
@@ -55,16 +42,9 @@ def test_loss_and_gradients_are_those_of_mixed_features(clip, images, share):
 @pytest.mark.parametrize(("share", "alone", "idle"), [(0, "global", "local"), (1, "local", "global")])
 def test_at_the_ends_one_prompt_classifies_and_the_other_rests(clip, images, share, alone, idle):
     method = make(clip, share)
-    plain = of_one_prompt(clip, getattr(method, f"{alone}_prompt"))
+    plain = PromptFL(CLASSES, clip, prompt_length=4)
+    plain.load_state({"prompt": getattr(method, f"{alone}_prompt").detach()})
     torch.testing.assert_close(method(images), plain(images))
     method.training_step((images, LABELS), 0).backward()
     assert getattr(method, f"{alone}_prompt").grad.any()
     assert not getattr(method, f"{idle}_prompt").grad.any()
-
-
-def test_the_shared_prompt_alone_is_promptfl(clip, images):
-    method = make(clip, 0.4)
-    plain = of_one_prompt(clip, method.global_prompt)
-    with method.shared_part_alone():
-        torch.testing.assert_close(method(images), plain(images))
-    assert not torch.allclose(method(images), plain(images), atol=1e-2)

@@ -6,8 +6,22 @@ import pytest
 import torch
 from torch import nn
 
-from fedvlp import CLIP, TRIP, DiPrompT, PromptedTextEncoder, PromptFL, PromptLearner, SingleDomain, ZeroShotCLIP
+from fedvlp import (
+    CLIP,
+    DPFPL,
+    TRIP,
+    DiPrompT,
+    FedPGP,
+    FedPHA,
+    PromptedTextEncoder,
+    PromptFL,
+    PromptFolio,
+    PromptLearner,
+    SingleDomain,
+    ZeroShotCLIP,
+)
 from tests.helpers.runs import make_run
+from tests.helpers.slow import spread
 
 CLASSES = ["cat", "dog"]
 
@@ -105,3 +119,17 @@ def test_it_stands_beside_zero_shot_clip(clip):
     assert isinstance(baseline, ZeroShotCLIP)
     assert baseline.clip is clip
     assert baseline.class_names == CLASSES
+
+
+@pytest.mark.parametrize("kind", [DPFPL, FedPGP, FedPHA, PromptFolio])
+def test_the_shared_prompt_alone_is_promptfl(clip, images, kind):
+    method = kind(CLASSES, clip, prompt_length=8)
+    spread(method.trainable_by_name().values(), 0.5)
+    plain = PromptFL(CLASSES, clip, prompt_length=8)
+    plain.load_state({"prompt": method.global_prompt.detach()})
+    with method.shared_part_alone():
+        torch.testing.assert_close(method(images), plain(images))
+    assert not torch.allclose(method(images), plain(images), atol=1e-2)
+    if kind is FedPHA:  # whose own prompt classifies alone, too
+        plain.load_state({"prompt": method.local_prompt.detach()})
+        torch.testing.assert_close(method(images), plain(images))

@@ -7,9 +7,8 @@ import torch
 
 from fedvlp import FineTuning, StableFDG
 from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, mixed, oversampled, partners_of
-from tests.helpers.slow import assert_same, begin
+from tests.helpers.slow import CLASSES, assert_same, begin, slow_logits
 
-CLASSES = ["red circle", "star", "big square"]
 LABELS = torch.tensor([2, 0, 1, 2])
 
 
@@ -95,9 +94,9 @@ def slow_loss(module, images, labels, styles):
     losses = []
     for index, label in enumerate(labels.tolist()):
         joint = tower.pool(last[index])[0]
-        cosines = torch.stack([joint @ text / joint.norm() for text in module.text_features])
         highlight = slow_highlight(module.highlighter, last[index][0, 1:], last[partners[index]][0, 1:])
-        losses.append(-(module.clip.logit_scale * cosines + highlight).log_softmax(0)[label])
+        logits = slow_logits(module.clip, joint, module.text_features) + highlight
+        losses.append(-logits.log_softmax(0)[label])
     return sum(losses) / len(losses)
 
 
