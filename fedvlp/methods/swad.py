@@ -28,10 +28,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import Phase, RoundContext
@@ -96,82 +96,76 @@ class SWAD(ImageTowerLearner):
             mean.add_((value - mean) / self.num_steps)
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A mean over rounds: the tensors, none of no rounds, and over how many rounds it is."""
+def joined(mean: State, other: State) -> State:
+    """Compute the mean over the rounds of two means.
 
-    state: State = field(default_factory=dict)
-    count: int = 0
+    A mean has its number of rounds as ``count``; the mean of no rounds is empty.
 
-    def joined(self, other: Mean) -> Mean:
-        """Return the mean over the rounds of both.
-
-        >>> one, two = Mean({"w": torch.tensor([1.0])}, 1), Mean({"w": torch.tensor([4.0])}, 2)
-        >>> one.joined(two).state["w"].item(), one.joined(Mean()) == one
-        (3.0, True)
-        """
-        if not self.count or not other.count:
-            return self if self.count else other
-        count = self.count + other.count
-        # By lerp, so that the mean of equal weights is exactly these.
-        share = other.count / count
-        return Mean({name: torch.lerp(value, other.state[name], share) for name, value in self.state.items()}, count)
+    >>> one = {"w": torch.tensor([1.0]), "count": torch.tensor(1.0)}
+    >>> two = {"w": torch.tensor([4.0]), "count": torch.tensor(2.0)}
+    >>> joined(one, two), joined(one, {}) == one
+    ({'w': tensor([3.]), 'count': tensor(3.)}, True)
+    """
+    if not mean or not other:
+        return mean or other
+    count = mean["count"] + other["count"]
+    # By lerp, so that the mean of equal weights is exactly these.
+    share = (other["count"] / count).item()
+    return {name: torch.lerp(value, other[name], share) for name, value in mean.items()} | {"count": count}
 
 
 @dataclass(frozen=True)
 class Valley:
-    """How far the search for the valley has come; a value that is replaced and never changed.
+    """How far the search for the valley has come.
 
     Attributes:
-        window: means of the rounds since the lowest loss, until the valley has begun.
-        losses: their losses.
-        threshold: above it a loss is out of the valley; None until it has begun.
-        inside: the mean of all rounds that are part of it whatever comes.
-        pending: that of the latest rounds with losses above the threshold, which may turn out to be behind its end.
-        has_ended: whether so many were above that the valley is over.
+        window: Means of the rounds since the lowest loss, until the valley has begun.
+        losses: Their losses.
+        threshold: A loss above it is out of the valley; None until the valley has begun.
+        inside: Mean of all rounds that are certainly part of the valley.
+        pending: Mean of the latest rounds above the threshold, which may turn out to be behind the valley's end.
+        has_ended: Whether enough rounds were above the threshold to end the valley.
     """
 
-    window: tuple[Mean, ...] = ()
+    window: tuple[State, ...] = ()
     losses: tuple[float, ...] = ()
     threshold: float | None = None
-    inside: Mean = field(default_factory=Mean)
-    pending: Mean = field(default_factory=Mean)
+    inside: State = field(default_factory=dict)
+    pending: State = field(default_factory=dict)
     has_ended: bool = False
 
     @property
-    def mean(self) -> Mean:
-        """The mean from the beginning until now, or until its end."""
-        mean = self.inside if self.has_ended else self.inside.joined(self.pending)
-        for of_round in self.window:
-            mean = mean.joined(of_round)
-        return mean
+    def mean(self) -> State:
+        """The mean from the beginning until now, or until the valley's end."""
+        return reduce(joined, self.window, self.inside if self.has_ended else joined(self.inside, self.pending))
 
-    def sorted_in(self, threshold: float, newest: Mean, loss: float) -> Valley:
+    def sorted_in(self, threshold: float, newest: State, loss: float) -> Valley:
         """Return the valley after one more round: part of it with all that were pending, or pending itself."""
         if loss > threshold:
-            return replace(self, pending=self.pending.joined(newest))
-        return replace(self, inside=self.inside.joined(self.pending).joined(newest), pending=Mean())
+            return replace(self, pending=joined(self.pending, newest))
+        return replace(self, inside=joined(joined(self.inside, self.pending), newest), pending={})
 
     def to_memory(self) -> State:
         """Return it as tensors by name, which checkpoints hold."""
-        memory = _written("inside", self.inside) | _written("pending", self.pending)
+        memory = add_prefix(self.inside, "inside") | add_prefix(self.pending, "pending")
         for place, of_round in enumerate(self.window):
-            memory |= _written(f"window{place}", of_round)
-        memory["swad.losses"] = torch.tensor(self.losses, dtype=torch.float64)
+            memory |= add_prefix(of_round, f"window{place}")
+        memory["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         threshold = -1.0 if self.threshold is None else self.threshold
-        memory["swad.progress"] = torch.tensor([threshold, self.has_ended], dtype=torch.float64)
+        memory["progress"] = torch.tensor([threshold, self.has_ended], dtype=torch.float64)
         return memory
 
     @classmethod
     def from_memory(cls, memory: State) -> Valley:
         """Return the valley that was written; one that is to begin if there is none."""
-        if "swad.progress" not in memory:
+        if "progress" not in memory:
             return cls()
-        losses = tuple(memory["swad.losses"].tolist())
-        threshold, has_ended = memory["swad.progress"].tolist()
-        window = tuple(_read(memory, f"window{place}") for place in range(len(losses)))
+        losses = tuple(memory["losses"].tolist())
+        threshold, has_ended = memory["progress"].tolist()
+        window = tuple(strip_prefix(memory, f"window{place}") for place in range(len(losses)))
         begun = None if threshold < 0 else threshold
-        return cls(window, losses, begun, _read(memory, "inside"), _read(memory, "pending"), bool(has_ended))
+        inside, pending = (strip_prefix(memory, part) for part in ("inside", "pending"))
+        return cls(window, losses, begun, inside, pending, bool(has_ended))
 
 
 @dataclass(frozen=True)
@@ -198,29 +192,32 @@ class LossValley(Strategy):
             return server
         upload = updates[0].state
         weights = select(upload, ("visual",))
-        of_round = Mean({name: upload[name.replace("visual", "mean", 1)] for name in weights}, 1)
-        newest = _read(server.memory, "newest").joined(of_round)
+        of_round = {name: upload[name.replace("visual", "mean", 1)] for name in weights}
+        of_round["count"] = torch.ones((), dtype=torch.float64)
+        newest = joined(strip_prefix(server.memory, "newest"), of_round)
         # Weights that no mean holds yet are deployed until one does.
-        deployed = server.deployed if "swad.progress" in server.memory else weights
-        return replace(server, shared=weights, deployed=deployed, memory=server.memory | _written("newest", newest))
+        deployed = server.deployed if "progress" in server.memory else weights
+        memory = server.memory | add_prefix(newest, "newest")
+        return replace(server, shared=weights, deployed=deployed, memory=memory)
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
         """Return the server's state once the validation loss of what it shares is known."""
-        newest = _read(server.memory, "newest")
-        if not newest.count:
+        newest = strip_prefix(server.memory, "newest")
+        if not newest:
             return server
         valley = self.extended(Valley.from_memory(server.memory), newest, loss)
-        return replace(server, deployed=valley.mean.state, memory=valley.to_memory())
+        deployed = {name: value for name, value in valley.mean.items() if name != "count"}
+        return replace(server, deployed=deployed, memory=valley.to_memory())
 
-    def extended(self, valley: Valley, newest: Mean, loss: float) -> Valley:
+    def extended(self, valley: Valley, newest: State, loss: float) -> Valley:
         """Return the valley after one more round, from the mean of its steps and the validation loss behind it."""
         if valley.has_ended:
             return valley
         if valley.threshold is not None:
             extended = valley.sorted_in(valley.threshold, newest, loss)
-            has_ended = extended.pending.count >= self.end_patience
+            has_ended = extended.pending.get("count", 0) >= self.end_patience
             # What was pending was behind the end.
-            return replace(valley, pending=Mean(), has_ended=True) if has_ended else extended
+            return replace(valley, pending={}, has_ended=True) if has_ended else extended
         # Before the valley has begun, a loss below the window's first begins another window.
         if not valley.losses or loss < valley.losses[0]:
             valley = Valley()
@@ -240,14 +237,3 @@ class LossValley(Strategy):
                 "SWAD averages the steps of one training on the images of all source domains. "
                 "Use the partition Pooled, as its config does."
             )
-
-
-def _written(name: str, mean: Mean) -> dict[str, Tensor]:
-    if not mean.count:
-        return {}
-    return {f"swad.{name}.count": torch.tensor(mean.count), **add_prefix(mean.state, f"swad.{name}")}
-
-
-def _read(memory: State, name: str) -> Mean:
-    count = memory.get(f"swad.{name}.count")
-    return Mean() if count is None else Mean(strip_prefix(memory, f"swad.{name}"), int(count.item()))

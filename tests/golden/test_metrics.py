@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.golden.metrics import differences, measure, stored
-from tests.helpers.configs import METHODS
+from tests.helpers.configs import METHODS, each_config
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("config", stored())
+@pytest.mark.parametrize("config", each_config(stored()))
 def test_metrics_are_the_stored_ones(config, tmp_path):
     assert not differences(measure(config, tmp_path), stored()[config])
 

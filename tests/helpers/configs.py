@@ -18,9 +18,9 @@ KINDS |= {"zero_shot"}
 """Twelve configs that differ in phases, strategies, personal tensors or inputs. Slow tests run these by default."""
 
 
-def each_config(names: Collection[str] = METHODS) -> list[Any]:
-    """List configs as parameters; those that are not in ``KINDS`` run only with ``pytest -m every_config``."""
-    return [pytest.param(name, marks=[] if name in KINDS else pytest.mark.every_config) for name in sorted(names)]
+def each_config(names: Collection[str] = METHODS, default: Collection[str] = KINDS) -> list[Any]:
+    """List configs as parameters; those that do not run by default run with ``pytest -m every_config``."""
+    return [pytest.param(name, marks=[] if name in default else pytest.mark.every_config) for name in sorted(names)]
 
 
 def method_classes() -> list[str]:

@@ -18,9 +18,9 @@ from tests.helpers.runs import make_run
 
 @pytest.fixture(scope="module")
 def whole(request, image_root, tmp_path_factory) -> WholeRun:
-    """The run of a config. Tests are ordered by it, so that it is made once."""
-    method = [request.param, *few_templates(request.param)]
-    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), *method))
+    """The run of a config, of two steps a client in each round. Tests are ordered by it, so that it is made once."""
+    options = [*few_templates(request.param), "--trainer.local.epochs=1", "--trainer.local.steps=2"]
+    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), request.param, *options))
 
 
 TRAINING = {

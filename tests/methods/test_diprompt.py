@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedvlp import DiPrompT, PromptFL
+from fedvlp import DiPrompT
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client
@@ -119,11 +119,3 @@ def test_rows_of_table_3(make, images, without, absent):
     assert (losses[0] == losses[1]) == (without == ("ensemble",))
     same_logits = torch.equal(whole(images), module(images))
     assert same_logits == (without[0] in ("query_prompt", "contrast", "mse", "kl"))
-
-
-def test_without_domain_prompts_it_is_promptfl(make, images):
-    module = make(without=("domain_prompts",))
-    promptfl = PromptFL(CLASSES, make().clip)
-    promptfl.load_state({"prompt": module.global_prompt.detach()})
-    assert torch.equal(module(images), promptfl(images))
-    assert torch.equal(module.training_step((images, LABELS), 0), promptfl.training_step((images, LABELS), 0))

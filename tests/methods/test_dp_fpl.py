@@ -7,7 +7,7 @@ import pytest
 import torch
 import yaml
 
-from fedvlp import DPFPL, PromptFL
+from fedvlp import DPFPL
 from fedvlp.methods.dp_fpl import clipped, factor_gradients
 from fedvlp.training.privacy_accounting import PrivacyAccount
 from fedvlp.utils.config_files import configs_folder
@@ -63,18 +63,6 @@ def test_gradients_are_those_of_the_paper(clip, images, share):
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(module.local_prompt.grad, torch.tensor(of_own).float(), atol=bound, rtol=1e-4)
     torch.testing.assert_close(module.global_prompt.grad, min(1, share) * gradient, atol=bound, rtol=1e-4)
-
-
-def test_with_all_ranks_both_prompts_get_promptfls_gradient(clip, images):
-    module = make(clip, rank=LENGTH, clip_norm=1e6)
-    plain = PromptFL(CLASSES, clip, prompt_length=LENGTH)
-    with torch.no_grad():
-        plain.prompt.copy_(module.global_prompt + module.local_prompt)
-    for each in (module, plain):
-        each.training_step((images, LABELS), 0).backward()
-    bound = 1e-5 * plain.prompt.grad.abs().max().clamp_min(1.0).item()
-    for prompt in (module.global_prompt, module.local_prompt):
-        torch.testing.assert_close(prompt.grad, plain.prompt.grad, atol=bound, rtol=1e-4)
 
 
 def test_gradients_are_no_longer_than_the_limit_and_noise_is_added_after_it():

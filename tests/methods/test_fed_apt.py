@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedvlp import FedAPT, PromptFL
+from fedvlp import FedAPT
 from fedvlp.utils.errors import UserError
 from tests.helpers.slow import CLASSES, assert_same, begin, slow_logits, slow_texts
 
@@ -70,14 +70,6 @@ def test_keys_do_not_depend_on_who_makes_them(clip):
     assert torch.equal(server.keys[:2], client.keys)
     assert 0 <= server.keys.min() < 0.1 < 0.9 < server.keys.max() < 1
     assert not torch.equal(FedAPT(CLASSES, DOMAINS, clip, prompt_length=L, key_seed=5).keys, server.keys)
-
-
-def test_with_keys_of_zero_and_equal_prompts_it_is_promptfl(method, images):
-    method.keys.zero_()
-    plain = PromptFL(CLASSES, method.clip, prompt_length=L)
-    with torch.no_grad():
-        method.prompt.copy_(plain.prompt.expand_as(method.prompt))
-    torch.testing.assert_close(method(images), plain(images), atol=1e-4, rtol=1e-5)
 
 
 def test_a_client_of_several_domains_is_refused(method, images):

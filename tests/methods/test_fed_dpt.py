@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp import FedDPT, PromptFL
+from fedvlp import FedDPT
 from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
@@ -95,15 +95,6 @@ def test_loss_of_a_client_has_its_own_prompt_and_its_copies_of_the_others(fed_dp
     labels = torch.tensor([0, 1, 2, 1])
     loss = fed_dpt.training_step((images, labels), 0)
     assert loss.item() == pytest.approx(-cosines[np.arange(4), labels.numpy()].mean(), abs=1e-5)
-
-
-def test_one_domain_has_weight_one_and_is_promptfl_behind_an_image_token(clip, images):
-    module = FedDPT(CLASSES, ["photo"], clip)
-    promptfl = PromptFL(CLASSES, clip)
-    features = module.features(images)
-    assert torch.equal(features.weights, torch.ones(4, 1))
-    promptfl.load_state({"prompt": module.dual.text.shared[0].detach()})
-    assert torch.allclose(module(images), promptfl({"features": features.image}), atol=1e-4)
 
 
 def test_domains_in_another_order_change_nothing_but_the_order(fed_dpt, images):

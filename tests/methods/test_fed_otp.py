@@ -34,12 +34,12 @@ def plan_of_pot(cost, mass, epsilon):
     return ot.partial.entropic_partial_wasserstein(takes, has, cost.numpy(), epsilon, m=mass * (1 - 1e-12))
 
 
-@pytest.mark.parametrize(("mass", "epsilon"), [(0.8, 0.1), (0.55, 0.3), (1.0, 0.2)])
+@pytest.mark.parametrize(("mass", "epsilon"), [(0.55, 0.3), (1.0, 0.2)])
 def test_the_plan_is_that_of_pot(mass, epsilon):
-    cost = costs(2, 3, 2, 11)
+    cost = costs(2, 2, 2, 11)
     plan = transport_plan(cost, mass, epsilon, 2000)
     for image in range(2):
-        for label in range(3):
+        for label in range(2):
             expected = torch.from_numpy(plan_of_pot(cost[image, label], mass, epsilon))
             torch.testing.assert_close(plan[image, label], expected, atol=1e-6, rtol=1e-5)
 

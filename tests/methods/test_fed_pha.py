@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from fedvlp import FedPHA
-from fedvlp.methods.fed_pha import projected
 from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, spread, unit
 
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -59,13 +58,3 @@ def test_loss_and_gradients_are_those_of_the_equations(clip, images, null_share,
     loss = method.training_step((images, LABELS), 0)
     slow = assert_same(loss, expected, [getattr(method, name) for name in PARTS], parts)
     assert all(gradient.any() for gradient in slow)
-
-
-@pytest.mark.parametrize("projection", ["complement", "minor"])
-def test_a_projection_depends_on_the_directions_of_the_shared_prompt_alone(projection):
-    local, shared = torch.randn(2, LENGTH, 16, generator=torch.Generator().manual_seed(0))
-    once = projected(local, shared, 0.6, projection)
-    assert not torch.allclose(once, local, atol=0.1)
-    for same in (shared.flip(0), -3 * shared):
-        torch.testing.assert_close(projected(local, same, 0.6, projection), once, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(projected(once, shared, 0.6, projection), once, atol=1e-5, rtol=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp import IVLP, PromptFL
+from fedvlp import IVLP
 from fedvlp.clip import PromptedImageEncoder
 from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, slow_texts, spread
 
@@ -38,12 +38,3 @@ def test_the_order_of_visual_tokens_does_not_matter(clip, images):
         torch.testing.assert_close(module(images), before, atol=1e-4, rtol=1e-5)
         module.prompts["text"].copy_(module.prompts["text"].flip(1))  # words have positions
     assert not torch.allclose(module(images), before, atol=1e-2)
-
-
-def test_without_visual_tokens_it_is_promptfl(clip, images):
-    module = make(clip)
-    module.prompts["visual"] = module.prompts["visual"][:, :0]
-    plain = PromptFL(CLASSES, clip)
-    with torch.no_grad():
-        plain.prompt.copy_(module.prompts["text"][0])
-    torch.testing.assert_close(module(images), plain(images), atol=1e-4, rtol=1e-5)

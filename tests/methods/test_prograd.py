@@ -78,16 +78,6 @@ def test_starts_from_words_behind_zeros(clip):
     assert not start[:2].any()
 
 
-def test_without_projection_it_is_promptfl(clip, images):
-    module = made(clip, projection=0.0)
-    plain = PromptFL(CLASSES, clip, prompt_length=4)
-    plain.load_state(module.shared_state())
-    labels = labels_of(clip, images, agree=False)
-    one, other = stepped(module, images, labels), stepped(plain, images, labels)
-    assert one[0] == pytest.approx(other[0], rel=1e-6)
-    torch.testing.assert_close(one[1], other[1])
-
-
 def test_a_student_that_is_its_teacher_takes_a_plain_step(clip, images):
     """The divergence has no gradient then but for rounding, and nothing may be divided by its length."""
     module = made(clip)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedvlp import PromptFL, PromptFolio
+from fedvlp import PromptFolio
 from tests.helpers.slow import CLASSES, assert_same, slow_texts, spread, unit
 
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -37,14 +37,3 @@ def test_loss_and_gradients_are_those_of_mixed_features(clip, images, share):
     expected = slow_loss(clip, images, *copies, share)
     gradients = assert_same(method.training_step((images, LABELS), 0), expected, prompts, copies)
     assert all(gradient.any() for gradient in gradients)
-
-
-@pytest.mark.parametrize(("share", "alone", "idle"), [(0, "global", "local"), (1, "local", "global")])
-def test_at_the_ends_one_prompt_classifies_and_the_other_rests(clip, images, share, alone, idle):
-    method = make(clip, share)
-    plain = PromptFL(CLASSES, clip, prompt_length=4)
-    plain.load_state({"prompt": getattr(method, f"{alone}_prompt").detach()})
-    torch.testing.assert_close(method(images), plain(images))
-    method.training_step((images, LABELS), 0).backward()
-    assert getattr(method, f"{alone}_prompt").grad.any()
-    assert not getattr(method, f"{idle}_prompt").grad.any()
