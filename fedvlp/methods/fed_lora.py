@@ -142,7 +142,7 @@ _SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q
 
 
 def _attention_weights(tower: TextTower | ImageTower, title: str) -> list[list[Tensor]]:
-    """The weights of each block's query, key and value maps, in one tensor or in three."""
+    """Return the weights of each block's query, key and value maps, in one tensor or in three."""
     blocks: Any = getattr(tower, "layers", tower.blocks)
     weights = [_maps(block) for block in blocks or ()]
     shape = (3 * tower.width, tower.width)
