@@ -6,7 +6,7 @@ Papers: Khattak et al., "Self-regulating Prompts: Foundational Model Adaptation 
 Symbols: P_t, J x L x D -> ``prompts["text"]``; P_v, J x L x W -> ``prompts["visual"]``; g, f with prompts and g0, f0
 without, of length 1; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; mu, sigma -> ``gaussian_mean``,
 ``gaussian_std``; q, q0 probabilities of the classes by softmax(f g / tau) and softmax(f0 g0 / tau).
-    prompts of each tower's own                                 Section 3.1; :class:`.DeepPromptedCLIP`
+    prompts of each tower's own, as with IVLP                   Section 3.1; :class:`.IVLP`
     CE + lambda_1 |g - g0| + lambda_2 |f - f0| + KL(q0 || q)    Section 3.2.1; :meth:`FedPromptSRC.training_step`
     sum_i w_i P_i, with w_i Gaussian                            Section 3.2.2; :func:`.gaussian_share`
     g0, of the mean over templates                              Section 3.2.3; :class:`.ZeroShotClassifier`
@@ -27,18 +27,19 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Batch
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
-from fedvlp.methods.prompts import DeepPromptedCLIP, PromptLearner, distillation_kl, initial_prompt
+from fedvlp.methods.ivlp import IVLP
+from fedvlp.methods.prompts import distillation_kl
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt, Templates
 
 
-class FedPromptSRC(PromptLearner):
+class FedPromptSRC(IVLP):
     """Learns deep prompts for both towers, shared by all clients, that stay near what CLIP was.
 
     Args:
@@ -52,8 +53,6 @@ class FedPromptSRC(PromptLearner):
         gaussian_mean: Round mu that weighs most in the deployed prompts; only the last counts if not given.
         gaussian_std: Standard deviation sigma of these weights, in rounds.
     """
-
-    needs_images = True
 
     def __init__(  # noqa: PLR0913  (the paper's options)
         self,
@@ -70,16 +69,14 @@ class FedPromptSRC(PromptLearner):
         gaussian_std: PositiveFloat = 1.0,
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.0025, momentum=0.9, weight_decay=5e-4),
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
+        super().__init__(
+            class_names, clip, prompt_length=prompt_length, depth=depth, init_words=init_words, optimizer=optimizer
+        )
         self.text_weight = text_weight
         self.image_weight = image_weight
         self.gaussian_mean = gaussian_mean
         self.gaussian_std = gaussian_std
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
-        self.prompted = DeepPromptedCLIP(self.clip, class_names, prompt_length, init_words)
-        text = self.prompted.initial_text_prompts(depth)
-        visual = initial_prompt((*text.shape[:2], self.clip.image_width))
-        self.prompts = nn.ParameterDict({"text": text, "visual": visual})
 
     def configure_phases(self) -> Sequence[Phase]:
         """Return one phase; the server averages over rounds what it deploys (Section 3.2.2)."""
@@ -88,10 +85,6 @@ class FedPromptSRC(PromptLearner):
             # Clients start from the newest prompts; only what is deployed is averaged over rounds.
             strategy = MovingAverage(strategy, gaussian_share(self.gaussian_mean, self.gaussian_std), ("prompts",))
         return (Phase("train", train=("prompts",), upload=("prompts",), strategy=strategy),)
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(g_c, f(x)) / tau with prompts in both towers."""
-        return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Compute the cross-entropy of a batch and the three distances from the frozen CLIP (Section 3.2.1)."""

@@ -36,7 +36,7 @@ class IVLP(PromptLearner):
 
     Args:
         prompt_length: Number of learned vectors L in a block's prompt, the same in both towers.
-        depth: Number J of first blocks with prompts of their own, in both towers.
+        depth: Number J of first blocks with prompts of their own, in both towers; if null 9, or all of a smaller CLIP.
         init_words: Words that the first block's text prompt starts from; random vectors if not given.
     """
 
@@ -48,7 +48,7 @@ class IVLP(PromptLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         *,
         prompt_length: PositiveInt = 16,
-        depth: PositiveInt = 1,
+        depth: PositiveInt | None = 1,
         init_words: str | None = None,
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.001, momentum=0.9, weight_decay=5e-4),
     ) -> None:

@@ -1,27 +1,20 @@
 """What every method must keep to, through its config and on the tiny CLIP. A new config is tested by being there.
 
-The checks are those of ``fedvlp.testing``, which methods of others are held to as well.
+The checks are those of ``fedvlp.testing``, which methods of others are held to as well. All checks of a config are one
+test, since each process of pytest-xdist would make its own run.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 
 import pytest
 
+from fedvlp.testing import ContractError
 from fedvlp.testing import method as checks
-from fedvlp.testing.runs import WholeRun, whole_run
-from tests.helpers.configs import KINDS, METHODS, few_templates
+from fedvlp.testing.runs import whole_run
+from tests.helpers.configs import KINDS, METHODS, each_config, few_templates
 from tests.helpers.runs import make_run
-
-
-@pytest.fixture(scope="module")
-def whole(request, image_root, tmp_path_factory) -> WholeRun:
-    """The run of a config, of two steps a client in each round. Tests are ordered by it, so that it is made once."""
-    options = [*few_templates(request.param), "--trainer.local.epochs=1", "--trainer.local.steps=2"]
-    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp(request.param), request.param, *options))
-
 
 TRAINING = {
     checks.a_resumed_run_equals_an_unbroken_one,
@@ -31,12 +24,27 @@ TRAINING = {
     checks.a_deployed_file_scores_the_same,
 }
 """Checks that train or evaluate again. By default they run for the twelve configs that differ in kind."""
-CASES = []
-for _config, _check in product(METHODS, checks.METHOD_CHECKS):
-    _marks = [pytest.mark.every_config] if _check in TRAINING and _config not in KINDS else []
-    CASES.append(pytest.param(_config, _check, marks=_marks, id=f"{_config}-{_check.__name__}"))
 
 
-@pytest.mark.parametrize(("whole", "check"), CASES, indirect=["whole"], scope="module")
-def test_every_method(check, whole):
-    check(whole)
+def check_config(config, chosen, image_root, folder):
+    """Checks a run of two steps a client in each round."""
+    options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2"]
+    whole = whole_run(partial(make_run, image_root, folder, config, *options))
+    problems = []
+    for check in chosen:
+        try:
+            check(whole)
+        except ContractError as error:
+            problems.append(f"{check.__name__}: {error}")
+    assert not problems
+
+
+@pytest.mark.parametrize("config", each_config())
+def test_every_method(config, image_root, tmp_path):
+    check_config(config, checks.METHOD_CHECKS, image_root, tmp_path)
+
+
+@pytest.mark.parametrize("config", sorted({*METHODS} - KINDS))
+def test_every_method_briefly(config, image_root, tmp_path):
+    brief = [check for check in checks.METHOD_CHECKS if check not in TRAINING]
+    check_config(config, brief, image_root, tmp_path)
