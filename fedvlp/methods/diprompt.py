@@ -106,9 +106,9 @@ class DiPrompT(PromptLearner):
             "domain_prompts": torch.stack(own),
             "query_prompt": self.text.initial_prompt("a photo of a"),
         }
-        # The Q-prompt is idle where nothing asks it for a domain.
-        asks = not domain_labels or "ensemble" in self.left_out
-        idle = self.left_out if asks and "domain_prompts" not in self.left_out else {*self.left_out, "query_prompt"}
+        idle: set[str] = {*without}
+        if "domain_prompts" in without or (domain_labels and "ensemble" not in without):
+            idle.add("query_prompt")  # nothing asks it for a domain
         for name, prompt in start.items():
             self.register_parameter(name, None if name in idle else nn.Parameter(prompt))
         if self.query_prompt is not None and not upload_query:

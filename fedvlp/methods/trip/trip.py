@@ -96,7 +96,7 @@ class TRIP(PromptLearner):
         self.kl_weight = kl_weight
         self.server_average = server_average
         self.rounds = rounds
-        options = RouterOptions(**{name: self.hparams[name] for name in self.precompute_options})
+        options = RouterOptions(**{field.name: self.hparams[field.name] for field in fields(RouterOptions)})
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         experts = torch.stack([self.text.initial_prompt() for _ in range(num_experts)])  # [E, L, D]
         # The released code repeats one draw, here the last, so that as many values are drawn either way.
