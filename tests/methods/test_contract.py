@@ -26,9 +26,9 @@ TRAINING = {
 """Checks that train or evaluate again. By default they run for the twelve configs that differ in kind."""
 
 
-def check_config(config, chosen, image_root, folder, *options):
+def check_config(config, chosen, image_root, folder):
     """Checks a run of two steps a client in each round."""
-    options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2", *options]
+    options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2"]
     whole = whole_run(partial(make_run, image_root, folder, config, *options))
     problems = []
     for check in chosen:
@@ -47,6 +47,4 @@ def test_every_method(config, image_root, tmp_path):
 @pytest.mark.parametrize("config", sorted({*METHODS} - KINDS))
 def test_every_method_briefly(config, image_root, tmp_path):
     brief = [check for check in checks.METHOD_CHECKS if check not in TRAINING]
-    # No check looks at accuracies or at the run folder.
-    options = ["--trainer.evaluate_every=2", "--trainer.runtime.default_callbacks=false"]
-    check_config(config, brief, image_root, tmp_path, *options)
+    check_config(config, brief, image_root, tmp_path)
