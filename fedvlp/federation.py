@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 
 from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks

@@ -15,7 +15,7 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import NamedTuple
 
-from fedvlp.utils.errors import UserError, escape_control_chars, is_out_of_memory
+from fedvlp.utils.errors import UsageError, UserError, did_you_mean_or_choose, escape_control_chars, is_out_of_memory
 from fedvlp.version import __version__
 
 NO_MEMORY = (
@@ -175,18 +175,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0
-    # LightningCLI also answers for a command that does not exist: it names those that do.
-    command = next((command for command in COMMANDS if command.name == words[0]), COMMANDS[0])
+    commands = {command.name: command for command in COMMANDS}
+    if words[0] not in commands:
+        hint = did_you_mean_or_choose(words[0], commands)
+        return _fail(f"There is no command {words[0]!r}. {hint} `fedvlp --help` describes all.", 2)
     # A name of a file or a sign that the terminal's encoding lacks must not end a run.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
         with ended_by_sigterm():
-            code = command(words)
+            code = commands[words[0]](words)
         sys.stdout.flush()  # a reader that is gone shows here, and not at the interpreter's end
         return code
     except UserError as error:
-        return _fail(str(error))
+        return _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except BrokenPipeError:  # what reads the output, such as head, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as of a process that SIGPIPE ended
@@ -200,6 +202,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
 
 
-def _fail(message: str) -> int:
+def _fail(message: str, code: int = 1) -> int:
     sys.stderr.write(f"fedvlp: error: {escape_control_chars(message)}\n")
-    return 1
+    return code

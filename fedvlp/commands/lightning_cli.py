@@ -8,24 +8,23 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentError
 from collections.abc import Sequence
-from copy import deepcopy
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from jsonargparse import Namespace, _typehints
+from jsonargparse import ActionConfigFile, Namespace
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 
 import fedvlp
-import fedvlp.methods
+from fedvlp.commands.answers import shorten
 from fedvlp.commands.cli import TAKES_RUN
+from fedvlp.commands.replaced_options import discarding_replaced_options
 from fedvlp.commands.trained_config import ALLOW_HELP, config_of_command, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
-from fedvlp.training.options import REPLACEMENTS, link_method_options
-from fedvlp.utils.config_files import is_config_path, with_config_paths
-from fedvlp.utils.errors import UserError, escape_control_chars, unwrapped_errors
+from fedvlp.training.options import link_method_options
+from fedvlp.utils.config_files import find_config, in_order, read_yaml
+from fedvlp.utils.errors import UsageError, UserError, unwrapped_errors
 from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
@@ -44,38 +43,53 @@ them. Most used are
   --data.held_out DOMAIN  domain that no client has, on which the method is tested
   --data.shots N          training images of each class and source domain; all if not given
 """
+NO_METHOD = "No method was chosen. Name its config, such as --config promptfl, or its class: --model PromptFL."
 NO_DATA = (
     "No data set was chosen. Name its config, such as --config data/icon_domains, or for your own images --config "
     "data/folders --data.root FOLDER. `fedvlp data list` shows the others."
 )
 PREDICT = (
     "Classify images with a trained method and write a CSV of path, class and probabilities: fedvlp predict RUN "
-    "--images FILE_OR_FOLDER. As fit does, it takes --config and --model, too, where the method is to be made in "
-    "another way."
+    "--images FILE_OR_FOLDER. Accepts --config and --model like `fit`, to override the trained method."
 )
 
 
+class ConfigOption(ActionConfigFile):
+    """Option ``--config``: a file, the name of a bundled config, ``-`` for standard input, or JSON."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Merge a config into the options before it."""
+        if values != "-" and not values.startswith("{"):
+            values = find_config(values)
+            if variable := re.search(r"\$\{[^}]*\}", json.dumps(read_yaml(Path(values)))):
+                raise UserError(
+                    f"{values} has {variable[0]}, but configs do not read environment variables. Pass the value as an "
+                    "option: the shell replaces the variable there."
+                )
+        super().__call__(parser, namespace, values, option_string)
+
+
 class FederationParser(LightningArgumentParser):
-    """LightningCLI's parser.
+    """LightningCLI's parser, in which options may have any order.
 
     Attributes:
         shown: the names of the options that the help shows; empty for all.
-        beside_usage: what the help shows between usage and options.
+        after_usage: what the help shows between usage and options.
     """
 
     shown: Sequence[str] = ()
-    beside_usage = ""
+    after_usage = ""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def format_help(self) -> str:
-        """Formats the help, of the options in ``shown`` alone where there are any."""
+        """Formats the help, with only the options in ``shown`` if there are any."""
         command = self.prog.replace(" [options]", "")
         run = "[RUN] " if command.split()[-1] in TAKES_RUN else ""
         # The parser's own usage is a list of all options, a page long.
-        self.usage = f"{command} {run}[--config NAME ...] [options]{self.beside_usage}"
-        # Hidden and not left out: a run's config, which predict takes, names them.
+        self.usage = f"{command} {run}[--config NAME ...] [options]{self.after_usage}"
+        # Options are hidden and not left out: a run's config, which predict takes, names them.
         for group in self._action_groups if self.shown else ():
             hidden = [action for action in group._group_actions if action.dest not in self.shown]
             for action in hidden:
@@ -86,100 +100,22 @@ class FederationParser(LightningArgumentParser):
         return str(super().format_help())
 
     def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
-        """Parses arguments; an inner parser gets those of nested classes, where ``null`` has become ``None``."""
-        if not self.exit_on_error:
-            args = [re.sub("=None$", "=null", argument) for argument in args]
-        return super().parse_args(args, *others, **options)
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Ends with the parser's message, without its usage, which would be a page long."""
-        if not self.exit_on_error:  # a parser inside the parser: the outer one reports it
-            super().error(message, ex)
-        # The parser names an option that it does not know in one of these two ways.
-        for name, replacement in REPLACEMENTS.items():
-            if f"trainer.{name}" in message or f"option '{name}'" in message:
-                message += f"\n{name}: {replacement}."
-        command = (getattr(ex, "subcommand_parser", None) or self).prog.replace(" [options]", "")
-        sys.stderr.write(f"{command}: error: {escape_control_chars(message)}\n")
-        sys.stderr.write(f"`{command} --help` lists all options, --model.help NAME those of a class.\n")
-        sys.exit(2)
+        """Parse options, which may have any order."""
+        # A parser of nested options gets ``null`` as ``None``.
+        words = [re.sub("=None$", "=null", word) for word in in_order(sys.argv[1:] if args is None else args)]
+        with discarding_replaced_options():
+            return super().parse_args(words, *others, **options)
 
 
-def check_data_set(data: Namespace | None) -> None:
-    """Raises UserError if ``data`` of a config names no data set, but at most options that all of them take."""
-    if data is None or data.class_path.rpartition(".")[-1] == FederatedDataModule.__name__:
-        raise UserError(NO_DATA)
-
-
-def discard_options(parser: Any, previous: Any, value: Any) -> None:
-    """Discards the options of a class that another one replaces, but for those of which that has no default of its own.
-
-    jsonargparse itself keeps those that both classes take: for Adam the weight decay of the SGD that it replaces. It
-    still does for methods and data sets, of which one config may name the class and another one options.
-
-    Args:
-        parser: of the new class's options, or the option itself.
-        previous: the replaced class with its options, as ``class_path`` and ``init_args``; None without one.
-        value: the new class, in the same form.
-    """
-    if not previous or previous.get("init_args") is None or previous["class_path"] == value["class_path"]:
-        return
-    kind = _typehints.import_object(value["class_path"])
-    if isinstance(kind, type) and issubclass(kind, (FederatedModule, FederatedDataModule)):
-        discard_what_is_not_taken(parser, previous, value)
-        return
-    options = previous["init_args"]
-    parameters = signature(kind).parameters
-    required = [name for name in parameters if parameters[name].default is Parameter.empty and name in options]
-    previous["init_args"] = Namespace({name: options[name] for name in required})
-
-
-def copy_arguments(value: Any) -> Any:
-    """Copies what jsonargparse parses an item of a list with, but not the list itself, which is only read.
-
-    It copies the list for each of its items: with 10,000 class names that took minutes.
-    """
-    if not isinstance(value, dict) or "orig_val" not in value:
-        return deepcopy(value)
-    return {name: inner if isinstance(inner, list) else deepcopy(inner) for name, inner in value.items()}
-
-
-def parse_name_or_config(value: Any, enable_path: bool = True, **options: Any) -> Any:
-    """Read a config from a file, but not from one that has the name of a class."""
-    return parse_value_or_config(value, enable_path and isinstance(value, str) and is_config_path(value), **options)
-
-
-def adapt_config_path(value: Any, typehint: Any, options: dict[str, Any]) -> Any:
-    """Read an item of a list from a file, but not from one that has the name of a class."""
-    is_path = isinstance(value, str) and is_config_path(value)
-    return adapt_subconfig_path(value, typehint, options) if is_path else _typehints.not_a_subconfig_path
-
-
-# Wherever a config, an option or an option of an option names a class, the parser calls this function.
-discard_what_is_not_taken = _typehints.discard_init_args_on_class_path_change
-_typehints.discard_init_args_on_class_path_change = discard_options
-_typehints.deepcopy = copy_arguments
-parse_value_or_config = _typehints.parse_value_or_config
-_typehints.parse_value_or_config = parse_name_or_config
-adapt_subconfig_path = _typehints.adapt_subconfig_path
-_typehints.adapt_subconfig_path = adapt_config_path
-
-
-def with_plain_numbers(value: Any) -> Any:
-    """Makes plain ints and floats of a config's restricted ones.
-
-    Their classes are the parser's own, which YAML's safe dumper does not know.
-    """
-    if isinstance(value, Namespace):
-        return Namespace(**{name: with_plain_numbers(inner) for name, inner in vars(value).items()})
-    if isinstance(value, dict):
-        return {name: with_plain_numbers(inner) for name, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(with_plain_numbers(inner) for inner in value)
-    # bool is a subclass of int, and no number here.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
-    return float(value) if isinstance(value, float) else value
+def check_choices(config: Namespace) -> None:
+    """Raises UserError if a config names no method or no data set."""
+    for chosen, base, message in (
+        (config.model, FederatedModule, NO_METHOD),
+        (config.data, FederatedDataModule, NO_DATA),
+    ):
+        # Options without a class are of the base class.
+        if chosen is None or chosen.class_path.rpartition(".")[-1] == base.__name__:
+            raise UserError(message)
 
 
 Command = TypeVar("Command", bound="FederationCLI")
@@ -198,6 +134,7 @@ class FederationCLI(LightningCLI):
         import_plugins()
         arguments = options.get("args") or ()
         self._command = arguments[0] if arguments and arguments[0] in self.subcommands() else None
+        options["parser_kwargs"] = {"exit_on_error": False, **options.get("parser_kwargs", {})}
         super().__init__(
             trainer_class=cast(Any, Federation),
             parser_class=FederationParser,
@@ -207,40 +144,44 @@ class FederationCLI(LightningCLI):
         )
 
     @classmethod
-    def make(cls: type[Command], words: Sequence[str], reason: str = "", **of_parser: Any) -> Command:
+    def make(cls: type[Command], words: Sequence[str], **of_parser: Any) -> Command:
         """Makes what options name, without a command: method, data and federation.
 
         Args:
             words: the options.
-            reason: begins the message if an option is wrong; without it the program ends then, as of a command.
             of_parser: options of the parser, such as ``prog``.
 
         Raises:
-            UserError: if an option is wrong and there is a reason, or a part can't be made.
+            UserError: if an option is wrong, or a part can't be made.
         """
         with unwrapped_errors():
-            try:
-                parser_kwargs = {"exit_on_error": not reason, **of_parser}
-                return cls(run=False, args=words, save_config_callback=None, parser_kwargs=parser_kwargs)
-            except ArgumentError as error:
-                raise UserError(f"{reason}: {' '.join(str(error).split())}") from error
+            return cls(run=False, args=words, save_config_callback=None, parser_kwargs=of_parser)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Returns the commands, and the arguments that come from the config's own keys."""
         return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
 
+    def init_parser(self, **options: Any) -> LightningArgumentParser:
+        """Makes a parser whose ``--config`` takes names."""
+        parser = FederationParser(**options)
+        help = (
+            "A config: a file, - for standard input, or the name of a bundled config, such as promptfl. Later ones win."
+        )
+        parser.add_argument("-c", "--config", action=ConfigOption, help=help)
+        return parser
+
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
+        for key, base, about in (("model", FederatedModule, "method"), ("data", FederatedDataModule, "data set")):
+            # No sub_configs: a file that is called like a class must not be read.
+            action = parser.add_argument(f"--{key}", type=base, metavar="CLASS", help=f"The {about}'s class.")
+            action.sub_add_kwargs = {"fail_untyped": False}
         # The federation is made by LightningCLI itself, so the parser only checks its arguments.
-        parser.add_lightning_class_args(FederatedModule, "model", subclass_mode=True)
-        parser.add_lightning_class_args(FederatedDataModule, "data", subclass_mode=True)
-        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False, sub_configs=True)
+        parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False)
         # Its help would list all callbacks of Lightning, most of which a federation refuses.
         callbacks = cast(Any, next(action for action in parser._actions if action.dest == "trainer.callbacks"))
         callbacks.extra_help = str
-        # So that a missing one is told as one of which there are only options; see `check_data_set`.
-        parser.set_defaults({"data": {"class_path": "fedvlp.FederatedDataModule"}})
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
@@ -251,25 +192,29 @@ class FederationCLI(LightningCLI):
         )
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Adds ``--allow`` to commands that make a method from a file; it is looked at before there is a parser."""
+        """Adds ``--allow`` to commands that make a method from a file; it is read before there is a parser."""
         # Of other commands than the one that is given, only the name is parsed: a whole parser takes long to make.
         if self._command not in (None, subcommand):
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**options)
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **options)
+        parser = cast(FederationParser, super()._prepare_subcommand_parser(klass, subcommand, **options))
         if subcommand == "fit":
-            cast(FederationParser, parser).beside_usage = OF_CLASSES
+            parser.after_usage = OF_CLASSES
         else:
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
         if subcommand == "predict":
-            cast(FederationParser, parser).shown = SHOWN_BY_PREDICT
+            parser.shown = SHOWN_BY_PREDICT
             parser.description = PREDICT
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parses the arguments of the command, which may differ from those of the process."""
-        self.config = with_plain_numbers(parser.parse_args(args))
-        check_data_set((self.config if self._command is None else self.config[self._command]).data)
+        try:
+            self.config = parser.parse_args(args)
+        except ArgumentError as error:
+            known = self._subcommand_parsers[self._command] if self._command else parser
+            raise UsageError(shorten(str(error), known.get_defaults().keys())) from error
+        check_choices(self.config if self._command is None else self.config[self._command])
 
     def _dump_config(self) -> None:
         """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
@@ -277,8 +222,7 @@ class FederationCLI(LightningCLI):
             text = self.parser.dump(
                 self.config, skip_link_targets=False, skip_unset=False, skip_validation=True, format="json"
             )
-            command = self.config.get("subcommand")
-            self.config_dump = json.loads(text)[command] if command else json.loads(text)
+            self.config_dump = json.loads(text)[self._command] if self._command else json.loads(text)
 
     def _parse_ckpt_path(self) -> None:
         """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""
@@ -300,25 +244,24 @@ class ConfigFile(SaveConfigCallback):
 
 
 def run_federation(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs the command that is the first of them; bad arguments exit with code 2.
+    """Parses the arguments and runs the command that is the first of them.
 
     Returns:
         The exit code.
 
     Raises:
-        UserError: for bad input that only shows once the parts are made.
+        UserError: for bad input.
     """
+    command, *words = arguments
     # Only fit has nothing to start from but its config.
-    command = arguments[0]
-    trained = None if command == "fit" else config_of_command(command, arguments[1:])
-    words = [command, *with_config_paths(arguments[1:])]
+    trained = None if command == "fit" else config_of_command(command, words)
     if trained is not None:
-        words.insert(1, config_option(trained))  # first, so that what the user passes overrides it
+        words.insert(0, config_option(trained))  # first, so that what the user passes overrides it
     with unwrapped_errors():
         FederationCLI(
             save_config_callback=ConfigFile if command == "fit" else None,
             save_config_kwargs={"save_to_log_dir": False},
             parser_kwargs={"prog": "fedvlp", "description": "Federated prompt learning of vision-language models."},
-            args=words,
+            args=[command, *words],
         )
     return 0

@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedvlp.runs.run_folder import read_model, run_of
 from fedvlp.runs.trusted_classes import check_classes
-from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config
+from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config, split_options, values_of
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
     "A module or the path of a class that the trained file may name, besides fedvlp's own; may be given several times. "
     "To import it runs its code."
 )
-
-
-def first_look(arguments: Sequence[str]) -> argparse.Namespace:
-    """Reads the few options that decide which config is the first, before there is a parser of everything else.
-
-    Returns:
-        ``ckpt_path``, ``what``, ``images``, ``allow``, ``data``, ``help``, and ``method``, which is None if no config
-        or method is given.
-    """
-    # By argparse: to make the whole parser takes seconds, and it needs the config that is looked for here.
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--ckpt_path", nargs="?")
-    parser.add_argument("--what", nargs="?")
-    parser.add_argument("--images", nargs="*")
-    parser.add_argument("--allow", action="append", default=[])
-    parser.add_argument("--data", nargs="?")
-    parser.add_argument("-h", "--help", action="store_true")
-    parser.add_argument("-c", "--config", "--model", dest="method", nargs="?", action="append")
-    return parser.parse_known_args(arguments)[0]
 
 
 def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -51,19 +30,21 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
     Raises:
         UserError: as :func:`trained_config`, or if the data are needed and there is nothing beside the file.
     """
-    given = first_look(arguments)
-    if given.ckpt_path is None or given.help or given.method:
+    given = {name for name, _ in split_options(arguments)}
+    runs = values_of(arguments, "--ckpt_path")
+    if not runs or given & {"--help", "--config", "--model"}:
         return None
-    if given.ckpt_path == "last":
+    if runs[-1] == "last":
         raise UserError(f"{command} takes no `last` without --config. Name the run: fedvlp {command} RUN.")
-    file = trained_file(given.ckpt_path, command)
-    config = trained_config(file, given.allow)
+    allow = values_of(arguments, "--allow")
+    file = trained_file(runs[-1], command)
+    config = trained_config(file, allow)
     if command == "predict":
         return config
-    of_run = config_of_run(file, given.allow, "--data" if given.data is None else None)
+    of_run = config_of_run(file, allow, None if "--data" in given else "--data")
     config["trainer"] |= of_run["trainer"]
     del config["data"]  # the facts that predict needs stand for no images
-    if given.data is None:
+    if "--data" not in given:
         if "data" not in of_run:
             raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")
         config["data"] = of_run["data"]
@@ -76,7 +57,7 @@ def trained_file(ckpt_path: str | None, command: str) -> Path:
     Raises:
         UserError: if none is given, or ``last``, which is for resuming alone.
     """
-    if ckpt_path is None or ckpt_path == "last":
+    if ckpt_path in (None, "", "last"):
         raise UserError(
             f"{command} needs a run: fedvlp {command} RUN, its folder, its prompts.safetensors or a checkpoint."
         )
@@ -166,4 +147,4 @@ def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
 
 def config_option(config: Mapping[str, Any]) -> str:
     """Returns the argument ``--config`` with a config's content, which the parser takes in place of a file's path."""
-    return CONFIG_OPTION + yaml.safe_dump(config)
+    return CONFIG_OPTION + json.dumps(config)

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 import fedvlp
-from fedvlp.utils.config_files import is_config_path, parse_yaml
+from fedvlp.utils.config_files import parse_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import checked_values
 from fedvlp.utils.plugins import is_plugin_class
@@ -77,7 +77,8 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
         parsed = _parsed(value)
         if key in NEVER_IMPORTED:
             return
-        is_config = is_config_path(value) and os.path.isfile(os.path.expanduser(value))
+        # The options of a group, such as trainer.local, may be read from a file.
+        is_config = os.path.isfile(os.path.expanduser(value))
         if key == "class_path" or _is_dotted_path(value) or is_config:
             yield value
         elif isinstance(parsed, (dict, list)):

@@ -94,12 +94,11 @@ def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
     """Parse the method's name, and the config with which ``fedvlp fit`` would train, as YAML."""
     # Imported here, so that `fedvlp site` answers without waiting for PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
-    from fedvlp.utils.config_files import CONFIG_OPTION, with_config_paths
+    from fedvlp.utils.config_files import values_of
 
-    words = with_config_paths(arguments)
-    if not any(word.startswith(CONFIG_OPTION) for word in words):
+    if not values_of(arguments, "--config"):
         raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
-    command = ParsingCLI.make(words, prog="fedvlp deploy init DIR")
+    command = ParsingCLI.make(arguments, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 

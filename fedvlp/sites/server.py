@@ -61,7 +61,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
 def read_app(config: Path) -> FederationCLI:
     """Parse the config of a federation at sites, or raise a UserError if it is something else."""
-    command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], "The config can't be used", prog="fedvlp")
+    command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], prog="fedvlp")
     if not isinstance(command.datamodule, SitesData):
         name = command.datamodule.name
         raise UserError(f"Expected data of fedvlp.sites.data.SitesData, which lists the sites; got {name}.")

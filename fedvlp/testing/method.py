@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -28,7 +27,7 @@ from fedvlp.training.communication import COUNTS
 from fedvlp.training.evaluation import evaluate
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config
 from fedvlp.utils.digests import constructor_arguments
-from fedvlp.utils.errors import UserError
+from fedvlp.utils.errors import UsageError, UserError
 
 KEEP = "Keep all that training changes in parameters or in buffers that are saved, and draw with PyTorch's generator."
 
@@ -66,12 +65,10 @@ def check_method(kind: type[FederatedModule], config: str | Path | None = None, 
 
 def _made(kind: type, images: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
     """A run of the method; what the command line refuses is a violation."""
-    output = io.StringIO()
     try:
-        with redirect_stderr(output):
-            run = small_run(images, folder, method, *arguments)
-    except SystemExit as error:
-        raise ContractError(f"{kind.__name__} can't be made as `fedvlp fit` makes it: {output.getvalue()}") from error
+        run = small_run(images, folder, method, *arguments)
+    except UsageError as error:
+        raise ContractError(f"{kind.__name__} can't be made as `fedvlp fit` makes it: {error}") from error
     made = type(run.model)
     require(made is kind, f"Expected a config of {kind.__name__}; it is of {made.__module__}.{made.__name__}.")
     return run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,11 +89,6 @@ def bundled_configs() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
-def is_config_path(value: str) -> bool:
-    """Whether a string can be a config's path; otherwise it is the name of a class, even if a file has that name."""
-    return value.endswith(SUFFIXES) or os.path.basename(value) != value
-
-
 def find_config(name: str) -> str:
     """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file.
 
@@ -114,7 +108,8 @@ def find_config(name: str) -> str:
     if Path(name).is_file():
         return name
     hint = did_you_mean(wanted, [*configs, *(config.split("/")[-1] for config in configs)])
-    raise UserError(f"No config {name!r}: neither a file nor one of {', '.join(sorted(configs))}. {hint}".rstrip())
+    choices = f"Choose a file, or one of {', '.join(sorted(configs))}."
+    raise UserError(f"There is no config {name!r}. {hint or choices}")
 
 
 def names_a_method(path: str) -> bool:
@@ -124,58 +119,46 @@ def names_a_method(path: str) -> bool:
     return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
 
 
-def join_configs(arguments: Sequence[str]) -> list[str]:
-    """Returns command-line arguments with every config in the form ``--config=name``.
+def values_of(words: Sequence[str], name: str) -> list[str]:
+    """Return all values that a command line gives to an option."""
+    return [value for option, values in split_options(words) if option == name for value in values]
 
-    >>> join_configs(["--config", "loggers/wandb", "--trainer.rounds=3"])
-    ['--config=loggers/wandb', '--trainer.rounds=3']
+
+def split_options(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Split a command line into options, each with its values; words before the first option have an empty name.
+
+    >>> split_options(["fit", "-c", "trip", "--images", "a", "b", "--trainer.rounds=3"])
+    [('', ['fit']), ('--config', ['trip']), ('--images', ['a', 'b']), ('--trainer.rounds', ['3'])]
     """
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] in ("--config", "-c"):
-            joined[-1] = CONFIG_OPTION + argument
+    options: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--") or word in ("-c", "-h"):
+            name, equals, value = word.partition("=")
+            options.append(({"-c": "--config", "-h": "--help"}.get(name, name), [value] if equals else []))
+        elif options:
+            options[-1][1].append(word)
         else:
-            joined.append(argument)
-    return joined
+            options.append(("", [word]))
+    return options
 
 
-def in_order(arguments: Sequence[str]) -> list[str]:
-    """Returns options as the parser, for which later ones win, takes them: configs, then a class before its options.
+def in_order(words: Sequence[str]) -> list[str]:
+    """Put configs first, and a class before its options: the parser lets later options override earlier ones.
 
-    >>> in_order(["--data.root=photos", "--data", "DomainFolders", "--config=promptfl"])
-    ['--config=promptfl', '--data', 'DomainFolders', '--data.root=photos']
+    >>> in_order(["--data.root=photos", "--data", "DomainFolders", "--config", "promptfl"])
+    ['--config=promptfl', '--data=DomainFolders', '--data.root=photos']
     """
-    # Each option with its values, which are the words up to the next one.
-    options: list[list[str]] = []
-    for word in arguments:
-        if word.startswith("--") or not options:
-            options.append([word])
-        else:
-            options[-1].append(word)
-    names: list[str] = []
-    ordered: list[list[str]] = []
-    for option in options:
-        name = option[0].partition("=")[0]
+    options: list[tuple[str, list[str]]] = []
+    for name, values in split_options(words):
+        names = [before for before, _ in options]
         own = [index for index, before in enumerate(names) if before.startswith(f"{name}.")]
-        # A class that is given again, such as a second callback, is another one.
-        place = own[0] if own and name not in names else len(names)
-        names.insert(place, name)
-        ordered.insert(place, option)
-    ordered.sort(key=lambda option: not option[0].startswith(CONFIG_OPTION))
-    return [word for option in ordered for word in option]
-
-
-def with_config_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns options in order, in which every config is ``--config=path``, the path of a file that can be read.
-
-    Raises:
-        UserError: if there is no such config, or it is no YAML.
-    """
-    joined = in_order(join_configs(arguments))
-    for index, argument in enumerate(joined):
-        if argument.startswith(CONFIG_OPTION):
-            path = find_config(argument.removeprefix(CONFIG_OPTION))
-            # Read here, so that a file that is no YAML is named before the parser wraps its error.
-            read_yaml(Path(path))
-            joined[index] = CONFIG_OPTION + path
-    return joined
+        # A class that is given again, such as a second callback, is another one and stays.
+        options.insert(own[0] if own and name not in names else len(names), (name, values))
+    options.sort(key=lambda option: {"": 0, "--config": 1}.get(option[0], 2))
+    ordered: list[str] = []
+    for name, values in options:
+        if name and len(values) == 1:
+            ordered.append(f"{name}={values[0]}")
+        else:
+            ordered += [name, *values] if name else values
+    return ordered

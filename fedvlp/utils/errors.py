@@ -25,6 +25,10 @@ class UserError(ValueError):
     """
 
 
+class UsageError(UserError):
+    """A wrong command or option; the command line exits with code 2."""
+
+
 class MachineError(UserError):
     """A fault of the machine, such as a process that was killed: no client is to blame, and the run ends."""
 

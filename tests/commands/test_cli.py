@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from io import BytesIO, TextIOWrapper
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -84,6 +84,25 @@ def test_readers_without_shared_memory_end_in_a_line(monkeypatch, capsys, text):
     assert main(["cost"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or" in line
+
+
+def test_an_unknown_command_is_answered_by_the_nearest(capsys):
+    assert main(["fitt", "--config=promptfl"]) == 2
+    assert "There is no command 'fitt'. Did you mean 'fit'?" in capsys.readouterr().err
+
+
+def test_a_config_comes_from_standard_input_and_names_no_environment_variable(tmp_path, monkeypatch, capsys):
+    data = {"class_path": "IconDomains", "init_args": {"held_out": "pixel"}}
+    monkeypatch.setattr(sys, "stdin", StringIO(yaml.safe_dump({"data": data})))
+    assert printed_config(capsys, "--config=-", "--config=promptfl")["data"]["init_args"]["held_out"] == "pixel"
+    (tmp_path / "mine.yaml").write_text("data: {init_args: {root: '${IMAGES}/all'}}")
+    assert main(["fit", "--config=promptfl", f"--config={tmp_path / 'mine.yaml'}"]) == 1
+    assert "mine.yaml has ${IMAGES}, but configs do not read environment variables" in capsys.readouterr().err
+
+
+def test_a_logger_of_lightning_has_a_short_name(options, capsys):
+    config = printed_config(capsys, "--config=promptfl", *options, "--trainer.logger=CSVLogger")
+    assert config["trainer"]["logger"]["class_path"] == "lightning.pytorch.loggers.CSVLogger"
 
 
 def test_nothing_asked_is_an_error(capsys):
@@ -232,20 +251,28 @@ def test_short_class_names(image_root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data.heldout=photo"], "heldout"),
-        (["--trainer.round=3"], "--trainer.round"),
-        (["--trainer.max_epochs=3"], "max_epochs: --trainer.rounds sets the number of rounds."),
-        (["--model.prompt_lenght=3"], "prompt_lenght"),
-        (["--model=Trip"], "Trip"),
-        (["--trainer.rounds=two"], "trainer.rounds"),
-        (["--trainer.local.epochs=0"], "0 does not conform to restriction v>0"),
+        (["--data.heldout=photo"], "--data.heldout: there is no such option. Did you mean --data.held_out?"),
+        (["--trainer.round=3"], "Did you mean --trainer.rounds?"),
+        (["--trainer.max_epochs=3"], "--trainer.rounds sets the number of rounds."),
+        (["--lr=1"], "It is --model.optimizer.lr."),
+        (["--batch_size=8"], "It is --data.batch_size."),
+        (["--model.prompt_lenght=3"], "Did you mean --model.prompt_length?"),
+        (["--model.optimizer=Adam", "--model.optimizer.momentum=1"], "Adam has no such option. Choose from lr, "),
+        (["--model=Trip"], "--model: there is no 'Trip'. Did you mean 'TRIP'?"),
+        (["--data.partition=Dirichlett"], "Did you mean 'Dirichlet'?"),
+        (["--trainer.callbacks=EarlyStoping"], "Did you mean 'EarlyStopping'?"),
+        (["--data.class_names_map=[a,b]"], "--data.class_names_map: Expected a dict; Expected a str; got ['a', 'b']."),
+        (["--trainer.rounds=two"], "--trainer.rounds: Not of type NonNegativeInt: "),
+        (
+            ["--trainer.local.epochs=0"],
+            "--trainer.local.epochs: expected PositiveFloat, got '0'",
+        ),
     ],
 )
 def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):
-    with pytest.raises(SystemExit) as stopped:
-        main(["fit", "--config=promptfl", *options, *arguments])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err
+    assert main(["fit", "--config=promptfl", *options, *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
     assert not (tmp_path / "runs").exists()
 
 

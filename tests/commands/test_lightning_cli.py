@@ -8,7 +8,6 @@ import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.commands.trained_config import config_option
-from fedvlp.utils.config_files import with_config_paths
 
 
 def seconds_to_parse(count):
@@ -27,7 +26,7 @@ def test_the_time_for_class_names_is_no_square_of_their_number():
 
 
 def parsed(*words):
-    given = with_config_paths(["--data=IconDomains", "--data.held_out=photo", *words])
+    given = ["--data=IconDomains", "--data.held_out=photo", *words]
     return ParsingCLI(run=False, args=given, save_config_callback=None).config.as_dict()
 
 
@@ -43,17 +42,3 @@ def test_a_file_or_folder_hides_no_name(tmp_path, monkeypatch, content):
         else:
             (tmp_path / name).write_text(content)
     assert parsed(*words) == expected
-
-
-def test_a_config_of_an_option_is_still_read_from_its_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = "{class_path: torch.optim.SGD, init_args: {lr: 3}}"
-    for name in ("SGD", "sgd.yaml"):
-        (tmp_path / name).write_text(config)
-    for path in ("./SGD", "sgd.yaml", str(tmp_path / "SGD")):
-        assert (
-            parsed("--config=promptfl", f"--model.optimizer={path}")["model"]["init_args"]["optimizer"]["init_args"][
-                "lr"
-            ]
-            == 3
-        )

@@ -17,7 +17,6 @@ import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.commands.lightning_cli import ParsingCLI
 from fedvlp.tools.export.export import ExportedClassifier, example_images
-from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.plugins import plugin_configs, registered_classes
 from tests.helpers.documents import BRIEF, ROOT, Document
 from tests.helpers.plugins import install, on_the_path
@@ -164,5 +163,5 @@ def test_the_commands_of_its_pages_are_understood(installed, page):
     commands = [words[2:] for words in page.commands("fedvlp") if "--model.help" not in words]
     assert len(commands) >= 2
     for words in commands:
-        parsed = ParsingCLI(run=False, args=with_config_paths(words), save_config_callback=None).config
+        parsed = ParsingCLI(run=False, args=words, save_config_callback=None).config
         assert parsed.model.class_path.endswith("SmoothPromptFL") == ("quickstart" not in words)

@@ -11,12 +11,11 @@ from jsonargparse import Namespace
 from experiments.runs import StudyRun
 from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI
 from fedvlp.results.record import COSTS
-from fedvlp.utils.config_files import with_config_paths
 
 
 def parsed(words: Sequence[str]) -> Namespace:
     """Parses the arguments of ``fedvlp fit``."""
-    return _parser().parse_args(with_config_paths(words))
+    return _parser().parse_args(words)
 
 
 @cache

@@ -60,10 +60,8 @@ def test_what_is_in_the_folder_stays(tmp_path, capsys):
 def test_a_config_is_needed_and_must_be_one(tmp_path, capsys):
     assert main(["deploy", "init", str(tmp_path / "app")]) == 1
     assert "--config methods/promptfl" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(["deploy", "init", str(tmp_path / "app"), *CONFIG, "--trainer.round=3"])
-    assert ended.value.code == 2
-    assert "--trainer.round=3" in capsys.readouterr().err
+    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG, "--trainer.round=3"]) == 2
+    assert "--trainer.round: " in capsys.readouterr().err
     assert not (tmp_path / "app").exists()
 
 

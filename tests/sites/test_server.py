@@ -25,7 +25,7 @@ def test_data_must_list_the_sites(tmp_path, image_root, capsys):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda config: config["model"].update(class_path="Nothing"), "can't be used"),
+        (lambda config: config["model"].update(class_path="Nothing"), "there is no 'Nothing'"),
         (lambda config: config["data"]["init_args"].pop("sites"), "sites"),
     ],
 )

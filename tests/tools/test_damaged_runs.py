@@ -74,5 +74,5 @@ def test_an_entry_whose_config_has_a_wrong_option_ends_no_other(copied_run, home
     (shutil.copytree(copied_run, tmp_path / "runs" / "a") / "config.yaml").write_text(yaml.safe_dump(config))
     assert main(["verify", str(tmp_path / "runs")]) == 1
     said = capsys.readouterr()
-    assert f"{tmp_path / 'runs' / 'a'}: refused: Its config can't be used: " in said.err
+    assert f"{tmp_path / 'runs' / 'a'}: refused: --data.speed: " in said.err
     assert f"{tmp_path / 'runs' / 'b'}: verified: " in said.out

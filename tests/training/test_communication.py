@@ -153,7 +153,7 @@ def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
     ("arguments", "code", "message"),
     [
         (["--config=promptfl", "--data.num_clints=2"], 2, "Option 'num_clints' is not accepted"),
-        (["--config=icon_domains"], 2, "model"),
+        (["--config=icon_domains"], 1, "No method was chosen"),
         (["--config=promptfl", "--data.classes=0"], 2, "classes"),
     ],
 )

@@ -8,7 +8,7 @@ import open_clip
 import pytest
 
 from fedvlp.commands.lightning_cli import ParsingCLI
-from fedvlp.utils.config_files import bundled_configs, find_config, in_order, names_a_method, with_config_paths
+from fedvlp.utils.config_files import bundled_configs, find_config, in_order, names_a_method
 from fedvlp.utils.errors import UserError
 
 
@@ -33,14 +33,10 @@ def test_a_bundled_config_is_hidden_only_by_a_file_with_a_suffix(tmp_path, monke
         assert find_config(name) == name
 
 
-def test_arguments_name_files(tmp_path):
+def test_a_config_names_a_method(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("model: TRIP\n")
-    given = ["--config", "trip", "-c", str(path), f"--config={path}", "--data.root=a", "--config"]
-    trip = find_config("trip")
-    expected = [f"--config={trip}", f"--config={path}", f"--config={path}", "--data.root=a", "--config"]
-    assert with_config_paths(given) == expected
-    assert names_a_method(trip)
+    assert names_a_method(find_config("trip"))
     assert names_a_method(str(path))
     assert not names_a_method(find_config("data/folders"))
 
@@ -52,7 +48,7 @@ def test_the_order_of_options_does_not_matter():
         *("--config=b", "--model.optimizer=Adam", "--config=a", "--model=M", "--images", "c", "d"),
     ]
     assert in_order(given) == [
-        *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr", "-1"),
+        *("--config=b", "--config=a", "--model=M", "--model.optimizer=Adam", "--model.optimizer.lr=-1"),
         *("--trainer.callbacks=A", "--trainer.callbacks.x=2", "--trainer.callbacks=B", "--images", "c", "d"),
     ]
 
@@ -61,8 +57,7 @@ def test_the_order_of_options_does_not_matter():
 def test_a_method_and_a_rule_are_two_configs(name):
     given = ["--config=methods/promptfl", f"--config={name}", "--config=data/icon_domains"]
     plain, ruled = [
-        ParsingCLI(run=False, args=with_config_paths(each), save_config_callback=None).config.as_dict()
-        for each in (given[::2], given)
+        ParsingCLI(run=False, args=each, save_config_callback=None).config.as_dict() for each in (given[::2], given)
     ]
     assert ruled["model"] == plain["model"]
     chosen = [
@@ -79,8 +74,7 @@ def test_a_method_and_a_rule_are_two_configs(name):
 def test_a_method_and_a_clip_are_two_configs(name, method):
     given = [f"--config=methods/{method}", f"--config={name}", "--config=data/icon_domains"]
     plain, other = [
-        ParsingCLI(run=False, args=with_config_paths(each), save_config_callback=None).config.as_dict()
-        for each in (given[::2], given)
+        ParsingCLI(run=False, args=each, save_config_callback=None).config.as_dict() for each in (given[::2], given)
     ]
     clip = other["model"]["init_args"].pop("clip")
     plain["model"]["init_args"].pop("clip")

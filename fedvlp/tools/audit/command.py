@@ -8,12 +8,12 @@ from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
+from fedvlp.commands.trained_config import chosen_kinds, trained_config, trained_file
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import split_options, values_of
 from fedvlp.utils.errors import UserError
 
 
@@ -42,13 +42,12 @@ class AuditCLI(TrainedRunCLI):
 
 def run_audit(arguments: Sequence[str]) -> int:
     """Measure the requested kinds, write and print them, and return the exit code."""
-    arguments = with_config_paths(arguments)
-    given = first_look(arguments)
+    given = dict(split_options(arguments))
     # An untrained method comes from --config.
     trained = None
-    if given.ckpt_path is not None and not given.help:
-        file = trained_file(given.ckpt_path, "audit")
-        trained = trained_config(file, given.allow, "--data" if given.data is None else None)
+    if "--ckpt_path" in given and "--help" not in given:
+        file = trained_file("".join(given["--ckpt_path"]), "audit")
+        trained = trained_config(file, values_of(arguments, "--allow"), None if "--data" in given else "--data")
     command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
     config = command.config
 

@@ -15,7 +15,7 @@ from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.without_images import PlaceholderData
 from fedvlp.training.communication import communication_cost
-from fedvlp.utils.config_files import CONFIG_OPTION, names_a_method, with_config_paths
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, names_a_method
 
 
 class CostCLI(FederationCLI):
@@ -51,7 +51,7 @@ class CostCLI(FederationCLI):
 def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
     """Count the communication of each config's method: a row for each phase and one for all."""
     rows: list[dict[str, Any]] = []
-    for config, of_method in _arguments_by_config(with_config_paths(arguments)).items():
+    for config, of_method in _arguments_by_config(in_order(arguments)).items():
         command = CostCLI.make(of_method, prog="fedvlp cost")
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
     return rows
@@ -79,7 +79,7 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
 def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Split arguments by the path of each method's config; other configs and options belong to all methods."""
     configs = [argument for argument in dict.fromkeys(arguments) if argument.startswith(CONFIG_OPTION)]
-    methods = [config for config in configs if names_a_method(config.removeprefix(CONFIG_OPTION))]
+    methods = [config for config in configs if names_a_method(find_config(config.removeprefix(CONFIG_OPTION)))]
     if not methods:
         return {"": list(arguments)}
     by_config = {}

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED
-from fedvlp.commands.trained_config import chosen_kinds, first_look, trained_config, trained_file
+from fedvlp.commands.trained_config import chosen_kinds, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
 from fedvlp.runs.run_folder import run_of
@@ -21,7 +21,7 @@ from fedvlp.tools.explain.images import ZERO_SHOT, Method, Samples
 from fedvlp.tools.explain.methods import text_prompts, token_experts
 from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
-from fedvlp.utils.config_files import with_config_paths
+from fedvlp.utils.config_files import split_options, values_of
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.ranges import PositiveInt
@@ -55,15 +55,14 @@ class ExplainCLI(TrainedRunCLI):
 
 def run_explain(arguments: Sequence[str]) -> int:
     """Write explanations, print the files and missing kinds, and return the exit code."""
-    arguments = with_config_paths(arguments)
-    given = first_look(arguments)
+    given = dict(split_options(arguments))
     # The parser needs the method before it can be made, so the file is read first.
     trained = None
-    if not given.help:
-        file = trained_file(given.ckpt_path, "explain")
-        kinds = _kinds(given.what)
-        needs_samples = given.images is None and bool({"predictions", "overlays", "experts"} & set(kinds))
-        trained = trained_config(file, given.allow, "--images" if needs_samples else None)
+    if "--help" not in given:
+        file = trained_file("".join(given.get("--ckpt_path", [])), "explain")
+        kinds = _kinds("".join(given["--what"]) if "--what" in given else None)
+        needs_samples = "--images" not in given and bool({"predictions", "overlays", "experts"} & set(kinds))
+        trained = trained_config(file, values_of(arguments, "--allow"), "--images" if needs_samples else None)
     command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
     config = command.config
 

@@ -55,6 +55,8 @@ class Request:
         options = parser.parse_args(own)
         content = read_sweep(options.file) if options.file else {}
         chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
+        if chosen["models"]:
+            chosen["models"] = [model for models in chosen["models"] for model in models]
         content |= {name: value for name, value in chosen.items() if value is not None}
         name = options.file.stem if options.file else parser.prog.split()[-1]
         output = options.output or Path("runs", name)
@@ -171,7 +173,7 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     add = parser.add_argument
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
     add("--config", action="append", help="config that all runs share; several are allowed")
-    add("--models", type=_words, help="configs of methods, a,b,c")
+    add("--models", type=_words, nargs="+", help="configs of methods, a,b,c")
     add(
         "--held_out",
         type=_words,

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from jsonargparse import Namespace
 
-from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_data_set, with_plain_numbers
+from fedvlp.commands.answers import shorten
+from fedvlp.commands.lightning_cli import FederationParser, ParsingCLI, check_choices
 from fedvlp.core.roles import PROTOCOLS
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.module import choose_held_out
 from fedvlp.tools.sweep.plan import TOGETHER, Sweep
-from fedvlp.utils.config_files import with_config_paths
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
 
@@ -23,14 +23,14 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
     """Parse each method's configuration, by its label; raise UserError if ``fedvlp fit`` would refuse it."""
     # Parsing must not seed this process's generators.
     start = ["--seed_everything=false"]
-    command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"], exit_on_error=False)
+    command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"])
     configs = {}
     for method in plan.methods:
-        words = with_config_paths(plan.choices(method))
         try:
-            config = with_plain_numbers(command.parser.parse_args([*start, *words]))
+            config = command.parser.parse_args([*start, *plan.choices(method)])
         except ArgumentError as error:
-            raise UserError(f"Model {method.label!r} of the sweep: {error}") from error
+            answer = shorten(str(error), command.parser.get_defaults().keys())
+            raise UserError(f"Model {method.label!r} of the sweep: {answer}") from error
         if config.trainer.fast_dev_run:
             raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
         configs[method.label] = config
@@ -57,7 +57,7 @@ def domains_in_turn(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, 
 
 
 def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str, list[str]]) -> list[str]:
-    check_data_set(config.data)
+    check_choices(config)
     data: dict[str, Any] = config.data.as_dict()
     options = data.get("init_args", {})
     protocol = options.get("protocol")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.tools.sweep.jobs import Job
-from fedvlp.utils.config_files import CONFIG_OPTION, find_config, join_configs, names_a_method, read_yaml
+from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, names_a_method, read_yaml
 from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
@@ -103,7 +103,7 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
     seeds = _as_list(content.get("seeds", [0, 1, 2]))
     if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
         raise UserError(f"Expected seeds to be integers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
-    arguments = tuple(join_configs((*_strings(content.get("arguments")), *more)))
+    arguments = tuple(in_order((*_strings(content.get("arguments")), *more)))
     for argument in (*arguments, *(argument for method in methods for argument in method.arguments)):
         name = argument.partition("=")[0]
         if name in SET_BY_SWEEP:
@@ -127,7 +127,7 @@ def _method(model: Any) -> SweepMethod:
     if not names_a_method(find_config(config)):
         raise UserError(f"Expected configs of methods as models; {config!r} has no model.class_path.")
     label = str(content.get("label", Path(config).stem))
-    return SweepMethod(label, config, tuple(join_configs(_strings(content.get("arguments")))))
+    return SweepMethod(label, config, tuple(in_order(_strings(content.get("arguments")))))
 
 
 def _as_list(value: Any) -> list[Any]:

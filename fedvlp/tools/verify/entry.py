@@ -18,7 +18,7 @@ from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
 from fedvlp.training.evaluation import baselines
 from fedvlp.training.prediction import without_validation
-from fedvlp.utils.config_files import read_run_config, with_config_paths
+from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
@@ -43,8 +43,8 @@ def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequenc
         raise UserError(f"It is of real sites, so its images are not here. Measure it on images of yours: {command}")
     record = load_record(entry)
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
-    words = [config_option(_config(entry / "config.yaml", allow)), *with_config_paths(options)]
-    cli = FederationCLI.make(words, "Its config can't be used", prog="fedvlp verify")
+    words = [config_option(_config(entry / "config.yaml", allow)), *options]
+    cli = FederationCLI.make(words, prog="fedvlp verify")
     if record.rounds > cli.config.trainer.rounds:
         raise UserError(f"Its summary says {record.rounds} rounds, and its config {cli.config.trainer.rounds}.")
     with unwrapped_errors():
