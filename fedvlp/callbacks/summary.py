@@ -198,6 +198,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
         **federation.description,
         **describe_data(data),
         "rounds": federation.run_state.server.round,
+        "configs": list(federation.configs),
         **({"lost_rounds": lost} if lost else {}),
         "accuracy": accuracy,
         **({"metrics": metrics} if metrics else {}),

@@ -23,7 +23,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
 from fedvlp.training.options import link_method_options
-from fedvlp.utils.config_files import find_config, in_order, read_yaml
+from fedvlp.utils.config_files import config_title, find_config, in_order, read_yaml
 from fedvlp.utils.errors import UsageError, UserError, unwrapped_errors
 from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
@@ -236,10 +236,13 @@ class ParsingCLI(FederationCLI):
 
 
 class ConfigFile(SaveConfigCallback):
-    """Writes ``config.yaml`` into the run's folder, whole or not at all; Lightning's own writes it piece by piece."""
+    """Writes ``config.yaml`` into the run's folder, whole or not at all, and tells the run its configs' names."""
 
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Writes the file; called on one process."""
+        """Write the file; called on one process."""
+        files = [Path(path) for path in self.config.config or () if path]
+        # Standard input and a run's own config have no name that tells runs apart.
+        trainer.configs = [config_title(file) for file in files if file.name not in ("-", self.config_filename)]
         write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_unset=False))
 
 

@@ -73,6 +73,7 @@ class Record:
         metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
         tuning: how ``fedvlp tune`` chose its options; empty if nobody did.
         balance: Scores by class, by row without its round; a row lacks roles whose sites report no counts by class.
+        configs: Names of the configs on the command line, such as ``methods/promptfl``; empty for a run from Python.
     """
 
     folder: Path
@@ -94,6 +95,7 @@ class Record:
     metrics: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     tuning: Mapping[str, Any] = field(default_factory=dict)
     balance: Mapping[str, Balance] = field(default_factory=dict)
+    configs: Sequence[str] = ()
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
@@ -122,6 +124,7 @@ class Record:
             metrics=summary.get("metrics", {}),
             tuning=summary.get("tuning", {}),
             balance=summary.get("balance", {}),
+            configs=summary.get("configs", ()),
         )
 
     @property

@@ -44,6 +44,7 @@ class RunView:
         baselines: Names of the untrained baselines that tables show next to the method.
         evaluate_every: rounds from one evaluation to the next.
         fast_dev_run: whether everything is only tried once.
+        configs: Names of the configs on the command line, such as ``methods/promptfl``; files by their stem.
     """
 
     engine: Any  # an Engine, whose module imports this one
@@ -60,6 +61,7 @@ class RunView:
     should_stop: bool = False
     current_epoch: int = 0
     fast_dev_run: bool = False
+    configs: Sequence[str] = ()
     # Names of Lightning's Trainer, which EarlyStopping, Timer, loggers and data modules read.
     sanity_checking = False
     val_check_interval = 1.0

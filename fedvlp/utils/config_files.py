@@ -89,6 +89,12 @@ def bundled_configs() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
+def config_title(path: Path) -> str:
+    """Return the name of a bundled config, such as ``methods/trip``; the stem of any other file."""
+    names = {file: name for name, file in bundled_configs().items()}
+    return names.get(path.resolve(), path.stem)
+
+
 def find_config(name: str) -> str:
     """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file.
 

@@ -48,6 +48,7 @@ def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="Prompt
         "communication": dict(COMMUNICATION),
         "seconds": 2.0,
         "versions": {"fedvlp": "1", "torch": "2"},
+        "configs": [f"methods/{method.lower()}"],
     }
     return Record(**fields | other)
 
@@ -78,5 +79,6 @@ def write_summary(folder, run):
         "seconds": run.seconds,
         "versions": run.versions,
         "data": dict(run.data),
+        "configs": run.configs,
     }
     (folder / "summary.json").write_text(json.dumps(summary))

@@ -117,30 +117,16 @@ def config_rounds(name: str) -> int:
 
 
 def config_name(record: Record) -> str:
-    """Returns the name of the bundled config that a run is nearest to; its method's where no config is of that.
+    """Return the name of the config that chose a run's method: a bundled one, or the first config of the user.
 
-    It is found by what the run did, so that runs of other versions, of Python and of other people have one, too.
+    Runs without a config have the name of the method's class.
     """
-    named: dict[str, set[tuple[str, Any]]] = {}
-    for name, config in method_configs().items():
-        if config["model"]["class_path"] == record.method:
-            local = config.get("trainer", {}).get("local", {})
-            add_on = local.get("add_ons")
-            # How long a client trains tells a config of released settings from that of the paper.
-            work = (local.get("steps"), local.get("epochs", 1))
-            is_pooled = "partition" in config.get("data", {}).get("init_args", {})
-            options = {**config["model"].get("init_args", {}), "add_on": add_on, "is_pooled": is_pooled, "work": work}
-            options.pop("optimizer", None)
-            named[name] = set(options.items())
-    add_ons = [rule["class"] for rule in record.training.get("add_ons", [])] or [None]
-    work = (record.training.get("steps"), record.training.get("epochs"))
-    done = {**record.options, "add_on": add_ons[0], "is_pooled": record.is_centralised, "work": work}
-    # An option that a config leaves out has none of the values that others give it.
-    true = {(option, value) for option, value in set().union(*named.values()) if done.get(option) == value}
-    distances = {
-        name: (len({option for option, _ in values ^ true}), -len(values & true)) for name, values in named.items()
-    }
-    return min(distances, key=distances.__getitem__, default=record.method)
+    own = [name for name in record.configs if "/" not in name]
+    for name in reversed(record.configs):
+        config = method_configs().get(name.removeprefix("methods/"))
+        if config is not None and config["model"]["class_path"] == record.method:
+            return name.removeprefix("methods/")
+    return own[0] if own else record.method
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:

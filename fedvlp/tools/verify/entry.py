@@ -27,7 +27,8 @@ OF_TRAINER = ("rounds", "seed", "precision", "deterministic", "evaluate_every", 
 """Options of the trainer that determine a result. The others state where it ran and what it wrote."""
 MEASURED = ("accuracy", "metrics", "balance")
 """Parts of a summary whose numbers depend on arithmetic with images, in percent or points."""
-OF_TRAINING = ("rounds", "privacy", "seconds", "features", "versions", "plugins")  # only the training knows these
+OF_TRAINING = ("rounds", "configs", "privacy", "seconds", "features", "versions", "plugins")
+"""Parts of a summary that only the training knows."""
 
 
 def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequence[str]) -> str:

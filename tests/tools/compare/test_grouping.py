@@ -1,9 +1,7 @@
-import inspect
 from dataclasses import replace
 
 import pytest
 
-import fedvlp
 from fedvlp.core.roles import CENTRALISED
 from fedvlp.results.record import TABLE_KEYS
 from fedvlp.tools.compare.grouping import (
@@ -13,7 +11,6 @@ from fedvlp.tools.compare.grouping import (
     method_configs,
     row_labels,
 )
-from tests.helpers.configs import METHODS
 from tests.helpers.records import DATA, make_record
 
 OTHER = {
@@ -123,49 +120,30 @@ def labels(*records):
     return [names[record.settings] for record in records]
 
 
-def run_of(config, **other):
-    """A run of a bundled config, with the options that the summary of such a run has."""
-    content = method_configs()[config]
-    method = content["model"]["class_path"]
-    signature = inspect.signature(getattr(fedvlp, method)).parameters.values()
-    options = {each.name: each.default for each in signature if each.default is not each.empty}
-    options |= content["model"].get("init_args", {}) | other.pop("options", {})
-    options.pop("optimizer", None)
-    partition = content.get("data", {}).get("init_args", {}).get("partition")
-    local = content.get("trainer", {}).get("local", {})
-    training = {"seed": 0, "steps": local.get("steps"), "epochs": local.get("epochs", 1)}
-    if "add_ons" in local:
-        training["add_ons"] = [{"class": local["add_ons"], "weight": 0.01}]
-    training |= other.pop("training", {})
-    data = {"partition": CENTRALISED} if partition == "Pooled" else {}
-    return make_record(method=method, **({"options": options, "training": training, "data": data} | other))
-
-
-@pytest.mark.parametrize("config", METHODS)
-def test_a_row_is_called_as_its_config(config):
-    (label,) = labels(run_of(config))
-    assert label.removesuffix(f" ({CENTRALISED})") == config
-    # Whatever else is in the table, and however the run was trained.
-    others = [run_of(name) for name in METHODS if name != config]
-    changed = run_of(config, rounds=2, optimizer={"class": "Adam", "lr": 0.5})
-    assert labels(changed, *others)[0] == label
+def run_of(config, key_seed=0, **other):
+    """A run of a bundled config of TRIP or PromptFL."""
+    method = method_configs()[config]["model"]["class_path"]
+    options = {"prompt_length": 16, "key_seed": key_seed}
+    return make_record(method=method, options=options, configs=[f"methods/{config}", "data/folders"], **other)
 
 
 @pytest.mark.parametrize(
-    ("config", "options", "label"),
+    ("method", "configs", "label"),
     [
-        ("trip", {"num_experts": 3}, "trip"),
-        ("promptfl", {"prompt_length": 4}, "promptfl"),
-        ("promptfl_kl", {"prompt_length": 16}, "promptfl_kl"),
+        ("TRIP", ["methods/trip_lite", "data/folders", "mine"], "trip_lite"),
+        ("TRIP", ["methods/promptfl", "methods/trip", "centralised"], "trip"),
+        ("TRIP", ["mine", "images"], "mine"),
+        ("PromptFL", ["methods/trip"], "PromptFL"),  # the command line chose another method
+        ("PromptFL", [], "PromptFL"),
     ],
 )
-def test_a_run_with_options_of_its_own_is_called_as_the_nearest_config(config, options, label):
-    assert labels(run_of(config, options=options)) == [label]
+def test_a_row_has_the_name_of_its_config(method, configs, label):
+    assert labels(make_record(method=method, configs=configs)) == [label]
 
 
 def test_options_are_named_where_rows_would_have_one_name():
-    changed = run_of("trip", options={"key_seed": 1})
-    assert labels(run_of("trip"), changed, run_of("trip_lite")) == [
+    changed = run_of("trip", key_seed=1)
+    assert labels(run_of("trip"), changed, run_of("trip_lite", rounds=9)) == [
         "trip (key_seed=0)",
         "trip (key_seed=1)",
         "trip_lite",
@@ -179,5 +157,4 @@ def test_options_are_named_where_rows_would_have_one_name():
         "trip (add_ons=FedProx/0.5+Scaffold)",
     ]
     pooled = {"partition": CENTRALISED}
-    assert labels(run_of("promptfl", data=pooled), run_of("promptfl")) == [f"coop ({CENTRALISED})", "promptfl"]
-    assert labels(make_record(method="OfMine", options={})) == ["OfMine"]
+    assert labels(run_of("promptfl", data=pooled), run_of("promptfl")) == [f"promptfl ({CENTRALISED})", "promptfl"]
