@@ -224,7 +224,7 @@ class Federation(RunView):
         datamodule: Any = None,
         ckpt_path: str | None = None,
         output: str = "predictions.csv",
-        class_names: Names | None = None,
+        class_names: Names | str | None = None,
     ) -> Path:
         """Classifies images with a trained method and writes a CSV of path, class and probabilities.
 
@@ -237,8 +237,8 @@ class Federation(RunView):
             datamodule: not used; the command line takes the class names from it.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint or a run folder.
             output: The CSV file to write.
-            class_names: Other classes than those that were trained; those if not given. A method whose tensors depend
-                on the number of classes refuses them.
+            class_names: Other classes than those that were trained, as a list or as a text file with a name in each
+                line; those if not given. A method whose tensors depend on the number of classes refuses them.
 
         Returns:
             The file written.
@@ -252,6 +252,8 @@ class Federation(RunView):
         if ckpt_path is not None:
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
             model.load_state(load_deployed_to_all(self._checkpoint(ckpt_path), model))
+        if isinstance(class_names, str):
+            class_names = [line for line in Path(class_names).read_text(encoding="utf-8").splitlines() if line]
         if class_names is not None:
             check_class_names(class_names)
             model = model.for_classes(class_names)
