@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import open_clip
@@ -53,12 +54,15 @@ def test_the_order_of_options_does_not_matter():
     ]
 
 
+@cache
+def parsed(*configs):
+    return ParsingCLI.make([f"--config={config}" for config in configs]).config.as_dict()
+
+
 @pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("rules/")])
 def test_a_method_and_a_rule_are_two_configs(name):
-    given = ["--config=methods/promptfl", f"--config={name}", "--config=data/icon_domains"]
-    plain, ruled = [
-        ParsingCLI(run=False, args=each, save_config_callback=None).config.as_dict() for each in (given[::2], given)
-    ]
+    plain = parsed("methods/promptfl", "data/icon_domains")
+    ruled = parsed("methods/promptfl", name, "data/icon_domains")
     assert ruled["model"] == plain["model"]
     chosen = [
         name
@@ -69,16 +73,13 @@ def test_a_method_and_a_rule_are_two_configs(name):
     assert chosen in (["add_ons"], ["aggregation"])
 
 
-@pytest.mark.parametrize("method", ["promptfl", "zero_shot"])
 @pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("clip/")])
-def test_a_method_and_a_clip_are_two_configs(name, method):
-    given = [f"--config=methods/{method}", f"--config={name}", "--config=data/icon_domains"]
-    plain, other = [
-        ParsingCLI(run=False, args=each, save_config_callback=None).config.as_dict() for each in (given[::2], given)
-    ]
-    clip = other["model"]["init_args"].pop("clip")
-    plain["model"]["init_args"].pop("clip")
-    assert other["model"] == plain["model"]
-    assert other["trainer"] == plain["trainer"]
+def test_a_method_and_a_clip_are_two_configs(name):
+    plain = parsed("methods/promptfl", "data/icon_domains")
+    other = parsed("methods/promptfl", name, "data/icon_domains")
+    clip = other["model"]["init_args"]["clip"]
     is_published = (clip["name"], clip["pretrained"]) in open_clip.list_pretrained()
     assert is_published or clip["name"].startswith("hf-hub:")
+    other["model"]["init_args"]["clip"] = plain["model"]["init_args"]["clip"]
+    assert other["model"] == plain["model"]
+    assert other["trainer"] == plain["trainer"]
