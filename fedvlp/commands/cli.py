@@ -1,7 +1,4 @@
-"""The entry point ``fedvlp``: the table of commands, their help, and the call of the one that was given.
-
-It imports neither torch nor any command, so that ``--help`` and ``--version`` answer at once.
-"""
+"""The entry point ``fedvlp``, which imports neither torch nor any command before ``--help`` and ``--version``."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ NO_MEMORY = (
     "Not enough memory. What helps, the first the most: a smaller --data.batch_size, and --data.eval_batch_size where "
     "runs are measured; --trainer.precision bf16-mixed; fewer classes; a smaller CLIP, or another device."
 )
-
-
 NO_SHARED_MEMORY = (
     "The processes that read images ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or give them more, "
     "as with docker run --shm-size=2g."
@@ -34,10 +29,10 @@ class Command(NamedTuple):
     """One command of ``fedvlp``.
 
     Attributes:
-        name: the first word of the command line.
-        target: ``module:function`` below ``fedvlp``; the function takes the words after the name, and returns the exit
-            code. A string, so that the library imports neither tools nor sites.
-        help: what it does, in a line.
+        name: The first word of the command line.
+        target: ``module:function`` below ``fedvlp``; the function takes the words after the name and returns the exit
+            code.
+        help: Its line in the help.
     """
 
     name: str
@@ -45,7 +40,7 @@ class Command(NamedTuple):
     help: str
 
     def __call__(self, arguments: Sequence[str]) -> int:
-        """Runs the command with all words after ``fedvlp``, and returns the exit code."""
+        """Run the command with all words after ``fedvlp``, and return the exit code."""
         words = list(arguments)
         # Lightning's users write --ckpt_path, so that is what parsers and configs have.
         if self.name in TAKES_RUN and len(words) > 1 and not words[1].startswith("-"):
@@ -128,8 +123,8 @@ options:
 
 
 def user_hint(error: Exception) -> str | None:
-    """Returns what a user can do about an error of the machine; None for a defect of the program."""
-    # Without `strerror` it was raised by a library for something else than the disk.
+    """Explain what a user can do about an error of the machine; None for a defect of the program."""
+    # Libraries raise errors without `strerror` for other reasons than the disk.
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
         return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
@@ -143,13 +138,13 @@ def user_hint(error: Exception) -> str | None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, as schedulers send it: the program ends as for Ctrl-C, and ends what it started."""
+    """SIGTERM came, as schedulers send it: the program ends as for Ctrl-C."""
 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Makes SIGTERM end the block as Ctrl-C does, unless another handler is set."""
-    # Signals reach the main thread alone, and a program that calls fedvlp may handle them itself.
+    """Make SIGTERM end the block as Ctrl-C does, unless another handler is set."""
+    # Signals reach only the main thread, and a program that calls fedvlp may handle them itself.
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -166,7 +161,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
+    """Run the command line and return its exit code: 0 only on success, 1 for bad input, 2 for a bad command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)

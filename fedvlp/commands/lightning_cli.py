@@ -70,21 +70,16 @@ class ConfigOption(ActionConfigFile):
 
 
 class FederationParser(LightningArgumentParser):
-    """LightningCLI's parser, in which options may have any order.
+    """LightningCLI's parser, in which options may have any order."""
 
-    Attributes:
-        shown: the names of the options that the help shows; empty for all.
-        after_usage: what the help shows between usage and options.
-    """
-
-    shown: Sequence[str] = ()
+    shown: Sequence[str] = ()  # names of the options in the help; all if empty
     after_usage = ""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def format_help(self) -> str:
-        """Formats the help, with only the options in ``shown`` if there are any."""
+        """Format the help, with only the options in ``shown`` if there are any."""
         command = self.prog.replace(" [options]", "")
         run = "[RUN] " if command.split()[-1] in TAKES_RUN else ""
         # The parser's own usage is a list of all options, a page long.
@@ -108,7 +103,7 @@ class FederationParser(LightningArgumentParser):
 
 
 def check_choices(config: Namespace) -> None:
-    """Raises UserError if a config names no method or no data set."""
+    """Raise UserError if a config names no method or no data set."""
     for chosen, base, message in (
         (config.model, FederatedModule, NO_METHOD),
         (config.data, FederatedDataModule, NO_DATA),
@@ -145,25 +140,17 @@ class FederationCLI(LightningCLI):
 
     @classmethod
     def make(cls: type[Command], words: Sequence[str], **of_parser: Any) -> Command:
-        """Makes what options name, without a command: method, data and federation.
-
-        Args:
-            words: the options.
-            of_parser: options of the parser, such as ``prog``.
-
-        Raises:
-            UserError: if an option is wrong, or a part can't be made.
-        """
+        """Make method, data and federation of options; a UserError if an option is wrong or a part can't be made."""
         with unwrapped_errors():
             return cls(run=False, args=words, save_config_callback=None, parser_kwargs=of_parser)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Returns the commands, and the arguments that come from the config's own keys."""
+        """Name the commands, and the arguments that come from the config's own keys."""
         return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
 
     def init_parser(self, **options: Any) -> LightningArgumentParser:
-        """Makes a parser whose ``--config`` takes names."""
+        """Make a parser whose ``--config`` accepts names."""
         parser = FederationParser(**options)
         help = (
             "A config: a file, - for standard input, or the name of a bundled config, such as promptfl. Later ones win."
@@ -172,7 +159,7 @@ class FederationCLI(LightningCLI):
         return parser
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Adds the three keys; Lightning's own version takes subclasses of its Trainer only."""
+        """Add the three keys; Lightning's own version accepts only subclasses of its Trainer."""
         for key, base, about in (("model", FederatedModule, "method"), ("data", FederatedDataModule, "data set")):
             # No sub_configs: a file that is called like a class must not be read.
             action = parser.add_argument(f"--{key}", type=base, metavar="CLASS", help=f"The {about}'s class.")
@@ -184,7 +171,7 @@ class FederationCLI(LightningCLI):
         callbacks.extra_help = str
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Links a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
+        """Link a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
         # With `seed_everything: true` Lightning draws a seed, which would not be the same when the run resumes.
         link_method_options(parser)
         parser.link_arguments(
@@ -192,8 +179,8 @@ class FederationCLI(LightningCLI):
         )
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Adds ``--allow`` to commands that make a method from a file; it is read before there is a parser."""
-        # Of other commands than the one that is given, only the name is parsed: a whole parser takes long to make.
+        """Add ``--allow`` to commands that make a method from a file; it is read before there is a parser."""
+        # Other commands need no options, and a whole parser takes long to make.
         if self._command not in (None, subcommand):
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**options)
@@ -208,7 +195,7 @@ class FederationCLI(LightningCLI):
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parses the arguments of the command, which may differ from those of the process."""
+        """Parse the arguments of the command, which may differ from the arguments of the process."""
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
@@ -217,7 +204,7 @@ class FederationCLI(LightningCLI):
         check_choices(self.config if self._command is None else self.config[self._command])
 
     def _dump_config(self) -> None:
-        """Keeps the config that methods and data record as their options; by JSON, which is faster than YAML."""
+        """Keep the config that methods and data record as their options; JSON is faster than YAML."""
         if not hasattr(self, "config_dump"):
             text = self.parser.dump(
                 self.config, skip_link_targets=False, skip_unset=False, skip_validation=True, format="json"
@@ -225,14 +212,14 @@ class FederationCLI(LightningCLI):
             self.config_dump = json.loads(text)[self._command] if self._command else json.loads(text)
 
     def _parse_ckpt_path(self) -> None:
-        """Leaves checkpoints to the federation: they hold no pickled hyperparameters to merge."""
+        """Leave checkpoints to the federation: they hold no pickled hyperparameters to merge."""
 
 
 class ParsingCLI(FederationCLI):
-    """Parses arguments, and makes neither method nor data nor federation of them."""
+    """Parses arguments without making method, data and federation."""
 
     def instantiate_classes(self) -> None:
-        """Makes nothing."""
+        """Make nothing."""
 
 
 class ConfigFile(SaveConfigCallback):
@@ -247,14 +234,7 @@ class ConfigFile(SaveConfigCallback):
 
 
 def run_federation(arguments: Sequence[str]) -> int:
-    """Parses the arguments and runs the command that is the first of them.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        UserError: for bad input.
-    """
+    """Run the command that is the first of the arguments; return the exit code, or raise UserError for bad input."""
     command, *words = arguments
     # Only fit has nothing to start from but its config.
     trained = None if command == "fit" else config_of_command(command, words)

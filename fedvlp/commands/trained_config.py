@@ -20,15 +20,15 @@ ALLOW_HELP = (
 
 
 def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Returns the config of a command that was given no ``--config``: that of the trained file among its arguments.
+    """Read the config of the trained file among a command's arguments.
 
-    All commands but ``predict`` get the data and the precision of the run as well, from the config beside the file.
+    All commands but ``predict`` get the data and the precision of the run as well, from the config next to the file.
 
     Returns:
-        The config; None if the arguments name a method themselves, or ask for help, or name no trained file.
+        The config; None if the arguments name a method themselves, ask for help, or name no trained file.
 
     Raises:
-        UserError: as :func:`trained_config`, or if the data are needed and there is nothing beside the file.
+        UserError: As :func:`trained_config`, or if images are needed and there is no config next to the file.
     """
     given = {name for name, _ in split_options(arguments)}
     runs = values_of(arguments, "--ckpt_path")
@@ -52,11 +52,7 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
 
 
 def trained_file(ckpt_path: str | None, command: str) -> Path:
-    """Returns the file of trained tensors that a command's RUN means.
-
-    Raises:
-        UserError: if none is given, or ``last``, which is for resuming alone.
-    """
+    """Find the trained tensors that a command's RUN means; raise UserError without RUN, or for ``last``."""
     if ckpt_path in (None, "", "last"):
         raise UserError(
             f"{command} needs a run: fedvlp {command} RUN, its folder, its prompts.safetensors or a checkpoint."
@@ -65,27 +61,26 @@ def trained_file(ckpt_path: str | None, command: str) -> Path:
 
 
 def file_of_run(where: Path) -> Path:
-    """Returns the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
+    """Find the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
     return run_of(where) / "prompts.safetensors" if where.is_dir() else where
 
 
 def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
-    """Returns a config of the method that a trained file is of; its ``data`` are its run's, or its classes alone.
+    """Make a config of a trained file's method; its ``data`` are those of its run, or only its classes.
 
     Args:
-        where: prompts or a checkpoint.
-        allow: modules and paths of classes that the file may name, besides fedvlp's own; nothing else of what it names
-            will be imported.
-        instead: as of :func:`config_of_run`.
+        where: Prompts or a checkpoint.
+        allow: Modules and paths of classes that the file may name, besides fedvlp's own; no other class is imported.
+        instead: As in :func:`config_of_run`.
 
     Raises:
-        UserError: if the file is missing, damaged or not of a run, or names a class that is not allowed.
+        UserError: If the file is missing, damaged or not of a run, or names a class that is not allowed.
     """
     # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
     from fedvlp.data.without_images import PredictionData
 
     model = read_model(where)
-    # The file may be a stranger's: a class that it names would be imported, which runs code.
+    # The file may be a stranger's, and to import a class that it names runs code.
     check_classes(where, model, allow)
     options = dict(model["init_args"])
     # The command line takes these from data and federation, so the method's own would be refused.
@@ -104,15 +99,15 @@ def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None =
 
 
 def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
-    """Returns ``data``, and ``trainer`` with the precision, of the config beside a trained file.
+    """Read ``data``, and ``trainer`` with the precision, from the config next to a trained file, if there is one.
 
     Args:
-        file: prompts or a checkpoint; a model that was saved by itself has no config.
-        allow: modules and paths of classes that the config may name, besides fedvlp's own.
-        instead: the option that makes the run's images needless, for the message; None if no ``data`` are wanted.
+        file: Prompts or a checkpoint.
+        allow: Modules and paths of classes that the config may name, besides fedvlp's own.
+        instead: The option that replaces the run's images, for the message; None if no ``data`` are needed.
 
     Raises:
-        UserError: if the config is damaged, lacks data that are wanted, or names a class that is not allowed.
+        UserError: If the config is damaged, lacks needed data, or names a class that is not allowed.
     """
     path = run_of(file) / "config.yaml"
     if not path.is_file():
@@ -134,11 +129,7 @@ def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict
 
 
 def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
-    """Returns what ``--what`` names, each once.
-
-    Raises:
-        UserError: if one is not known.
-    """
+    """Split the value of ``--what``, each name once; raise UserError for an unknown one."""
     kinds = list(dict.fromkeys(what.split(",")))
     if unknown := [kind for kind in kinds if kind not in choices]:
         raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
@@ -146,5 +137,5 @@ def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
 
 
 def config_option(config: Mapping[str, Any]) -> str:
-    """Returns the argument ``--config`` with a config's content, which the parser takes in place of a file's path."""
+    """Return the argument ``--config`` with a config's content, which the parser accepts in place of a path."""
     return CONFIG_OPTION + json.dumps(config)

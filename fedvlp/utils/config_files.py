@@ -1,4 +1,4 @@
-"""Config files: read within bounds, found by the names of bundled ones and of plug-ins', as arguments of a command."""
+"""Config files: read within bounds, found by name, and as options of a command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads the content of a YAML file; raises UserError if it can't be read, is no YAML or beyond the bounds."""
+    """Read a YAML file; raise UserError if it can't be read, is no YAML or beyond the bounds."""
     try:
         with open(path, encoding="utf-8") as file:
             content = parse_yaml(file.read(MAX_CHARACTERS + 1))
@@ -30,18 +30,15 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the folder of a run.") -> dict[str, Any]:
-    """Reads the config in a run's folder, which may be a stranger's.
+    """Read the config in a run's folder, which may be a stranger's; ``trainer``, if present, is a mapping.
 
     Args:
-        path: the config.
-        needs: which of ``model`` and ``data`` must name a class, and have its options in a mapping, if any.
-        hint: what to do without them.
-
-    Returns:
-        Its keys; ``trainer``, if it is there, is a mapping.
+        path: The config.
+        needs: Which of ``model`` and ``data`` must name a class, with its options in a mapping, if any.
+        hint: What to do without them.
 
     Raises:
-        UserError: if it is something else, or a link out of the folder.
+        UserError: If it is something else, or a link out of the folder.
     """
     check_inside(path, path.parent)
     content = read_yaml(path)
@@ -57,15 +54,15 @@ def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the
 
 
 def parse_yaml(text: str) -> Any:
-    """Returns what YAML says, of a text that may be a stranger's; how long its values are is not looked at.
+    """Parse YAML that may be a stranger's; the length of its values is not checked.
 
     Raises:
-        UserError: if it is longer or deeper than any config, or has aliases or tags.
-        YAMLError: if it is no YAML.
+        UserError: If it is longer or deeper than any config, or has aliases or tags.
+        YAMLError: If it is no YAML.
     """
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"Expected a config of at most {MAX_CHARACTERS:,} characters; it has more.")
-    # Before values are made of it: nine lines of names and aliases make a billion, and wrong tags any error.
+    # Checked before values are made: nine lines of names and aliases make a billion, and wrong tags any error.
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -77,14 +74,14 @@ def parse_yaml(text: str) -> Any:
 
 
 def configs_folder() -> Path:
-    """Returns the folder of the bundled configs: inside an installed package, beside it in a clone."""
+    """Find the folder of the bundled configs: inside an installed package, next to it in a clone."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
 
 def bundled_configs() -> dict[str, Path]:
-    """Returns the bundled configs by their names, such as ``quickstart`` and ``methods/trip``, in their order."""
+    """List the bundled configs by their names, such as ``quickstart`` and ``methods/trip``, in their order."""
     folder = configs_folder()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
