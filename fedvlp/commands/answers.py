@@ -26,7 +26,10 @@ OF_LIGHTNING = {
     "epochs": "it is --trainer.local.epochs, for each round; --trainer.rounds sets the number of rounds",
 }
 """What a user of Lightning may write for an option of fedvlp."""
-UNKNOWN = re.compile(r"(?:Group '(.+)' does not accept o|O|o)ption '(.+)'|unrecognized arguments: --([^= ]+)")
+UNKNOWN = re.compile(
+    r"(?:Group '(?P<group>[^']+)' does not accept o|O|o)ption '(?P<key>[^']+)'(?:.+class_path='(?P<kind>[^']+))?"
+    r"|unrecognized arguments: --(?P<word>[^= ]+)"
+)
 HEADINGS = ("Parser key", "Problem with", "Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a None")
 """How the lines of a message begin that give no reason."""
 
@@ -41,7 +44,8 @@ def shorten(message: str, options: Iterable[str]) -> str:
     path = ".".join(re.findall(r'Parser key "(.+)":', message))
     kinds = re.findall(r"class_path '(.+)':", message)
     if unknown := UNKNOWN.search(message):
-        name = ".".join(filter(None, [path, *unknown.groups()]))
+        name = ".".join(filter(None, [path, *unknown.group("group", "key", "word")]))
+        kinds += filter(None, [unknown["kind"]])
         return f"--{name}: {_no_option(name, locate(kinds[-1]) if kinds else None, options)}"
     if words := re.search("unrecognized arguments: (.+)", message):
         return f"Expected options, got {words[1]!r}. A config follows --config, such as --config promptfl."
@@ -62,7 +66,8 @@ def _no_option(option: str, kind: Any, options: Iterable[str]) -> str:
         known = {known.rpartition(".")[2]: known for known in options}
         otherwise = "`--help` lists all options"
     else:
-        known = {argument: f"{path}.{argument}" for argument in constructor_arguments(kind)}
+        names = constructor_arguments(kind).keys() - {"params"}  # which an optimizer gets from the method
+        known = {argument: f"{path}.{argument}" for argument in sorted(names)}
         otherwise = f"Choose from {', '.join(known)}"
     hint = OF_LIGHTNING.get(name) or REPLACEMENTS.get(name)
     if hint is None and (near := nearest_names(name, known)):

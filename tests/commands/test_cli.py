@@ -226,7 +226,7 @@ def test_short_class_names(image_root, tmp_path):
         (["--lr=1"], "It is --model.optimizer.lr."),
         (["--batch_size=8"], "It is --data.batch_size."),
         (["--model.prompt_lenght=3"], "Did you mean --model.prompt_length?"),
-        (["--model.optimizer=Adam", "--model.optimizer.momentum=1"], "Adam has no such option. Choose from lr, "),
+        (["--model.optimizer=Adam", "--model.optimizer.momentum=1"], "Adam has no such option. Choose from amsgrad, "),
         (["--model=Trip"], "--model: there is no 'Trip'. Did you mean 'TRIP'?"),
         (["--data.partition=Dirichlett"], "Did you mean 'Dirichlet'?"),
         (["--trainer.callbacks=EarlyStoping"], "Did you mean 'EarlyStopping'?"),
