@@ -57,7 +57,8 @@ def shorten(message: str, options: Iterable[str]) -> str:
     lines = [re.sub("<class '(.+?)'>", r"\1", line.strip(" -")) for line in message.splitlines()]
     reasons = dict.fromkeys(line for line in lines if not line.startswith(HEADINGS))
     given = re.search("Given value: (?!Namespace|NestedArg)(.+)", message)
-    return f"--{path}: {'; '.join(reasons)}{f'; got {given[1]}' if given else ''}."
+    option = f"--{path}: " if path else ""
+    return f"{option}{'; '.join(reasons)}{f'; got {given[1]}' if given else ''}."
 
 
 def _no_option(option: str, kind: Any, options: Iterable[str]) -> str:

@@ -84,7 +84,7 @@ def test_its_runs_are_used_from_any_folder(trained, image_root, tmp_path, monkey
     assert (tmp_path / "explained" / "overlays.png").is_file()
     printed = capsys.readouterr().out
     assert "held_out/blue" in printed
-    assert re.search(r"^SmoothPromptFL +last", printed, re.MULTILINE)
+    assert re.search(r"^smooth_promptfl +last", printed, re.MULTILINE)
     report = (tmp_path / "report.html").read_text()
     assert "my-prompts" in report
     assert "SmoothPromptFL" in report

@@ -25,6 +25,7 @@ COMMUNICATION = {
     "download_parameters": 8192,
     "download_bytes": 32768,
 }
+NAMES = {"FedCLIP": "fed_clip", "FedOTP": "fed_otp"}
 
 
 def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="PromptFL", baseline=40.0, **other):
@@ -48,7 +49,9 @@ def make_record(value=50.0, best=None, held_out="sketch", seed=0, method="Prompt
         "communication": dict(COMMUNICATION),
         "seconds": 2.0,
         "versions": {"fedvlp": "1", "torch": "2"},
-        "configs": [f"methods/{method.lower()}"],
+        "configs": [
+            {"FedCLIP": "methods/fed_clip", "FedOTP": "methods/fed_otp"}.get(method, f"methods/{method.lower()}")
+        ],
     }
     return Record(**fields | other)
 

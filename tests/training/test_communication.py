@@ -152,7 +152,7 @@ def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--config=promptfl", "--data.num_clints=2"], 2, "Option 'num_clints' is not accepted"),
+        (["--config=promptfl", "--data.num_clints=2"], 2, "Did you mean --data.num_clients?"),
         (["--config=icon_domains"], 1, "No method was chosen"),
         (["--config=promptfl", "--data.classes=0"], 2, "classes"),
     ],

@@ -149,8 +149,9 @@ def test_options_are_named_where_rows_would_have_one_name():
         "trip_lite",
     ]
     assert labels(run_of("trip"), run_of("trip", rounds=9), changed)[1:] == ["trip (rounds=9)", "trip (key_seed=1)"]
-    rule = {"seed": 0, "aggregation": {"class": "FedGMA", "agreement": 0.4}}
-    add_ons = {"seed": 0, "add_ons": [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]}
+    usual = {"seed": 0, "epochs": 1, "batch_size": 16}
+    rule = usual | {"aggregation": {"class": "FedGMA", "agreement": 0.4}}
+    add_ons = usual | {"add_ons": [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]}
     assert labels(run_of("trip"), run_of("trip", training=rule), run_of("trip", training=add_ons)) == [
         "trip",
         "trip (aggregation=FedGMA/0.4)",

@@ -61,7 +61,7 @@ def test_a_sweep_of_names():
     assert (sweep.held_out, sweep.seeds) == (("ink", "photo"), (3, 1))
     assert sweep.choices(sweep.methods[2]) == (
         *("--config=trip", "--config=data/folders"),
-        *("--b=1", "--b=2", "--config=loggers/wandb", "--a=1"),
+        *("--config=loggers/wandb", "--b=1", "--b=2", "--a=1"),
     )
     sweep = make_sweep({"models": "trip"})
     assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0, 1, 2), ())

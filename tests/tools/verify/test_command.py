@@ -61,7 +61,7 @@ def test_a_good_entry_is_verified_and_ranked(entry, capsys):
     said = capsys.readouterr()
     first, second, third = said.out.splitlines()
     assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: pixel; one client a domain: validation ")
-    assert second.startswith("  not measured again: rounds, seconds, versions")
+    assert second.startswith("  not measured again: rounds, configs, seconds, versions")
     assert third == f"{page}: 1 entries"
     assert f"{nothing}: refused: It lacks summary.json" in said.err
     assert sorted(path.name for path in entry.iterdir()) == list(FILES)
