@@ -54,7 +54,7 @@ PREDICT = (
 )
 
 
-class ConfigOption(ActionConfigFile):
+class ConfigOption(ActionConfigFile):  # type: ignore[misc]
     """Option ``--config``: a file, the name of a bundled config, ``-`` for standard input, or JSON."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
