@@ -164,6 +164,7 @@ class FederationCLI(LightningCLI):
             # No sub_configs: a file that is called like a class must not be read.
             action = parser.add_argument(f"--{key}", type=base, metavar="CLASS", help=f"The {about}'s class.")
             action.sub_add_kwargs = {"fail_untyped": False}
+            action.extra_help = str  # otherwise a list of all classes
         # The federation is made by LightningCLI itself, so the parser only checks its arguments.
         parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False)
         # Its help would list all callbacks of Lightning, most of which a federation refuses.
