@@ -81,7 +81,10 @@ def test_other_classes_are_refused_in_one_line(image_root, tmp_path, capsys):
     with open(tmp_path / "own.csv", newline="") as file:
         assert len(list(csv.DictReader(file))) == 12
     capsys.readouterr()
-    assert main(["predict", *given, f"--output={tmp_path / 'other.csv'}", "--class_names=[house,cow,tree]"]) == 1
-    error = capsys.readouterr().err.strip()
-    assert "learns for its own classes alone" in error
-    assert len(error.splitlines()) == 1
+    names = tmp_path / "names.txt"
+    names.write_text("house\ncow\ntree\n")
+    for others in ("[house,cow,tree]", names):
+        assert main(["predict", *given, f"--output={tmp_path / 'other.csv'}", f"--class_names={others}"]) == 1
+        error = capsys.readouterr().err.strip()
+        assert "learns for its own classes alone" in error
+        assert len(error.splitlines()) == 1
