@@ -3,6 +3,7 @@
 set -euo pipefail
 folder=$1
 shift
+mkdir -p "$folder"
 fit=(--config=data/icon_domains --data.cache_dir="$folder/cache" --model.clip.name=fedvlp-tiny)
 fit+=(--trainer.accelerator=cpu --trainer.runtime.num_threads=1 "$@")
 sweep=(fedvlp sweep --models promptfl,linear_probe --held_out emoji --seeds 0,1,2 "${fit[@]}" --trainer.rounds=20)
