@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.roles import SERVED
 from fedvlp.core.state import Client, State
@@ -81,6 +83,24 @@ class RunImage:
 def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:
     """Read images and apply the method's transform."""
     return torch.stack([image.dataset[image.position][0] for image in images])
+
+
+def pixel_scale(clip: CLIP, like: Tensor) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+    """The mean and deviation by which CLIP's transform normalises, with a tensor's type and device."""
+    options: Any = clip.preprocess_options
+    return torch.tensor(options.mean).to(like)[:, None, None], torch.tensor(options.std).to(like)[:, None, None]
+
+
+def denormalised(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
+    """Convert the output of CLIP's transform to pixels in [0, 1]."""
+    mean, deviation = pixel_scale(clip, images)
+    return (images * deviation + mean).clamp(0, 1)
+
+
+def drawable(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> Float[np.ndarray, "B V V 3"]:
+    """Convert the output of CLIP's transform to images in [0, 1], resized and cropped as the tower sees them."""
+    shown: Float[np.ndarray, "B V V 3"] = denormalised(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
+    return shown
 
 
 def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:

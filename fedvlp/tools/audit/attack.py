@@ -20,8 +20,7 @@ from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
 from fedvlp.tools.audit.gradients import Gradient, image_of_gradient, loss_gradient, sent_parameters, trainable_tower
 from fedvlp.tools.audit.inversion import InversionOptions, invert
-from fedvlp.tools.explain.images import denormalised, pixel_scale
-from fedvlp.tools.trained_run import RunImage, read_pixels
+from fedvlp.tools.trained_run import RunImage, denormalised, pixel_scale, read_pixels
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 

@@ -16,8 +16,7 @@ from fedvlp.results.figures import SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.audit.attack import MEASURES, SOURCES, Inversion, invert_gradients
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions, measure_membership
-from fedvlp.tools.explain.images import drawable
-from fedvlp.tools.trained_run import TrainedRun, read_pixels, training_images
+from fedvlp.tools.trained_run import TrainedRun, drawable, read_pixels, training_images
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.seeding import restored_generators, seed_generators

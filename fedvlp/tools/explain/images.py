@@ -30,7 +30,7 @@ from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.tools.explain.methods import logits_by_prompt
-from fedvlp.tools.trained_run import RunImage, evaluation_images, read_pixels
+from fedvlp.tools.trained_run import RunImage, drawable, evaluation_images, read_pixels
 from fedvlp.utils.errors import UserError
 
 ZERO_SHOT = "zero-shot CLIP"
@@ -102,24 +102,6 @@ def spread(total: int, count: int) -> list[int]:
     """
     chosen = min(total, count)
     return [(2 * part + 1) * total // (2 * chosen) for part in range(chosen)]
-
-
-def pixel_scale(clip: CLIP, like: Tensor) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
-    """The mean and deviation by which CLIP's transform normalises, with a tensor's type and device."""
-    options: Any = clip.preprocess_options
-    return torch.tensor(options.mean).to(like)[:, None, None], torch.tensor(options.std).to(like)[:, None, None]
-
-
-def denormalised(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
-    """Convert the output of CLIP's transform to pixels in [0, 1]."""
-    mean, deviation = pixel_scale(clip, images)
-    return (images * deviation + mean).clamp(0, 1)
-
-
-def drawable(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> Float[np.ndarray, "B V V 3"]:
-    """Convert the output of CLIP's transform to images in [0, 1], resized and cropped as the tower sees them."""
-    shown: Float[np.ndarray, "B V V 3"] = denormalised(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
-    return shown
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import torch
 
 from fedvlp.tools.audit.attack import choose_targets, other_images, similarities
 from fedvlp.tools.audit.inversion import InversionOptions
-from fedvlp.tools.explain.images import pixel_scale
-from fedvlp.tools.trained_run import read_pixels, training_images
+from fedvlp.tools.trained_run import pixel_scale, read_pixels, training_images
 from fedvlp.utils.errors import UserError
 
 
