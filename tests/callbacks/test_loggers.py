@@ -61,10 +61,10 @@ def test_tensorboard_that_is_not_there_is_one_line(monkeypatch):
 
 
 def test_short_names_and_paths_are_taken():
-    full = "lightning.fabric.loggers.TensorBoardLogger"
+    full = "lightning.pytorch.loggers.CSVLogger"
     known = {"TensorBoardLogger": "fedvlp.callbacks.TensorBoardLogger"}
     known |= {"WandbLogger": "lightning.pytorch.loggers.WandbLogger", full: full}
     words = [f"--trainer.logger+={name}" for name in known]
-    given = ["--model=ZeroShotCLIP", "--data=IconDomains", *words, "--trainer.logger.root_dir=logs"]
+    given = ["--model=ZeroShotCLIP", "--data=IconDomains", *words, "--trainer.logger.save_dir=logs"]
     command = ParsingCLI(run=False, args=given, save_config_callback=None)
     assert [each.class_path for each in command.config.trainer.logger] == list(known.values())
