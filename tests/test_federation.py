@@ -65,7 +65,7 @@ def test_phase_that_names_no_tensor_is_refused(tmp_path):
         federation(tmp_path).fit(Misspelt(), Points())
 
 
-class BrokenLogger(L.fabric.loggers.CSVLogger):
+class BrokenLogger(L.pytorch.loggers.CSVLogger):
     calls = 0
 
     def log_metrics(self, metrics, step=None):

@@ -72,5 +72,5 @@ def import_file(path: Path) -> None:
 
 def test_a_site_says_what_it_lacks(tmp_path, monkeypatch):
     monkeypatch.delattr(socket, "AF_UNIX")
-    with pytest.raises(UserError, match="Linux and macOS alone"):
+    with pytest.raises(UserError, match="only Linux and macOS have"):
         warm_folder(tmp_path)

@@ -23,7 +23,7 @@ from fedvlp.utils.files import checked_values
 from fedvlp.utils.plugins import is_plugin_class
 
 OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
-NEVER_IMPORTED = ("class_names", "domains", "source_domains", "root", "cache_dir", "pretrained")
+NEVER_IMPORTED = ("class_names", "domains", "held_out", "source_domains", "root", "cache_dir", "pretrained")
 """Options whose strings are names and paths, whatever they look like."""
 
 

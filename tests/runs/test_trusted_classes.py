@@ -193,6 +193,6 @@ def test_a_file_with_the_name_of_a_domain_is_no_code(tmp_path, monkeypatch):
     for name in ("photo", "other.yaml"):
         (tmp_path / name).write_text("{}")
     check_classes(tmp_path, {"data": {"init_args": {"held_out": "photo"}}})
-    for path in ("other.yaml", "./photo"):
+    for path in ("other.yaml", "photo"):
         with pytest.raises(UserError, match="asks for code"):
-            check_classes(tmp_path, {"data": {"init_args": {"held_out": path}}})
+            check_classes(tmp_path, {"trainer": {"local": path}})
