@@ -61,7 +61,7 @@ def test_configs_of_plugins_are_found_by_name(site):
     configs(site, "odd-one", "methods/odd", "even")
     for name in ("odd", "methods/odd", "odd.yaml"):
         assert Path(find_config(name)) == site / "odd_one" / "configs" / "methods" / "odd.yaml"
-    with pytest.raises(UserError, match=r"even, .*methods/odd\b.* Did you mean 'even'"):
+    with pytest.raises(UserError, match="Did you mean 'even'"):
         find_config("evn")
     assert "odd_one" not in sys.modules
 
