@@ -248,7 +248,7 @@ class HuggingFaceTextTower(TextTower):
 
 
 def make_text_tower(model: nn.Module, token_layout: TokenLayout) -> TextTower:
-    """Make the text tower of an open_clip model, or of a text tower's module alone, by its kind."""
+    """Make the text tower of an open_clip model, or of only a text tower's module, by its kind."""
     tower = cast(nn.Module, getattr(model, "text", model))
     if isinstance(tower, HFTextEncoder):
         return HuggingFaceTextTower(tower, token_layout)

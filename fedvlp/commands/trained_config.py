@@ -43,7 +43,7 @@ def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] 
         return config
     of_run = config_of_run(file, allow, None if "--data" in given else "--data")
     config["trainer"] |= of_run["trainer"]
-    del config["data"]  # the facts that predict needs stand for no images
+    del config["data"]  # predict needs these facts, but no images
     if "--data" not in given:
         if "data" not in of_run:
             raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")

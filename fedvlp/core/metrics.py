@@ -81,7 +81,7 @@ def calibration_error(predictions: Predictions, bins: int = 15) -> float:
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     """Measure how well the maximum softmax probability tells images ``inside`` the classes from those ``outside``.
 
-    Of several states each is compared with itself, and the mean is taken; one state measures either kind for all
+    Each state's own images are compared, and states are averaged; a single state measures both kinds of images for all
     (Hendrycks & Gimpel).
 
     Returns:

@@ -276,7 +276,7 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
 
 
 def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images], seed: int) -> list[SplitPart]:
-    """Replace the test images of domains by those of clients.
+    """Replace the domains' test images by the clients'.
 
     The images of each domain and class are divided among the clients that train on it, in proportion to their training
     images. Rounding errors carry over to the next class. Images of a class without clients belong to none.

@@ -11,9 +11,10 @@ and are not repeated, unless a docstring or a config says otherwise:
   to client. What a paper does not state, such as momentum 0.9 and weight decay 5e-4, is from the released code or from
   Dassl, on which most released codes are built.
 * Augmentation: none, so that image features are computed once; ``data.augmentation`` adds random crops and flips.
-* Held-out domains: no client has them. Most papers test clients on domains that these have. Of a method with personal
-  tensors the shared part classifies, or all clients' models do together (``held_out_evaluation: mean``).
-* Result: of the last round; several released codes keep the round that is best on validation or test images.
+* Held-out domains: no client has them. Most papers test clients on their own domains. If a
+  method has personal tensors, the shared part classifies, or all clients' models together do
+  (``held_out_evaluation: mean``).
+* Result: the last round's; several released codes keep the round that is best on validation or test images.
 
 A buffer with ``persistent=False`` holds what every client can compute; it is neither sent nor saved.
 """

@@ -111,7 +111,7 @@ class BPL(PromptLearner):
         return self.log_probabilities(features, *self.posterior(features), self.noise)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Compute -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
+        """Compute -log p(y | x) of a batch under new draws, plus beta times the divergence."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         mean, log_variance = self.posterior(features)

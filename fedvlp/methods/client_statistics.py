@@ -51,14 +51,14 @@ class ClientStatistics(nn.Module):
         self.register_buffer("images_seen", torch.zeros(()))
 
     def share_phase(self, train: Phase) -> Phase:
-        """Return the phase after training, which sends what was collected and deploys what was trained."""
+        """Return the phase after training, which sends the statistics and deploys the trained tensors."""
         slots = Slots("client", slots=len(self.clients))
         return Phase(
             "share", train=(), upload=("statistics.clients",), strategy=slots, download=(), deploy=train.upload
         )
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for a client's phase; before training it forgets what it had collected in the round before."""
+        """Prepare for a client's phase; training discards the statistics of the round before."""
         # A client's slot is its id, as the strategy of the second phase has it.
         self.slot = context.client.id
         # Looked at once, for a GPU waits in each step that asks for values.
@@ -69,7 +69,7 @@ class ClientStatistics(nn.Module):
             self.images_seen.zero_()
 
     def upload(self) -> State:
-        """Return what the client has collected, by the name of the slots."""
+        """Return the client's statistics, by the name of the slots."""
         return {"statistics.clients": self.own}
 
 

@@ -132,7 +132,7 @@ class DiPrompT(PromptLearner):
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training, in which hatV^Q is what the Q-prompt is now."""
+        """Prepare for one client's local training; its hatV^Q is the present Q-prompt."""
         super().start_client(context)
         self._before = None
 
@@ -207,8 +207,8 @@ def given_domain(logits: Float[Tensor, "B C M"], domains: Int[Tensor, "B"]) -> F
 def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor, "C M d"]) -> Float[Tensor, "M"]:
     """Compute how unlike its handwritten prompt and like the other domains' each domain's prompt is (DiPrompT, Eq. 3).
 
-    For each domain, the mean over classes of -log e^p / (e^p + sum_i e^{n_i}), p being the cosine of the prompt's
-    feature with the handwritten prompt's, n_i those with the other domains' features, which get no gradient.
+    Each domain has the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). p is the cosine of the prompt's feature
+    and the handwritten prompt's; n_i are its cosines with the other domains' features, which get no gradient.
 
     >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
     >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
@@ -232,7 +232,7 @@ def domain_terms(
     handwritten: Float[Tensor, "C M d"],
     scale: float,
 ) -> dict[str, Tensor]:
-    """Return the two terms of L_D, each image counting for the prompt of its domain m* alone (DiPrompT, Eq. 3).
+    """Return the two terms of L_D; an image counts only for the prompt of its domain m* (DiPrompT, Eq. 3).
 
     `features` are Z_j^m of the domains' learned prompts, `handwritten` those of the handwritten one.
     """

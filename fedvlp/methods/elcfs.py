@@ -82,7 +82,7 @@ class ELCFS(ImageTowerLearner):
             self.register_buffer(f"pixel_{name}", values, persistent=False)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for a client's phase, in which no step has to ask a GPU for what is there."""
+        """Prepare for a client's phase: select the amplitudes once, so that no step waits for a GPU."""
         super().start_client(context)
         bank = self.statistics.clients[self.statistics.others].flatten(0, 1)
         self.bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
@@ -93,7 +93,7 @@ class ELCFS(ImageTowerLearner):
         return spectrum[:, :, self._rows(spectrum), : self.frequency + 1]
 
     def spectrum(self, images: Float[Tensor, "B 3 V V"]) -> Complex[Tensor, "B 3 V half"]:
-        """Return F(x) of the pixels in [0, 1], whose means are not negative: an amplitude alone knows no sign."""
+        """Compute F(x) of the pixels in [0, 1]: their means aren't negative, and an amplitude has no sign."""
         # Normalised pixels have both signs; in [0, 1] the mean's amplitude is the mean.
         spectrum: Tensor = torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
         return spectrum

@@ -118,7 +118,7 @@ class FaSTPT(PromptLearner):
         return super().configure_optimizers()
 
     def upload_state(self) -> State:
-        """Return what the phase uploads; of the domains' prompts that of the client's domain, for its slot."""
+        """Return the phase's upload; the domain phase sends only the prompt of the client's domain."""
         if self.context is None or self.context.phase.name != "domain":
             return super().upload_state()
         return {"domain_prompts": self.domain_prompts[known_domain(self.context.client, "FaST-PT")]}

@@ -131,7 +131,7 @@ def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[T
 
 
 def fixed(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
-    """Compute what a network makes of texts, without a gradient for the network, which learns from images alone."""
+    """Apply a network to texts without a gradient for its weights, which learn only from images."""
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
     made: Tensor = functional_call(network, weights, (texts,))
     return made

@@ -232,9 +232,9 @@ def layer_groups(
 ) -> list[LayerGroup]:
     """Return groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
-    The layers of a tower are its embeddings or stem (0), its blocks or stages, and what is behind them; that last one,
-    a classifier and whatever is no tower's have the factor 1. Names are open_clip's, with the tower's own in front;
-    parameters of which ``layers`` has the number are in that layer, whatever their name.
+    The layers of a tower are its embeddings or stem (0), its blocks or stages, and the layers after them. The last of
+    these, classifiers and parameters outside the towers have the factor 1. Names are open_clip's, with the tower's in
+    front; ``layers`` overrides the layers that follow from names.
 
     >>> import torch
     >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]

@@ -107,7 +107,7 @@ class PFedMMA(PromptLearner):
         return self.alpha * added
 
     def branches(self, tower: str) -> dict[int, Branch]:
-        """Return what runs beside a tower's blocks, by index; nothing where the shared part is on its own."""
+        """Return the adapters that run next to a tower's blocks, by index; none if only the shared part is used."""
         if not self.uses_personal:
             return {}
         depth = len(self.shared.bias)

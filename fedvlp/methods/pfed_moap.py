@@ -123,7 +123,7 @@ class PFedMoAP(PromptLearner):
         return super().shared_state() | detached({"prompt": self.prompt})
 
     def initial_personal_state(self, start: State) -> State:
-        """Return what a client that never took part has: no prompt of its own and no experts."""
+        """Return the state of a client that never took part: no local prompt and no experts."""
         nothing = {name: torch.zeros_like(start[name]) for name in ("local_prompt", "experts")}
         return start | nothing
 

@@ -91,7 +91,7 @@ class PFedPG(PromptLearner):
         return super().shared_state() | detached(select(self.state_dict(), ("generator",)))
 
     def initial_personal_state(self, start: State) -> State:
-        """Return what a client that never took part has: no prompt of its own."""
+        """Return the state of a client that never took part: no local prompt."""
         return start | {"local_prompt": torch.zeros_like(start["local_prompt"])}
 
     @torch.no_grad()

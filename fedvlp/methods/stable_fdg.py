@@ -196,7 +196,7 @@ def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
 
 
 def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
-    """Return images to be seen once more, each of a class of which the batch, with those before, has fewest."""
+    """Draw images to repeat, one after the other from a class with the fewest images so far."""
     labels = labels.cpu()
     classes, sizes = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
     images: list[int] = []

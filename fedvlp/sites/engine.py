@@ -122,7 +122,7 @@ class SitesEngine:
     def request(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
         """Send clients their messages, and collect the replies or the reasons why there are none.
 
-        Sites are prepared before they are asked anything, also those that come late or whose process was restarted.
+        Sites are prepared before anything else, including late sites and restarted processes.
         """
         replies = self._request_prepared(messages)
         # A site whose process was restarted is prepared again, once; its files are still there.

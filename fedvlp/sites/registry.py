@@ -18,10 +18,10 @@ from fedvlp.utils.files import write_text
 from fedvlp.version import __version__
 
 SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_BETWEEN_QUESTIONS = 15.0  # to a site whose keeper has not yet approved the run, or that gave no usable answer
-SECONDS_TO_REPAIR = 300.0  # after which a site that could not take part is asked again
+SECONDS_BETWEEN_QUESTIONS = 15.0  # to a site without its keeper's approval, or without a usable answer
+SECONDS_TO_REPAIR = 300.0  # until a site that could not take part is asked again
 SECONDS_TO_LEAVE = 10.0
-TIMES_LEFT_OUT = 10  # a node that let the server wait for nothing is left alone for so many times as long
+TIMES_LEFT_OUT = 10  # a silent node is left out for this many times the wait
 LARGEST_SHARE = 0.9  # of all training images; the server warns of a site that reports more
 UNDECIDED = "its keeper has not approved the run yet"
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ def _check_name(name: str) -> str:
 
 
 class SiteConfig(Schema):
-    """A site's own options, of which the server knows only the name.
+    """A site's own options; the server knows only its name.
 
     Attributes:
         name: Name of the site and its domain in the server's list.

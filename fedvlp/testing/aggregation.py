@@ -68,7 +68,7 @@ def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.d
 
 
 def _check_order_and_sum(aggregator: Aggregator, name: str, count: int) -> None:
-    """Check that clients may come in any order, and that ``is_linear`` says what is so."""
+    """Check that clients may come in any order, and that an aggregator with ``is_linear`` is linear."""
     before = starting_state(torch.float64)
     states = moved(before, count)
     weights = _weights(count)
@@ -78,12 +78,12 @@ def _check_order_and_sum(aggregator: Aggregator, name: str, count: int) -> None:
     if aggregator.is_linear:
         # Masks change every upload, but not their weighted sum.
         change = difference(aggregator.combine(masked(states, weights), weights, before), combined, ROUNDING)
-        claim = "is_linear says that it needs the weighted sum of the uploads alone, but with the same sum"
+        claim = "is_linear says that it needs only the weighted sum of the uploads, but with the same sum"
         require(not change, f"{name}.{claim} {change}. Let is_linear be false.")
 
 
 def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
-    """Check that what is remembered goes through ``aggregate`` alone."""
+    """Check that the memory goes through ``aggregate`` alone."""
     who = f"{name}.aggregate"
     before = starting_state()
     states = moved(before, count)

@@ -190,8 +190,8 @@ class LearnedRouter(Router):
 def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
     """Compute E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
 
-    f_m is the share of items whose most probable expert is m, without a gradient, P_m the mean probability of m (Fedus
-    et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
+    f_m is the share of items with m as their most probable expert, without a gradient, and P_m the mean probability of
+    m (Fedus et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
 
     >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
     1.0

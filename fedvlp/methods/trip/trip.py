@@ -115,7 +115,7 @@ class TRIP(PromptLearner):
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Return f(x), and what the router knows of the image: pi, for the paper's router."""
+        """Return f(x) and the router's input: pi, for the paper's router."""
         # One pass of the tower gives both what classifies and what is clustered.
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.precompute(images, features, tokens)

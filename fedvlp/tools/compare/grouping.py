@@ -57,7 +57,7 @@ def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
 
 
 def describe_records(records: Sequence[Record]) -> dict[str, str]:
-    """Describe what the runs of a table share, by name; the clients are those of the federated runs."""
+    """Describe the options that the runs of a table share, by name; clients come from federated runs."""
     record = next((record for record in records if not record.is_centralised), records[0])
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
     data = record.data

@@ -1,4 +1,4 @@
-"""A run's model on a hub whose client is a stand-in with the real signatures; its repositories are folders."""
+"""A run's model on a hub: a stand-in for its client has the real signatures, and repositories are folders."""
 
 from __future__ import annotations
 
