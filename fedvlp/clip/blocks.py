@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -197,7 +197,7 @@ class Blocks:
     @property
     def is_cast(self) -> bool:
         """Whether large weights are of another type than the tokens."""
-        return self._transformer is not None and is_cast(self._blocks[0])
+        return is_cast(self._blocks[0])
 
     @property
     def compute_dtype(self) -> torch.dtype:
@@ -208,18 +208,19 @@ class Blocks:
         device = next(self._transformer.parameters()).device.type
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.dtype
 
-    def run(self, index: int, hidden: Hidden, mask: Mask | None = None) -> Hidden:
-        """Returns the output of the block of this index, from 0; without a mask all tokens see each other."""
-        block = self._blocks[index]
-        if is_standard_block(block):
-            return self._with_branch(index, hidden, self._run_block(block, hidden, mask))
-        # In image towers, whose blocks may be of another kind still, all tokens see each other.
-        options: dict[str, Tensor] = {}
-        if isinstance(mask, SequenceMask):
-            # PyTorch's attention layers take the mask of every head.
-            whole = mask.mask.expand(hidden.shape[0], mask.mask.shape[-1], -1)
-            options["attn_mask"] = whole.repeat_interleave(cast(Any, block).attn.num_heads, dim=0)
-        return self._with_branch(index, hidden, block(hidden, **options))
+    def run(
+        self, index: int, hidden: Hidden, mask: Mask | None = None, indices: Int[Tensor, "queries"] | None = None
+    ) -> Hidden | Queries:
+        """Compute the output of a block, by index from 0, for all tokens or for the tokens at ``indices``.
+
+        Blocks of CLIP's own kind compute only these tokens. The mask belongs to the returned tokens, which see all
+        tokens without it.
+        """
+        output = self._run_block(index, hidden, mask, indices)
+        branch = self._branches.get(index)
+        if branch is None:
+            return output
+        return output + branch(self.attention_inputs(index, hidden if indices is None else hidden[:, indices]))
 
     def run_before_last(self, hidden: Hidden, between: Sequence[Between] = (), mask: Mask | None = None) -> Hidden:
         """Returns what goes into the last block; `between[j]` changes the tokens between blocks j + 1 and j + 2."""
@@ -229,11 +230,8 @@ class Blocks:
         return hidden
 
     def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
-        """Compute the last block's output for the tokens at `indices`, and only for them if its kind allows it."""
-        last = self._blocks[-1]
-        if not is_standard_block(last):
-            return self.run(len(self) - 1, hidden)[:, indices]
-        return self._with_branch(len(self) - 1, hidden, self._run_block(last, hidden, mask, indices), indices)
+        """Compute the last block's output for the tokens at ``indices``, as ``run`` does."""
+        return self.run(len(self) - 1, hidden, mask, indices)
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Compute <q, k> / sqrt(head width) before the softmax of the last block, averaged over heads and queries."""
@@ -274,18 +272,18 @@ class Blocks:
     def _blocks(self) -> Any:
         return self._transformer.resblocks
 
-    def _with_branch(self, index: int, hidden: Tensor, output: Tensor, indices: Tensor | None = None) -> Tensor:
-        """Returns a block's output, for some tokens or all, with what runs beside the block, of what went into it."""
-        branch = self._branches.get(index)
-        if branch is None:
-            return output
-        chosen = hidden if indices is None else hidden[:, indices]
-        return output + branch(self.attention_inputs(index, chosen))
-
-    def _run_block(self, block: nn.Module, hidden: Tensor, mask: Mask | None, indices: Tensor | None = None) -> Tensor:
-        # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
-        with torch.autocast(hidden.device.type, enabled=False) if self.is_cast else nullcontext():
+    def _run_block(self, index: int, hidden: Tensor, mask: Mask | None, indices: Tensor | None) -> Tensor:
+        block = self._blocks[index]
+        if is_standard_block(block):
             return run_block(block, hidden, mask, indices)
+        # In image towers, whose blocks may be of another kind still, all tokens see each other.
+        options: dict[str, Tensor] = {}
+        if isinstance(mask, SequenceMask):
+            # PyTorch's attention layers take the mask of every head.
+            whole = mask.mask.expand(hidden.shape[0], mask.mask.shape[-1], -1)
+            options["attn_mask"] = whole.repeat_interleave(block.attn.num_heads, dim=0)
+        output: Tensor = block(hidden, **options)
+        return output if indices is None else output[:, indices]
 
 
 def with_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
@@ -339,14 +337,16 @@ def run_block(
     It makes none of the copies of a general attention layer, and no gradients of weights. The mask is of the returned
     tokens, which see everything without one.
     """
-    keys = block.ln_1(hidden)
-    queries = keys
-    if indices is not None:
-        # Keys and values are needed of all tokens, queries and the perceptron of those that are returned alone.
-        queries = keys[:, indices]
-        hidden = hidden[:, indices]
-    hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask))
-    output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
+    # Blocks whose weights were cast compute in no other type than these, whatever the caller's autocast says.
+    with torch.autocast(hidden.device.type, enabled=False) if is_cast(block) else nullcontext():
+        keys = block.ln_1(hidden)
+        queries = keys
+        if indices is not None:
+            # Keys and values are needed for all tokens, queries and the perceptron only for the returned tokens.
+            queries = keys[:, indices]
+            hidden = hidden[:, indices]
+        hidden = hidden + block.ls_1(_self_attention(block.attn, queries, keys, mask))
+        output: Tensor = hidden + block.ls_2(_perceptron(block.mlp, block.ln_2(hidden)))
     return output
 
 

@@ -100,7 +100,6 @@ class FilledRows(TokenRows):
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "rows d"]:
-        """Returns the joint features of all rows, not normalised."""
         # By shapes and not `len`, which would make a number of an exported graph's size of batch.
         return tower.encode(tokens, self.ids.repeat(tokens.shape[0] // self.ids.shape[0], 1), between)
 
@@ -152,13 +151,12 @@ class CausalRows(TokenRows):
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "_ d"]:
-        """Returns the joint features of all sequences, those under one prompt behind each other, not normalised."""
         causal = cast(OpenCLIPTextTower, tower)
         tokens = tokens + causal.positions(self.positions)
         mask = self.mask.to(causal.blocks.compute_dtype)
         # One packed row: the last block is run for the end-of-text tokens alone, which are all that is read.
         if len(self.ends) == 1:
-            hidden = causal.transform_at(tokens, mask, self.ends[0], self.at_ends(mask), between)
+            hidden = causal.transform(tokens, mask, between, self.ends[0], self.at_ends(mask))
             return causal.project(hidden.flatten(0, 1))
         hidden = causal.transform(tokens, mask, between).view(-1, *self.ids.shape, tokens.shape[-1])  # [N, R, S, D]
         # Several rows end at different places, so the last block is run for all tokens.
@@ -205,7 +203,7 @@ def encode_side_by_side(
     tokens = torch.cat(parts, dim=1) + tower.positions(torch.cat([row.positions for row in packed]))
     masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in packed)
     end_masks = tuple(row.at_ends(mask) for row, mask in zip(packed, masks, strict=True))
-    hidden = tower.transform_at(tokens, BlockDiagonalMask(masks), ends, BlockDiagonalMask(end_masks))
+    hidden = tower.transform(tokens, BlockDiagonalMask(masks), (), ends, BlockDiagonalMask(end_masks))
     return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in packed]))
 
 

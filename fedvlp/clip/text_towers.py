@@ -136,31 +136,28 @@ class OpenCLIPTextTower(TextTower):
             tokens = torch.cat([tokens, class_tokens], dim=1)
             between = [partial(_change_all_but_last, change) for change in between]
         mask = self._mask(ids, tokens.shape[1])
-        hidden = self._before_last(tokens + self._tower.positional_embedding[: tokens.shape[1]], mask, between)
+        tokens = tokens + self._tower.positional_embedding[: tokens.shape[1]]
         if self._common_place is not None and self._is_standard:
-            # For this token alone the last block is run.
             place = torch.full((1,), self._common_place, device=ids.device)
             query_mask = None if mask is None else mask.select_queries(place)
-            return self.project(self.blocks.run_last(hidden, place, query_mask)[:, 0])
-        hidden = self.blocks.run(self.depth - 1, hidden, mask)
+            return self.project(self.transform(tokens, mask, between, place, query_mask)[:, 0])
+        hidden = self.transform(tokens, mask, between)
         return self.project(hidden[torch.arange(ids.shape[0], device=ids.device), self._places(ids)])
 
-    def transform(self, tokens: Tokens, mask: Mask, between: Sequence[Between] = ()) -> Tokens:
-        """Compute the last block's output for tokens with positions; `between[j]` changes them before block j + 2."""
-        hidden = self._before_last(tokens, mask, between)
-        return self.blocks.run(self.depth - 1, hidden, mask)
-
-    def transform_at(
+    def transform(
         self,
         tokens: Tokens,
-        mask: Mask,
-        indices: Int[Tensor, "queries"],
-        query_mask: Mask,
+        mask: Mask | None,
         between: Sequence[Between] = (),
-    ) -> Float[Tensor, "sequences queries D"]:
-        """Returns `transform(tokens, mask, between)[:, indices]`, for which alone the last block is run."""
-        hidden = self._before_last(tokens, mask, between)
-        return self.blocks.run_last(hidden, indices, query_mask)
+        indices: Int[Tensor, "queries"] | None = None,
+        query_mask: Mask | None = None,
+    ) -> Tokens:
+        """Compute the last block's output for tokens with positions; `between[j]` changes them before block j + 2.
+
+        Given ``indices`` and what the tokens there see, the last block is run only for them.
+        """
+        hidden = self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
+        return self.blocks.run(self.depth - 1, hidden, mask if indices is None else query_mask, indices)
 
     def project(self, pooled: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch d"]:
         """Returns joint features, not normalised, from the last block's output at the tokens that are read."""
@@ -173,9 +170,6 @@ class OpenCLIPTextTower(TextTower):
             projected: Tensor = projection(normalised)
             return projected
         return normalised @ cast(Tensor, projection)
-
-    def _before_last(self, tokens: Tensor, mask: Mask | None, between: Sequence[Between]) -> Tensor:
-        return self.blocks.run_before_last(tokens.to(self.blocks.dtype), between, mask)
 
     @property
     def _common_place(self) -> int | None:

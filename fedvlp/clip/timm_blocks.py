@@ -13,7 +13,7 @@ from timm.models.eva import EvaBlockPostNorm
 from timm.models.vision_transformer import ResPostBlock
 from torch import Tensor
 
-from fedvlp.clip.blocks import Blocks, Heads, Hidden, Mask, Queries
+from fedvlp.clip.blocks import Blocks, Heads, Hidden, Mask
 
 
 class TimmBlocks(Blocks):
@@ -31,22 +31,6 @@ class TimmBlocks(Blocks):
         """The type of the tokens that go in."""
         dtype: torch.dtype = next(self._transformer.parameters()).dtype
         return dtype
-
-    @property
-    def is_cast(self) -> bool:
-        """Never: weights keep their type."""
-        return False
-
-    def run(self, index: int, hidden: Hidden, mask: Mask | None = None) -> Hidden:
-        """Returns the output of the block of this index, from 0; all tokens see each other."""
-        # timm's own attention leaves out the first tokens.
-        rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
-        output = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
-        return self._with_branch(index, hidden, output)
-
-    def run_last(self, hidden: Hidden, indices: Int[Tensor, "queries"], mask: Mask | None = None) -> Queries:
-        """Returns the last block's output for some tokens; it is run for all."""
-        return self.run(len(self) - 1, hidden)[:, indices]
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
         """Returns the last block's scores, as `Blocks.last_scores` does."""
@@ -81,12 +65,15 @@ class TimmBlocks(Blocks):
             key = apply_rot_embed_cat(key, rope, half=half)
         return query, key, value
 
-    def cast(self, dtype: torch.dtype) -> None:
-        """Leaves weights as they are."""
-
     @property
     def _blocks(self) -> Any:
         return self._transformer.blocks
+
+    def _run_block(self, index: int, hidden: Tensor, mask: Mask | None, indices: Tensor | None) -> Tensor:
+        # All tokens see each other. timm's own attention leaves out the first tokens.
+        rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
+        output: Tensor = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
+        return output if indices is None else output[:, indices]
 
     def _rope(self, index: int, length: int, before: int = 0) -> Float[Tensor, "*heads tokens twice"] | None:
         """Returns sines and cosines by which tokens are rotated: the patches, up to a length, and so many before."""
