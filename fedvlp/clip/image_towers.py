@@ -38,6 +38,7 @@ class ImageTower:
         num_tokens: P, the number of tokens of an image; None for towers whose tokens are not read.
         num_prefix: How many of them, the first, are no places of the image: a class token, registers, a mean.
         blocks: The transformer, of a ViT.
+        stages: The four stages of a ResNet or ConvNeXt, whose last one puts out the last feature map.
 
     Raises:
         UserError: If it does not read square images.
@@ -46,6 +47,7 @@ class ImageTower:
     num_tokens: int | None = None
     num_prefix: int = 0
     blocks: Blocks | None = None
+    stages: Sequence[nn.Module] = ()
 
     def __init__(self, visual: nn.Module) -> None:
         self._visual: Any = visual
@@ -118,23 +120,16 @@ class ResNetTower(ImageTower):
     def __init__(self, visual: ModifiedResNet) -> None:
         super().__init__(visual)
         self.num_tokens = len(visual.attnpool.positional_embedding)
+        self.stages = (visual.layer1, visual.layer2, visual.layer3, visual.layer4)
 
     @property
     def width(self) -> int:
         """W, the number of channels of the last feature map."""
         return int(self._visual.attnpool.k_proj.in_features)
 
-    @property
-    def last_stage(self) -> nn.Module:
-        """The layers that put out the last feature map, for example to put hooks on them."""
-        stage: nn.Module = self._visual.layer4
-        return stage
-
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
-        visual = self._visual
-        stages = (visual.layer1, visual.layer2, visual.layer3, visual.layer4)
-        features: Tensor = visual.attnpool(_run_stages(stages, visual.stem(images), between))
+        features: Tensor = self._visual.attnpool(_run_stages(self.stages, self._visual.stem(images), between))
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
@@ -148,16 +143,14 @@ class ResNetTower(ImageTower):
 class ConvNeXtTower(ImageTower):
     """timm's ConvNeXt; it has no tokens."""
 
-    @property
-    def last_stage(self) -> nn.Module:
-        """The layers that put out the last feature map, for example to put hooks on them."""
-        stage: nn.Module = self._visual.trunk.stages[-1]
-        return stage
+    def __init__(self, visual: TimmModel) -> None:
+        super().__init__(visual)
+        self.stages = [*self._visual.trunk.stages]
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
         """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
         trunk = self._visual.trunk
-        hidden = trunk.norm_pre(_run_stages(list(trunk.stages), trunk.stem(images), between))
+        hidden = trunk.norm_pre(_run_stages(self.stages, trunk.stem(images), between))
         features: Tensor = self._visual.head(trunk.forward_head(hidden))
         return features
 

@@ -30,7 +30,7 @@ def test_each_kind_has_its_tower(clip, make_clip, configs):
     assert type(resnet.image) is ResNetTower
     assert (clip.image.kind, resnet.image.kind) == ("VisionTransformer", "ModifiedResNet")
     assert resnet.image.blocks is None
-    assert resnet.image.last_stage is resnet.model.visual.layer4
+    assert resnet.image.stages[-1] is resnet.model.visual.layer4
 
 
 def test_another_tower_has_features_alone():

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP
 from fedvlp.clip.blocks import Blocks
-from fedvlp.clip.image_towers import ConvNeXtTower, ImageTower, ResNetTower, TimmTower
+from fedvlp.clip.image_towers import ImageTower, TimmTower
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.data.files.images import image_batches, image_paths
@@ -182,7 +182,7 @@ def suited_method(clip: CLIP) -> Method:
 def check_tower(clip: CLIP, method: Method) -> None:
     """Check that a measure of relevance supports the image tower."""
     tower = clip.image
-    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
+    if tower.stages:
         if method == "attention":
             raise UserError(f"{tower.kind} has no attention between patches. Use --relevance grad_cam, or a ViT.")
         return
@@ -241,8 +241,8 @@ Place = tuple[nn.Module, Literal["input", "output"]]
 
 
 def _feature_map(tower: ImageTower) -> Place:
-    if isinstance(tower, (ResNetTower, ConvNeXtTower)):
-        return tower.last_stage, "output"
+    if tower.stages:
+        return tower.stages[-1], "output"
     tower = tower.for_prompts()
     last: Any = list(tower.blocks)[-1]
     if tower.reads_class_token:
