@@ -85,7 +85,6 @@ class CLIP(nn.Module):
         self.train_preprocess = Compose([RandomHorizontalFlip(), augmented])
         self._fingerprint: str | None = None
         # With `state_dict` empty, loading must not report the frozen weights as missing.
-        self._state_prefix = ""
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
 
     @property
@@ -166,10 +165,6 @@ class CLIP(nn.Module):
         """Adds nothing: a frozen CLIP is named in a config, never saved."""
         return {} if destination is None else destination
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self._state_prefix = prefix
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
 
 def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
     """Returns the frozen CLIP that a spec, or a name with its default weights, asks for.
@@ -196,9 +191,9 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
 
 
 def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
-    """Removes the frozen weights from the list of missing keys: `state_dict` never has them."""
-    prefix = f"{clip._state_prefix}model."
-    incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.startswith(prefix)]
+    # By the ends of the keys, which begin with the path to the CLIP in the module that is loaded.
+    frozen = tuple(f"model.{name}" for name in cast(CLIP, clip).model.state_dict())
+    incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.endswith(frozen)]
 
 
 def cosine_logits(
