@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedvlp.data.files.images import ArrayImages, Images
+from fedvlp.data.domain_folders import ImageFile, labelled_images
+from fedvlp.data.files.images import Images
 from fedvlp.data.module import FederatedDataModule
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import PositiveInt
@@ -41,16 +42,17 @@ class IconDomains(FederatedDataModule):
             if not 2 <= self.num_classes <= len(class_names):
                 raise UserError(f"Expected num_classes from 2 to {len(class_names)}, found {self.num_classes}.")
             class_names = class_names[: self.num_classes]
-        label_of = {name: label for label, name in enumerate(class_names)}
         images: dict[str, Images] = {}
         for domain in sorted({row["domain"] for row in rows}):
             with Image.open(FOLDER / f"{domain}.png") as column:
                 pixels = np.asarray(column.convert("RGB")).reshape(-1, column.width, column.width, 3)
             of_domain = [row for row in rows if row["domain"] == domain]
-            is_kept = np.array([row["class"] in label_of for row in of_domain])
-            kept = [row for row in of_domain if row["class"] in label_of]
-            names = ["{domain}/{class}/{set}:{icon}".format_map(row) for row in kept]
-            images[domain] = ArrayImages(pixels[is_kept], [label_of[row["class"]] for row in kept], names)
+            files = []
+            for row, icon in zip(of_domain, pixels, strict=True):
+                if row["class"] in class_names:
+                    name = "{domain}/{class}/{set}:{icon}".format_map(row)
+                    files.append(ImageFile(domain, row["class"], name, "", pixels=icon))
+            images[domain] = labelled_images(files, class_names)
         return images, class_names
 
 
