@@ -8,8 +8,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
-from fedvlp.data.benchmarks.domain_tree import KNOWN_BAD
-from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.layouts import KNOWN_BAD, some
 from fedvlp.data.benchmarks.manifest import Manifest
 from fedvlp.data.domain_folders import ImageFile, classes_of, spellings
 from fedvlp.data.files.images import content_digest, copies, decode_all

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from fedvlp.catalog.description import Description, DomainTree, Layout
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.domain_tree import read_tree
-from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, nearest_first, read_layout, some
+from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, nearest_first, read_layout, read_tree, some
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import folders_in
 from fedvlp.utils.errors import UserError
