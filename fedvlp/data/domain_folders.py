@@ -127,30 +127,25 @@ class DomainFolders(FederatedDataModule):
             UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
         """
         files, stray, others = _read_tree(self.root)
-        if not files and not stray:
-            raise UserError(f"Expected {EXPECTED}; found no image ({', '.join(sorted(EXTENSIONS))}) in {self.root}.")
-        in_folders = [name for name in stray if "/" in name]
-        # A few images outside class folders are stray files; many of them mean that a level is missing.
-        if not files or len(in_folders) > len(files):
-            where = f"root/{in_folders[0]}" if in_folders else "images directly"
-            raise UserError(
-                f"Expected {EXPECTED}; found {where} in {self.root}, so a level of folders is missing. Where there are "
-                "no domains, use --config data/class_folders. If that is a domain's, point data.root one level up."
-            )
         folder_of = {composed(name): self.root / name for name in folders_in(self.root)}
         domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
         for file in files:
             domains[file.domain].append(file)
-        if PARTS.issuperset(map(str.lower, domains)):
+        in_folders = [name for name in stray if "/" in name]
+        problem = ""
+        if not files and not stray:
+            problem = f"no image ({', '.join(sorted(EXTENSIONS))})"
+        # A few images outside class folders are stray files; many of them mean that a level is missing.
+        elif not files or len(in_folders) > len(files):
+            problem = f"root/{in_folders[0]}" if in_folders else "images directly"
+        elif PARTS.issuperset(map(str.lower, domains)):
+            problem = f"{' and '.join(domains)}, which are parts of a split,"
+        elif len(domains) < 2:
+            problem = f"one domain, {files[0].domain!r},"
+        if problem:
             raise UserError(
-                f"Expected {EXPECTED}; {' and '.join(domains)} in {self.root} are parts of a split, not domains. "
-                f"Point data.root to one of them: with --config data/class_folders if it holds classes, with --config "
-                "data/folders if it holds domains. Validation and test images are drawn from it."
-            )
-        if len(domains) < 2:
-            raise UserError(
-                f"Expected two domains or more laid out as {EXPECTED}; found one, {files[0].domain!r}, in {self.root}. "
-                "If it holds domains, point data.root to it; if classes, do so with --config data/class_folders."
+                f"Expected two domains or more as {EXPECTED}; found {problem} in {self.root}. Point data.root to the "
+                "folder of the domains, or, without domains, to a folder of classes with --config data/class_folders."
             )
         for domain, of_domain in domains.items():
             if of_domain:
@@ -183,16 +178,11 @@ class DomainFolders(FederatedDataModule):
             raise UserError(bad_images_message(listed, total, remedy))
         log.warning("%s", bad_images_message(listed, total, "They are left out."))
         classes: dict[str, set[str]] = {}
-        present: set[int] = set()
         for domain, images in good.items():
             classes[domain] = {class_names[label] for label in np.unique(images.labels)}
-            present |= set(domains[domain].labels.tolist())
-        lost = {class_names[label] for label in present}.difference(*classes.values())
-        if lost:
-            raise UserError(
-                f"Expected an image of each class that can be read; there is none of {', '.join(sorted(lost))}."
-            )
         self._check_classes(classes)
+        if lost := set(class_names).difference(*classes.values()):
+            raise UserError(f"Expected a readable image of each class; there is none of {', '.join(sorted(lost))}.")
         return good
 
     @cached_property
@@ -308,18 +298,17 @@ def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: b
             )
     # A message shows the first few of what may be hundreds of folders.
     listed = ", ".join(list(inside)[:5])
-    if PARTS.issuperset(map(str.lower, inside)):
-        raise UserError(
-            f"Expected the folders of classes in {folder}, such as dog; found {listed}, which are parts of a split. "
-            "Put all images of a class into one folder, or point data.root to one of them with --config "
-            "data/class_folders. Validation and test images are drawn from it."
-        )
     first, *others = inside.values()
-    if len(first) > 1 and "" not in first and others and all(names == first for names in others):
+    problem = ""
+    if PARTS.issuperset(map(str.lower, inside)):
+        problem = "are parts of a split"
+    elif len(first) > 1 and "" not in first and others and all(names == first for names in others):
+        problem = f"all have the same folders in them ({', '.join(sorted(first)[:5])})"
+    if problem:
         raise UserError(
-            f"Expected the folders of classes in {folder}, such as dog; all {len(inside)} ({listed}) have the same "
-            f"folders in them ({', '.join(sorted(first)[:5])}). If they are domains, use --config data/folders with "
-            f"data.root={folder}. Otherwise put all images of a class into one folder."
+            f"Expected the folders of classes in {folder}, such as dog; found {listed}, which {problem}. Put all "
+            "images of a class into one folder, or point data.root to a folder of domains (--config data/folders) or "
+            "of classes (--config data/class_folders)."
         )
 
 
@@ -328,9 +317,11 @@ def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
     inside = subfolders(files)
     if len(inside) < 2:
         ((name, below),) = inside.items()
-        folders = ", ".join(sorted(below - {""}))
-        hint = f" If its folders ({folders}) are the classes, move them one level up." if folders else ""
-        raise UserError(f"Expected two classes or more in {root}; found one, {name!r}.{hint} Check data.root.")
+        folders = ", ".join(sorted(below - {""})) or "no folder"
+        raise UserError(
+            f"Expected two classes or more in {root}; found one, {name!r}, with {folders} in it. Check data.root, or "
+            "move the folders of the classes one level up."
+        )
     check_class_names(list(inside), list({file.domain for file in files}))
 
 

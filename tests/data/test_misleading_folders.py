@@ -58,9 +58,9 @@ NO_IMAGE = "Expected images in each class folder; found"
 REFUSED = {
     "a level between domain and class": (
         [f"{DOMAINS}/images/cat,dog/*.png"],
-        ("folders", "found one, 'images'. If its folders (cat, dog) are the classes, move them one level up."),
+        ("folders", "found one, 'images', with cat, dog in it. Check data.root, or move"),
     ),
-    "one class": (["cat/*.png"], ("class_folders", "Expected two classes or more in", "found one, 'cat'.")),
+    "one class": (["cat/*.png"], ("class_folders", "Expected two classes or more in", "'cat', with no folder in it.")),
     "parts in domains": (
         [f"{DOMAINS}/train,Val/cat,dog/*.png"],
         ("folders", "art, such as dog; found Val, train, which are parts of a split."),
@@ -71,15 +71,15 @@ REFUSED = {
     ),
     "parts for domains": (
         ["test,train,valid/cat,dog/*.png"],
-        ("folders", "test and train and valid in", "are parts of a split, not domains."),
+        ("folders", "found test and train and valid, which are parts of a split, in"),
     ),
     "the same folders in all classes": (
         [f"{DOMAINS}/image,mask/cat,dog/*.png"],
-        ("folders", "all 2 (image, mask) have the same folders in them (cat, dog). If they are domains"),
+        ("folders", "found image, mask, which all have the same folders in them (cat, dog). Put"),
     ),
     "domains for classes": (
         ["art,ink/cat,dog/*.png"],
-        ("class_folders", "all 2 (art, ink) have the same folders in them (cat, dog). If they are domains"),
+        ("class_folders", "found art, ink, which all have the same folders in them (cat, dog). Put"),
     ),
     "files of other kinds": (
         [f"{DOMAINS}/cat,owl/*.png", f"{DOMAINS}/dog/*.heic"],
@@ -145,7 +145,7 @@ def test_no_class_may_get_lost_with_unreadable_images(plant, read):
     root = plant(f"{DOMAINS}/cat,dog,owl/*.png")
     for path in root.glob("*/owl/*.png"):
         path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"Expected an image of each class that can be read; there is none of owl\."):
+    with pytest.raises(UserError, match=r"Expected a readable image of each class; there is none of owl\."):
         read("folders", root, held_out="photo", on_bad_image="skip")
 
 
