@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import logging
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, in_threads
-from fedvlp.utils.files import atomic_write, free_bytes, locked, size_in_words, write_cache_file
+from fedvlp.utils.files import free_bytes, locked, size_in_words, write_cache_file
 
 log = logging.getLogger(__name__)
 COMPOSE = "torchvision.transforms.transforms.Compose"
@@ -103,24 +103,21 @@ class DecodedImages:
             size = int(np.prod(self.shape))
             level = logging.WARNING if size > 1e9 else logging.INFO
             log.log(level, "Keeping %s of decoded images in %s.", size_in_words(size), self.path.parent)
-            try:
-                # A process that writes to mapped memory dies if the disk is full.
-                if size > (free := free_bytes(self.path)):
-                    raise OSError(errno.ENOSPC, f"{size_in_words(size)} are needed, {size_in_words(free)} are free")
-                with atomic_write(self.path) as temporary:
-                    pixels = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=self.shape)
+            write_cache_file(self.path, partial(self._write, size, description))
+            return self.path.is_file()
 
-                    def decode(index: int) -> None:
-                        pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
+    def _write(self, size: int, description: str, path: Path) -> None:
+        # A process that writes to mapped memory dies if the disk is full.
+        if size > (free := free_bytes(path)):
+            needed = f"{size_in_words(size)} are needed, {size_in_words(free)} are free"
+            raise OSError(f"{needed}: give data.cache_dir more room, or pass data.cache_images=false")
+        pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=self.shape)
 
-                    in_threads(decode, range(len(self.rows)), description)
-                    pixels.flush()
-            except OSError as error:
-                advice = "files are decoded each time. Give data.cache_dir more room, or pass data.cache_images=false."
-                reason = error.strerror or error
-                log.warning("Could not keep decoded images in %s (%s); %s", self.path.parent, reason, advice)
-                return False
-            return True
+        def decode(index: int) -> None:
+            pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
+
+        in_threads(decode, range(len(self.rows)), description)
+        pixels.flush()
 
 
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
