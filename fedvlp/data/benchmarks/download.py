@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.layouts import some
+from fedvlp.data.benchmarks.layouts import class_named, domain_named
 from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import EXTENSIONS
@@ -235,7 +235,8 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
             for image, domain, label in zip(images, domains, labels, strict=True):
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
                 class_name = names.get("label", {}).get(label, str(label))
-                place = _place(domain_name, class_name, description, path)
+                domain_folder = domain_named(domain_name, description, path.name)
+                place = f"{domain_folder}/{class_named(class_name, description, path.name)}"
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name
                 # Names consist of the hub's file and the row, so they are in order and equal on every machine.
@@ -248,19 +249,6 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 target.write_bytes(content)
                 number += 1
                 bar.update()
-
-
-def _place(domain_name: str, class_name: str, description: Description, path: Path) -> str:
-    """Return ``domain/class`` in the data set's own names; raise UserError if it has no such domain or class."""
-    domain = description.domain_of(domain_name)
-    own_class = description.class_of(class_name)
-    if domain is not None and own_class is not None:
-        return f"{domain}/{own_class}"
-    unknown, names = (domain_name, description.domains) if domain is None else (class_name, description.class_names)
-    raise UserError(
-        f"{path.name} has {unknown!r}, which is none of {some(names, most=6)} of {description.name}. What a number "
-        "stands for is not guessed where the file does not say it. Get the data set from its publisher."
-    )
 
 
 def _names_of_numbers(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:

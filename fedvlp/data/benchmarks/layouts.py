@@ -133,7 +133,19 @@ def _image_file(domain: str, class_name: str, path: str, role: SplitName | None)
     return ImageFile(domain, class_name, name, path, role)
 
 
-def _class_of(name: str, description: Description, source: str) -> str:
+def domain_named(name: str, description: Description, source: str) -> str:
+    """Find the domain of a name in a file; raise UserError if the data set has no such domain."""
+    domain = description.domain_of(name)
+    if domain is None:
+        raise UserError(
+            f"Expected domains of {description.name} ({', '.join(description.domains)}) in {source}; found "
+            f"{name[:80]!r}. Get the file from its publisher again."
+        )
+    return domain
+
+
+def class_named(name: str, description: Description, source: str) -> str:
+    """Find the class of a name in a file; raise UserError if the data set has no such class."""
     class_name = description.class_of(name)
     if class_name is None:
         raise UserError(
@@ -200,14 +212,11 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
             )
         groups = match.groupdict()
         if groups["class"] not in classes:
-            classes[groups["class"]] = _class_of(groups["class"], description, f"line {number} of {path}")
+            classes[groups["class"]] = class_named(groups["class"], description, f"line {number} of {path}")
         class_name = classes[groups["class"]]
-        domain = description.domain_of(groups["domain"]) if "domain" in groups else description.domains[0]
-        if domain is None:
-            raise UserError(
-                f"Expected domains of {description.name} ({', '.join(description.domains)}) in {path}; found "
-                f"{groups['domain']!r}. Get the file from its publisher again."
-            )
+        domain = description.domains[0]
+        if "domain" in groups:
+            domain = domain_named(groups["domain"], description, str(path))
         image = part.image.format(**groups, class_name=class_name)
         role = part.parts.get(groups.get("part", ""), part.files[file])
         files.append(_image_file(domain, class_name, _joined(folder, image), role))
@@ -233,7 +242,7 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
             f"Expected {path} to hold the lists train, val and test of [path, label, class name]; it can't be read so "
             f"({type(error).__name__}: {error}). Get it again from CoOp's DATASETS.md, or take it away."
         ) from error
-    classes = {name: _class_of(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
+    classes = {name: class_named(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
     images = folder / part.images
     files = [_image_file(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
     return _checked(files, images, str(path))
@@ -247,7 +256,7 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
         options = {"split": split} if split else {}
         # The loader returns the path of an image, so that no image is opened.
         images = _opened_by_torchvision(folder, part, loader=os.fspath, **options)
-        classes = [_class_of(str(name), description, source) for name in images.classes]
+        classes = [class_named(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
             files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
     return _checked(files, folder, source)
@@ -259,7 +268,7 @@ def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Desc
     for split, role in part.splits.items():
         # CIFAR's files are pickles, which may run any code: torchvision reads only those with the published MD5.
         images = _opened_by_torchvision(folder, part, train=split == "train")
-        classes = [_class_of(name, description, part.folder) for name in images.classes]
+        classes = [class_named(name, description, part.folder) for name in images.classes]
         names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]
         count = len(images) // len(names)
         for row, (pixels, label) in enumerate(zip(images.data, images.targets, strict=True)):
