@@ -20,7 +20,7 @@ from fedvlp.core.phases import Phase, with_aggregation
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
-from fedvlp.data.domain_folders import folder_labels
+from fedvlp.data.domain_folders import label_by_folders
 from fedvlp.data.files.images import image_batches, image_paths
 from fedvlp.data.module import check_class_names
 from fedvlp.runs.descriptions import describe_run, load_deployed_to_all, load_trained, run_name
@@ -265,9 +265,9 @@ class Federation(RunView):
         if len(paths) == 1:
             name, probability = names[predictions.predicted.item()], predictions.confidence.item()
             self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
-        folders = folder_labels(paths, given, names)
+        labelled, others = label_by_folders(predictions, paths, given, names)
         if self.is_global_zero:
-            for line in write_folder_scores(file, folders.by_domain(predictions), names, folders.others):
+            for line in write_folder_scores(file, labelled, names, others):
                 self.fabric.print(line, flush=True)
         return file
 

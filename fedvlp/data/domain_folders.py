@@ -411,56 +411,45 @@ def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> 
         )
 
 
-@dataclass(frozen=True)
-class FolderLabels:
-    """Labels of images that are given by the names of their folders.
-
-    Attributes:
-        labels: Class of each image; empty unless every image is in a folder named after a class.
-        domains: Name of the folder above each image's class folder.
-        others: The other folders, if more than half of the images are in folders named after classes.
-    """
-
-    labels: tuple[int, ...] = ()
-    domains: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-
-    def by_domain(self, predictions: Predictions) -> dict[str, Predictions]:
-        """Divide predictions of all images among the domains, with these labels."""
-        labels = np.array(self.labels, np.int32)
-        parts = {}
-        for domain in dict.fromkeys(self.domains):
-            rows = [row for row, each in enumerate(self.domains) if each == domain]
-            parts[domain] = Predictions(labels[rows], predictions.predicted[:, rows], predictions.confidence[:, rows])
-        return parts
-
-
-def folder_labels(paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]) -> FolderLabels:
-    """Label images by their folders, if every image is at any depth in a folder named after a class.
+def label_by_folders(
+    predictions: Predictions, paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]
+) -> tuple[dict[str, Predictions], list[str]]:
+    """Label predictions by the images' folders, if every image is at any depth in a folder named after a class.
 
     Only letters and digits of names count, since prompts and folders often spell class names differently.
 
     Args:
+        predictions: The predictions of the images.
         paths: The images.
         folders: The folders that were searched for them; an image that the user named has no class.
         class_names: The classes, in the order of the labels.
+
+    Returns:
+        The labelled predictions by the name of the folder above the class folders; empty unless every image has a
+        class. The other folders, if more than half of the images are in folders named after classes.
     """
-    labels = {normalise_name(name): label for label, name in enumerate(class_names)}
+    label_of = {normalise_name(name): label for label, name in enumerate(class_names)}
     # Folders cannot tell classes apart whose names have the same letters.
-    if len(labels) < len(class_names):
-        return FolderLabels()
+    if len(label_of) < len(class_names):
+        return {}, []
     parts = [_parts(path, folders) for path in paths]
-    others: tuple[str, ...] = ()
+    others: list[str] = []
     # A folder of class folders, or a folder of domains with class folders in each.
     for depth in (1, 2):
         names = [each[depth] if len(each) > depth + 1 else "" for each in parts]
-        unknown = [name or "." for name in names if normalise_name(name) not in labels]
+        unknown = [name or "." for name in names if normalise_name(name) not in label_of]
         if not unknown:
-            classes = tuple(labels[normalise_name(name)] for name in names)
-            return FolderLabels(classes, tuple(each[depth - 1] for each in parts))
+            labels = np.array([label_of[normalise_name(name)] for name in names], np.int32)
+            domains = np.array([each[depth - 1] for each in parts])
+            labelled = {}
+            for domain in dict.fromkeys(domains.tolist()):
+                rows = np.flatnonzero(domains == domain)
+                chosen = (predictions.predicted[:, rows], predictions.confidence[:, rows])
+                labelled[domain] = Predictions(labels[rows], *chosen)
+            return labelled, []
         if 2 * len(unknown) < len(parts):
-            others = tuple(dict.fromkeys(unknown))
-    return FolderLabels(others=others)
+            others = list(dict.fromkeys(unknown))
+    return {}, others
 
 
 def _parts(path: Path, folders: Sequence[str]) -> list[str]:
