@@ -251,15 +251,13 @@ class FederatedDataModule(L.LightningDataModule):
             description["new_classes"] = new_classes
         if self.class_split != "data_set":
             description["class_split"] = self.class_split
-        if self.targets:
-            description["targets"] = [target._describe_as_target() for target in self.targets]
+        for target in self.targets:
+            facts = {"name": target.name, "images": image_hash(target.images, target.class_names)}
+            facts |= {"classes": target.class_names, "split": target._transfer_hash}
+            description.setdefault("targets", []).append(facts)
         for name, of_no_class in self._images_of_no_class.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(of_no_class)}
         return description
-
-    def _describe_as_target(self) -> dict[str, Any]:
-        images = image_hash(self.images, self.class_names)
-        return {"name": self.name, "images": images, "classes": self.class_names, "split": self._transfer_hash}
 
     @property
     def _transfer_hash(self) -> str:

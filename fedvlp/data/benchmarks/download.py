@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.layouts import class_named, domain_named
-from fedvlp.data.benchmarks.manifest import is_on_disk, read_manifest
+from fedvlp.data.benchmarks.layouts import class_named, domain_named, find_layout
+from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import EXTENSIONS
 from fedvlp.utils.errors import UserError
@@ -60,7 +60,7 @@ def download(description: Description, root: Path, say: Say) -> None:
         raise UserError('Downloading data sets needs huggingface_hub and pyarrow. Run: pip install "fedvlp[download]"')
     with locked(root):
         came_from = read_source(root)
-        if came_from is not None and is_on_disk(root, description):
+        if came_from is not None and find_layout(root, description) is not None:
             say(f"{description.name} is in {root} already: {came_from}")
             return
         # Files on disk are neither overwritten nor mixed with a download.

@@ -75,11 +75,6 @@ def read_manifest(root: Path, description: Description) -> Manifest:
     return Manifest(folder, files, title, left_out, layout)
 
 
-def is_on_disk(root: Path, description: Description) -> bool:
-    """Whether a data set is below a root in one of its layouts, complete or not."""
-    return find_layout(root, description) is not None
-
-
 def _missing(root: Path, description: Description) -> str:
     """Describe what was expected of a data set at or below a root, and what was found instead."""
     hint = "Check data.root"

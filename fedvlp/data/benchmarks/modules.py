@@ -13,8 +13,8 @@ import numpy as np
 from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.benchmarks.download import download, read_source, source_of
-from fedvlp.data.benchmarks.layouts import some
-from fedvlp.data.benchmarks.manifest import Manifest, is_on_disk, read_manifest
+from fedvlp.data.benchmarks.layouts import find_layout, some
+from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
 from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
 from fedvlp.data.files.images import Images, Indices
 from fedvlp.data.module import mapped_names
@@ -76,7 +76,7 @@ class Benchmark(DomainFolders):
         if self.download:
             # A data set without a source is refused even if it is on disk: elsewhere the option would fail.
             source_of(self.description)
-            if not is_on_disk(self.root, self.description):
+            if find_layout(self.root, self.description) is None:
                 download(self.description, self.root, log.warning)
         manifest = read_manifest(self.root, self.description)
         for note in manifest.notes:
