@@ -151,7 +151,7 @@ class OpenCLIPTextTower(TextTower):
         between: Sequence[Between] = (),
         indices: Int[Tensor, "queries"] | None = None,
         query_mask: Mask | None = None,
-    ) -> Tokens:
+    ) -> Tokens | Float[Tensor, "sequences queries D"]:
         """Compute the last block's output for tokens with positions; `between[j]` changes them before block j + 2.
 
         Given ``indices`` and what the tokens there see, the last block is run only for them.
