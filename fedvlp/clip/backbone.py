@@ -38,9 +38,6 @@ class CLIP(nn.Module):
             copy of the CLIP has towers of its own.
         text: The text tower, fed with embeddings.
         logit_scale: What cosines are multiplied by to be logits.
-        logit_bias: What SigLIP adds to each logit; 0 in other models. Logits are without it here, as the softmax over
-            classes does not see it. SigLIP's own score of a class is `sigmoid(logit + logit_bias)`, which is small for
-            all classes where an image shows none of them.
     """
 
     image: ImageTower
@@ -72,8 +69,6 @@ class CLIP(nn.Module):
         self.context_length = self.token_layout.context_length
         # Some models have lists of one number here.
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
-        bias: Tensor | None = getattr(model, "logit_bias", None)
-        self.logit_bias = 0.0 if bias is None else float(bias)
         # Published tags have keys beside the transform's, such as their address.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
