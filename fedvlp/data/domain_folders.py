@@ -34,7 +34,7 @@ from fedvlp.data.files.images import (
     is_image,
     list_files,
 )
-from fedvlp.data.module import FederatedDataModule, check_class_names, fold_spelling
+from fedvlp.data.module import FederatedDataModule, fold_spelling
 from fedvlp.data.splits import SplitPart, split_table
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_cache_file, write_json
@@ -322,7 +322,6 @@ def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
             f"Expected two classes or more in {root}; found one, {name!r}, with {folders} in it. Check data.root, or "
             "move the folders of the classes one level up."
         )
-    check_class_names(list(inside), list({file.domain for file in files}))
 
 
 def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
