@@ -297,10 +297,9 @@ def read_description(file: str) -> Description:
         # The column of a domain is empty if its counts are not published.
         if class_counts := {row["class"]: int(row[domain]) for row in rows if row[domain]}:
             counts[domain] = class_counts
-    # Spellings of the table come first; a TOML file adds those that are no property of a single class.
-    facts["class_spellings"] = spellings | facts.get("class_spellings", {})
     facts.setdefault("domain_counts", {domain: sum(numbers.values()) for domain, numbers in counts.items()})
-    return Description(config=f"data/{file}", class_names=class_names, counts=counts, **facts)
+    facts |= {"class_names": class_names, "class_spellings": spellings, "counts": counts}
+    return Description(config=f"data/{file}", **facts)
 
 
 def _converted(value: Any) -> Any:
