@@ -245,7 +245,7 @@ class FederatedDataModule(L.LightningDataModule):
         """Describe what results must have in common to be in one table, as values for JSON."""
         images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
-        description = {"name": self.name, "images": images, **names, **self.plan.describe()}
+        description: dict[str, Any] = {"name": self.name, "images": images, **names, **self.plan.describe()}
         # Rare options are left out unless they are used.
         if new_classes := self.all_class_names[len(self.class_names) :]:
             description["new_classes"] = new_classes
@@ -253,8 +253,9 @@ class FederatedDataModule(L.LightningDataModule):
             description["class_split"] = self.class_split
         for target in self.targets:
             facts = {"name": target.name, "images": image_hash(target.images, target.class_names)}
-            facts |= {"classes": target.class_names, "split": target._transfer_hash}
-            description.setdefault("targets", []).append(facts)
+            description.setdefault("targets", []).append(
+                {**facts, "classes": target.class_names, "split": target._transfer_hash}
+            )
         for name, of_no_class in self._images_of_no_class.items():
             description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(of_no_class)}
         return description
