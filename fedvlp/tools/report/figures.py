@@ -1,12 +1,11 @@
-"""Figures of a table: accuracy over rounds, by domain, by communication, and over an option's values."""
+"""Figures of a table: accuracy over rounds, by domain, and by communication."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -23,11 +22,10 @@ from fedvlp.results.figures import (
     new_axes,
     series_style,
 )
-from fedvlp.tools.compare.grouping import config_name, settings_of
+from fedvlp.tools.compare.grouping import config_name
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
 
-MIN_VALUES = 3  # of an option that has a curve
 BARS = "Points are means, bars one standard deviation over seeds"
 
 
@@ -42,8 +40,6 @@ def pictures_of(table: Table) -> Iterator[Picture]:
         names = list(dict.fromkeys(config_name(table.runs[method][0]) for method, _ in trained))
         yield from _in_parts(names, lambda part: accuracy_over_communication(table, part), "Accuracy and communication")
     yield from _in_parts(methods, lambda part: domain_bars(table, part), "Accuracy of each domain")
-    for study in option_studies(table):
-        yield option_curve(table, study)
 
 
 def history_frame(table: Table, role: str) -> pd.DataFrame:
@@ -165,52 +161,6 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     )
 
 
-class OptionStudy(NamedTuple):
-    """Rows of a method's class that differ only in the value of one option, by value in ascending order."""
-
-    method: str
-    option: str
-    rows: dict[float, Row]
-
-
-def option_studies(table: Table) -> list[OptionStudy]:
-    """Find each option of each method that has ``MIN_VALUES`` or more numbers as values while all else is equal."""
-    studies: dict[tuple[str, str, str], dict[float, Row]] = {}
-    for row in compared_rows(table):
-        example = table.runs[row[0]][0]
-        values = settings_of(example) if row[1] != UNTRAINED else {}
-        for option, value in values.items():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or option.endswith("seed"):
-                continue
-            others = {name: other for name, other in values.items() if name != option}
-            key = (example.method, option, json.dumps(others, sort_keys=True, default=str))
-            studies.setdefault(key, {})[float(value)] = row
-    return [
-        OptionStudy(method, option, dict(sorted(rows.items())))
-        for (method, option, _), rows in sorted(studies.items())
-        if len(rows) >= MIN_VALUES
-    ]
-
-
-def option_curve(table: Table, study: OptionStudy) -> Picture:
-    """Draw accuracy over the values of an option: each domain thin, the average bold."""
-    columns = {**{column: column for column in table.columns}, AVERAGE: table.average_title}
-    figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], study.option, [*columns.values(), *BASELINE_LINES])
-    for index, (column, title) in enumerate(columns.items()):
-        points = [(value, cell) for value, row in study.rows.items() if (cell := table.cell(row, column))]
-        _draw_points(axes, title, points, series_style(index), is_bold=column == AVERAGE)
-    _draw_baselines(axes, table)
-    use_suited_scale(axes, list(study.rows))
-    add_legend(figure, axes)
-    return Picture(
-        figure,
-        f"{study.method}: {study.option}",
-        f"{ROLES[table.role].images.capitalize()} accuracy of {study.method} after the last round for values of "
-        f"{study.option}; all else is equal. {BARS}.",
-        f"Line chart of accuracy against {study.option}; the numbers are those of the table.",
-    )
-
-
 def _labels(rows: Sequence[Row]) -> list[str]:
     return [method for method, _ in rows]
 
@@ -226,9 +176,7 @@ def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], ti
         yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
 
 
-def _draw_points(
-    axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: Mapping[str, Any], is_bold: bool = False
-) -> None:
+def _draw_points(axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: Mapping[str, Any]) -> None:
     """Draw means with their deviations, joined if no two have the same place."""
     if not points:
         return
@@ -239,7 +187,7 @@ def _draw_points(
         [cell.std for _, cell in points],
         **(style if len(set(places)) == len(places) else {**style, "linestyle": "none"}),
         markersize=4,
-        linewidth=2.4 if is_bold else 1.3,
+        linewidth=1.3,
         elinewidth=1.0,
         capsize=2,
         label=escape_text(label),

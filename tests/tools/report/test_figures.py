@@ -16,8 +16,6 @@ from fedvlp.tools.report.figures import (
     accuracy_over_rounds,
     domain_bars,
     history_frame,
-    option_curve,
-    option_studies,
     pictures_of,
 )
 from fedvlp.tools.report.ranking import compared_rows
@@ -101,20 +99,6 @@ def test_domain_bars(table):
     assert len({bars.patches[0].get_hatch() for bars in drawn}) == 3
     first = sorted((bars[0].get_x(), bars[0].get_x() + bars[0].get_width()) for bars in drawn)
     assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(first))
-
-
-def test_option_curve(tmp_path):
-    for length, value in ((1, 50.0), (4, 60.0), (16, 55.0)):
-        for held_out, more in (("photo", 0.0), ("sketch", 2.0)):
-            write_run(tmp_path, [value + more], held_out, options={"prompt_length": length, "num_experts": 4})
-    table = table_of(tmp_path)
-    (study,) = option_studies(table)
-    (axes,) = option_curve(table, study).figure.axes
-    drawn = {container.get_label(): container for container in axes.containers}
-    line = drawn["average of 2 of 3"][0]
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 4, 16], [51, 61, 56])
-    assert line.get_linewidth() > drawn["photo"][0].get_linewidth()
-    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "prompt_length")
 
 
 def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
