@@ -36,10 +36,8 @@ def run_report(arguments: Sequence[str]) -> int:
     if not records:
         raise UserError(f"There is no finished run to report. {' '.join(problems)}")
     from fedvlp.tools.report.page import report_page
-    from fedvlp.tools.report.tuning import tuning_pictures
 
-    searches = tuning_pictures(options.runs)
-    page = report_page(records, problems, options.title, date.today(), notes, searches)
+    page = report_page(records, problems, options.title, date.today(), notes)
     write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
     sys.stdout.writelines(f"{note}\n" for note in notes)
     sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedvlp.results.figures import (
     series_style,
 )
 from fedvlp.tools.compare.grouping import config_name
-from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Cell, Row, Table, costs
+from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
 
 BARS = "Points are means, bars one standard deviation over seeds"
@@ -111,8 +111,28 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             if row[1] != UNTRAINED and config_name(runs[0]) == method and sent and cell is not None:
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
         # Zero has no place on a logarithmic axis.
-        _draw_points(axes, method, sorted(point for point in points if point[0]), series_style(index))
-    make_logarithmic(axes)
+        points = sorted(point for point in points if point[0])
+        if not points:
+            continue
+        places = [place for place, _ in points]
+        style = series_style(index)
+        if len(set(places)) < len(places):  # a line would join points at one place
+            style["linestyle"] = "none"
+        axes.errorbar(
+            places,
+            [cell.mean for _, cell in points],
+            [cell.std for _, cell in points],
+            **style,
+            markersize=4,
+            linewidth=1.3,
+            elinewidth=1.0,
+            capsize=2,
+            label=escape_text(method),
+        )
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     _draw_baselines(axes, table)
     add_legend(figure, axes)
     return Picture(
@@ -174,38 +194,6 @@ def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], ti
     for number, start in enumerate(range(0, len(items), size), start=1):
         picture = draw(items[start : start + size])
         yield picture if num_parts == 1 else replace(picture, title=f"{title} ({number} of {num_parts})")
-
-
-def _draw_points(axes: Axes, label: str, points: Sequence[tuple[float, Cell]], style: Mapping[str, Any]) -> None:
-    """Draw means with their deviations, joined if no two have the same place."""
-    if not points:
-        return
-    places = [place for place, _ in points]
-    axes.errorbar(
-        places,
-        [cell.mean for _, cell in points],
-        [cell.std for _, cell in points],
-        **(style if len(set(places)) == len(places) else {**style, "linestyle": "none"}),
-        markersize=4,
-        linewidth=1.3,
-        elinewidth=1.0,
-        capsize=2,
-        label=escape_text(label),
-    )
-
-
-def use_suited_scale(axes: Axes, values: Sequence[float]) -> None:
-    """Make the horizontal axis logarithmic if the values need it."""
-    if min(values) > 0 and max(values) / min(values) >= 10:
-        make_logarithmic(axes)
-
-
-def make_logarithmic(axes: Axes) -> None:
-    """Make the horizontal axis logarithmic, with whole numbers such as 2,000 at its marks."""
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw_baselines(axes: Axes, table: Table) -> None:

@@ -18,7 +18,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvlp.core.roles import ROLES
-from fedvlp.results.figures import Picture
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
 from fedvlp.tools.compare.grouping import config_name, describe_differences, protocol_of, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
@@ -50,10 +49,9 @@ def report_page(
     heading: str,
     day: date,
     notes: Sequence[str] = (),
-    searches: Sequence[Picture] = (),
     rounds: Sequence[str] = (LAST, BEST),
 ) -> str:
-    """Render the page of some runs, with lines on unreadable runs, notes below the heading, and figures of searches."""
+    """Render the page of some runs, with lines on unreadable runs, and notes below the heading."""
     compared = tables(records, rounds)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
@@ -79,7 +77,6 @@ def report_page(
         differences=describe_differences([table.about for table in compared]),
         problems=[*problems, *missing],
         explanations=explanations,
-        searches=searches,
         data=[(title, _about(table)) for title, table in titles],
         runs=_runs(records),
         versions=versions_table(records),
