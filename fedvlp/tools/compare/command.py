@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from fedvlp.results import find_records
@@ -13,7 +12,7 @@ from fedvlp.runs.run_folder import files_of_runs
 from fedvlp.tools.compare.grouping import describe_differences
 from fedvlp.tools.compare.papers import main_tables, matching_tables, paper_text, papers
 from fedvlp.tools.compare.printing import TextTable, format_tables, table_text
-from fedvlp.tools.compare.tables import AVERAGE, BEST, LAST, ORACLE, Table, tables, with_intervals
+from fedvlp.tools.compare.tables import BEST, LAST, ORACLE, Table, tables, with_intervals
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
 
@@ -31,7 +30,7 @@ def run_compare(arguments: Sequence[str]) -> int:
     compared = tables(records, ROUNDS[options.row] + ([ORACLE] if options.oracle else []))
     if options.intervals:
         compared = [with_intervals(table) for table in compared]
-    texts = _texts(compared, options)
+    texts = _texts(compared, options.papers)
     if not texts:
         reason = " ".join(problems) or "Give run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
@@ -70,33 +69,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PAPER",
         help=f"put printed numbers beside ours, of all papers or of some: {', '.join(papers())}",
     )
-    parser.add_argument("--columns", nargs="+", metavar="COLUMN", help="the columns of our tables, beside the method")
-    parser.add_argument("--caption", metavar="TEXT", help="title of our tables, and caption of those in LaTeX")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write into a file instead")
     return parser
 
 
-def _texts(compared: Sequence[Table], options: argparse.Namespace) -> list[TextTable]:
+def _texts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[TextTable]:
     """Format each of our tables, followed by the papers' tables of the same kind; all papers' tables without runs."""
-    if options.papers is None:
-        return [_own_text(table, options) for table in compared]
+    if wanted is None:
+        return [table_text(table) for table in compared]
     # Before anything else, so that an unknown paper is an error whatever the runs are.
-    alone = main_tables(options.papers)
+    alone = main_tables(wanted)
     texts = []
     for table in compared:
-        texts.append(_own_text(table, options))
-        texts += [paper_text(printed, table) for printed in matching_tables(table, options.papers)]
+        texts.append(table_text(table))
+        texts += [paper_text(printed, table) for printed in matching_tables(table, wanted)]
     return texts or [paper_text(printed) for printed in alone]
-
-
-def _own_text(table: Table, options: argparse.Namespace) -> TextTable:
-    text = table_text(table)
-    if options.caption is not None:
-        # LaTeX keeps what a table is of, as a comment.
-        title = text.title if options.format == "latex" else options.caption
-        text = replace(text, title=title, caption=options.caption)
-    # The average has another title where it is over some of the domains.
-    titles = [table.average_title if title == AVERAGE else title for title in options.columns or list(text.frame)[1:]]
-    if wrong := set(titles) - set(text.frame):
-        raise UserError(f"Expected --columns of {', '.join(text.frame)}; got {', '.join(sorted(wrong))}.")
-    return replace(text, frame=text.frame[["method", *titles]], text_columns=1 + (titles[0] == "round"))
