@@ -142,7 +142,7 @@ def explain_experts(run: TrainedRun, samples: Samples, config: Any) -> Picture:
 
 
 def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
-    """Find the words nearest to the learned prompts: the nearest as a picture, more ranks as CSV."""
+    """Tabulate the words nearest to the learned prompts, as CSV."""
     if not text_prompts(run.module):
         raise UserError(f"{run.name} learns no vectors that stand among words.")
     if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_asked_for:
@@ -152,9 +152,7 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
         )
     prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))
     nearest = words.prompt_words(run.clip, prompts)
-    picture = pictures.words_picture(nearest, run.name, words.typical_distance(words.token_embeddings(run.clip)))
-    table = nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")
-    return {"words.png": picture, "words.csv": table}
+    return {"words.csv": nearest.to_csv(index=False, float_format="%.6f", lineterminator="\n")}
 
 
 def _personal_by_name(run: TrainedRun) -> dict[str, State]:

@@ -1,4 +1,4 @@
-"""The pictures of explanations: predictions, overlays, experts of patches, and nearest words."""
+"""The pictures of explanations: predictions, overlays, and experts of patches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
-from pandas import DataFrame
 from torch import Tensor
 
 from fedvlp.results.figures import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture, escape_text
 from fedvlp.tools.explain.images import Samples, Views
-from fedvlp.tools.explain.words import format_words
 
 
 def _fitting(lines: Sequence[str], length: int) -> str:
@@ -204,28 +201,3 @@ def _patch_options(expert: int) -> dict[str, Any]:
     if expert < 0:
         return DROPPED
     return {"facecolor": COLOURS[expert % MAX_SERIES], "edgecolor": "white", "alpha": 0.55}
-
-
-FONT = "DejaVu Sans Mono"
-
-
-def words_picture(words: DataFrame, method: str, scale: float) -> Picture:
-    """Draw the table of nearest words."""
-    font = get_font(findfont(FONT))
-    # Matplotlib warns of each letter that a font lacks, and draws a box.
-    has_letters = words["word"].map(lambda word: all(font.get_char_index(ord(letter)) for letter in word))
-    text = format_words(words.assign(word=words["word"].where(has_letters, "N/A")))
-    lines = text.split("\n")
-    # In inches, from a letter's width and a line's height, with a margin.
-    width = max(map(len, lines)) * SMALL_FONT_SIZE * 0.0086 + 0.2
-    height = len(lines) * SMALL_FONT_SIZE * 0.0175 + 0.2
-    figure = Figure(figsize=(width, height), dpi=200)
-    figure.text(0.1 / width, 0.5, text.replace("$", r"\$"), family=FONT, fontsize=SMALL_FONT_SIZE, va="center")
-    caption = (
-        "The word of CLIP's vocabulary nearest to each learned vector, and its Euclidean distance. An ellipsis: only "
-        "the beginning of a word; N/A: no text, or none in Latin letters. For scale: half of all words have another "
-        f"word within {scale:.3f}; a vector that is much farther than that from every word means none of them."
-    )
-    by_prompt = words[words["rank"] == 1].groupby("prompt", sort=False)["word"]
-    alt = "; ".join(f"{name}: {', '.join(of_prompt)}" for name, of_prompt in by_prompt)
-    return Picture(figure, f"Words nearest to the prompts of {method}", caption, alt)

@@ -14,7 +14,6 @@ from fedvlp.clip import CLIP
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.state import State
 from fedvlp.tools.explain.methods import text_prompts
-from fedvlp.utils.text_table import frame_table
 
 COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 
@@ -56,13 +55,6 @@ def nearest(
     return values.float(), indices
 
 
-def typical_distance(vocabulary: Float[Tensor, "vocabulary D"], sample: int = 256) -> float:
-    """Compute the median distance of evenly spaced words to their nearest other word."""
-    chosen = torch.linspace(0, len(vocabulary) - 1, min(sample, len(vocabulary))).long()
-    distances, _ = nearest(vocabulary[chosen], vocabulary, 2)  # the nearest is the word itself
-    return float(distances[:, 1].median())
-
-
 def token_text(tokenizer: Any, token: int) -> str:
     """Format a token for readers: a part of a word with an ellipsis, N/A for what is no text."""
     hugging_face = getattr(tokenizer, "tokenizer", None)
@@ -100,12 +92,3 @@ def named_prompts(
         else:
             prompts |= {f"{name} of {client}": prompt for client, prompt in of_clients.items()}
     return prompts
-
-
-def format_words(words: DataFrame) -> str:
-    """Format the nearest word of each vector with its distance, a column for each prompt."""
-    nearest_words = words[words["rank"] == 1]
-    cells = nearest_words.assign(cell=nearest_words["word"] + nearest_words["distance"].map(" {:.3f}".format))
-    table = cells.pivot(index="vector", columns="prompt", values="cell")
-    # A shorter prompt has empty cells below it; pivot sorts the prompts by name.
-    return frame_table(table[list(dict.fromkeys(words["prompt"]))].fillna("").reset_index().astype(str))

@@ -109,7 +109,7 @@ def test_each_method_shows_what_it_has(run, capsys, learned_words, method, head,
     printed = capsys.readouterr().out
     assert [line.split(" left out")[0] for line in printed.splitlines() if "left out" in line] == left_out
     made = {path.name for path in (folder / "explanations").glob("*.png")}
-    assert made == {f"{kind}.png" for kind in {"predictions", "overlays", "experts", "words"} - set(left_out)}
+    assert made == {f"{kind}.png" for kind in {"predictions", "overlays", "experts"} - set(left_out)}
     rows = csv.DictReader((folder / "explanations" / "words.csv").read_text(encoding="utf-8").splitlines())
     assert list(dict.fromkeys(row["prompt"] for row in rows)) == head
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from matplotlib.patches import Rectangle
-from pandas import DataFrame
 
 from fedvlp.tools.explain.images import Samples, Views
 from fedvlp.tools.explain.pictures import (
@@ -13,9 +12,7 @@ from fedvlp.tools.explain.pictures import (
     overlay_picture,
     prediction_picture,
     token_map_picture,
-    words_picture,
 )
-from fedvlp.tools.explain.words import COLUMNS
 
 NAMES = ["cat", "dog", "bird"]
 SAMPLES = Samples(
@@ -71,13 +68,3 @@ def test_token_map_has_a_patch_for_each_token():
     assert titles == ["ink: dog", "50:50 %", "0:100 %"]
     assert "expert 1: 1, expert 2: 2, dropped: 1 of 4 patches" in picture.alt
     assert "10.0% of these tokens were dropped" in picture.caption
-
-
-def test_words_are_those_that_the_font_can_draw():
-    words = DataFrame([["ink", 1, 1, "a|b", 1, 0.25], ["oil", 1, 1, "猫", 5, 0.125]], columns=COLUMNS)
-    picture = words_picture(words, "FedDPT", 0.75)
-    (text,) = [text.get_text() for text in picture.figure.texts]
-    assert "N/A 0.125" in text
-    assert picture.alt == "ink: a|b; oil: 猫"
-    assert "0.750" in picture.caption
-    assert picture.image("png").startswith(b"\x89PNG")
