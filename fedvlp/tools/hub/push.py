@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +17,7 @@ from fedvlp.clip.loading import BUNDLED, FOLDER_PREFIX, HUB_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import run_of
+from fedvlp.tools.compare.grouping import describe_records, settings_of
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.tools.pretrained.loading import from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
@@ -79,6 +81,7 @@ def write_folder(
         UserError: If it is no finished run, its method has no shared model, or the folder is not empty.
     """
     record = load_record(run_of(Path(run)))
+    record = replace(record, clip=without_folders(record.clip))
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
@@ -133,7 +136,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         title=markdown_text(f"{record.method} on {_data_name(record)}"),
         class_names=[markdown_text(name) for name in classifier.class_names],
         method=markdown_text(record.method),
-        clip=markdown_text(without_folders(record.clip)),
+        clip=markdown_text(record.clip),
         is_centralised=record.is_centralised,
         paper=markdown_text(paper_of(type(classifier.method))),
         repository=repository,
@@ -174,27 +177,20 @@ def _accuracy(record: Record) -> str:
 
 
 def _facts(record: Record) -> str:
-    data = record.data
     facts = {
-        "data": _data_name(record),
+        **describe_records([record]),
         "protocol": record.protocol,
-        "domains": ", ".join(data.get("domains", [])),
+        "domains": ", ".join(record.data.get("domains", [])),
         "held out": ", ".join(record.held_out) or "none",
-        "clients": data.get("partition", ""),
-        "shots": data.get("shots"),
-        "images, digest": data.get("images", ""),
         "split, digest": record.split,
-        "rounds": record.rounds,
-        "seed": record.seed,
-        "options": ", ".join(f"{name} {value}" for name, value in sorted(record.options.items())),
         "CLIP, digest": record.clip_fingerprint,
+        "options": ", ".join(f"{name} {value}" for name, value in sorted(settings_of(record).items())),
+        "seed": str(record.seed),
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
     }
-    if record.optimizer:
-        facts["optimizer"] = f"{record.optimizer.get('class')}, learning rate {record.optimizer.get('lr')}"
     if record.communication:
         facts["sent by a client each round"] = f"{record.communication['upload_parameters']:,} parameters"
-    body = [[name, markdown_text(str(value))] for name, value in facts.items() if value not in (None, "")]
+    body = [[name, markdown_text(value)] for name, value in facts.items() if value]
     return markdown_table(["", ""], ["---", "---"], body)
 
 
