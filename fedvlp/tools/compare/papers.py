@@ -67,10 +67,9 @@ class Footnote:
     methods: Sequence[str] = ()
     domains: Sequence[str] = ()
 
-    @property
-    def is_of_whole_table(self) -> bool:
-        """Whether the note is on no row and no column in particular."""
-        return not self.methods and not self.domains
+    def __str__(self) -> str:
+        """The text after the names of its rows and columns, such as ``FedPR, product: Probably 91.29.``."""
+        return ": ".join(filter(None, [", ".join((*self.methods, *self.domains)), self.text]))
 
 
 @dataclass(frozen=True)
@@ -108,24 +107,12 @@ class PrintedTable:
 
     @cached_property
     def footnotes(self) -> list[Footnote]:
-        """The notes on its cells, numbered from 1 in this order; notes on the whole table are last."""
+        """The notes on its cells."""
         methods = {row.method for row in self.rows}
         notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
         # A note on several tables names rows and columns that only some of them have.
         notes = [note for note in notes if not note.methods or methods.intersection(note.methods)]
-        notes = [note for note in notes if not note.domains or self.rows[0].numbers.keys() & set(note.domains)]
-        return sorted(notes, key=lambda note: note.is_of_whole_table)
-
-    def marks(self, method: str = "", domain: str = "") -> str:
-        """The numbers of the notes on a row, on a column, or on one cell, such as `` [1,2]``."""
-        # A note on a row marks its method, one on a column its title, and only one on both marks the number itself.
-        numbers = []
-        for number, note in enumerate(self.footnotes, start=1):
-            is_of_row = method in note.methods if method else not note.methods
-            is_of_column = domain in note.domains if domain else not note.domains
-            if is_of_row and is_of_column and not note.is_of_whole_table:
-                numbers.append(str(number))
-        return f" [{','.join(numbers)}]" if numbers else ""
+        return [note for note in notes if not note.domains or self.rows[0].numbers.keys() & set(note.domains)]
 
 
 @cache
@@ -232,8 +219,7 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
     columns = [*printed.domains, AVERAGE]
     rows: list[list[str]] = []
     for row in printed.rows:
-        cells = [row.numbers[name] + printed.marks(row.method, name) for name in columns]
-        rows.append([row.method + printed.marks(row.method), BACKBONES[row.backbone], *cells])
+        rows.append([row.method, BACKBONES[row.backbone], *(row.numbers[name] for name in columns)])
         if table is not None:
             for ours in matching_rows(table, row.method):
                 rows += _our_rows(table, ours, row)
@@ -243,15 +229,11 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
         f"{paper['title']}; {paper['runs']}. Printed numbers, not obtained with fedvlp",
         f"{PROTOCOLS[printed.protocol].title}; {shots}; split: {paper['split']}",
     ]
-    notes = [
-        note.text if note.is_of_whole_table else f"[{number}] {note.text}"
-        for number, note in enumerate(printed.footnotes, start=1)
-    ]
-    titles = ["method", "backbone", *(name + printed.marks(domain=name) for name in printed.domains), AVERAGE]
     if table is not None:
         lines.append(_mismatch(table, printed))
+    frame = pd.DataFrame(rows, columns=["method", "backbone", *columns])
     title = f"{printed.name}: {DATASETS[printed.dataset]}"
-    return TextTable(title, lines, pd.DataFrame(rows, columns=titles), text_columns=2, notes=notes)
+    return TextTable(title, lines, frame, text_columns=2, notes=list(map(str, printed.footnotes)))
 
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
