@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,6 @@ class Choice:
         """The lead of the chosen trial over the median, in points."""
         return accuracies[self.chosen] - statistics.median(accuracies)
 
-    def describe(self) -> dict[str, Any]:
-        """The entry in ``tune.json``."""
-        rows = zip(self.trials, self.validation, self.compared, strict=True)
-        trials = [{"arguments": list(given), CHOSEN_BY: own, "compared": other} for given, own, other in rows]
-        return {"method": self.label, "held_out": self.held_out, "chosen": self.chosen, "trials": trials}
-
     def summary(self, of: str, search: Sequence[str]) -> dict[str, Any]:
         """The entry in the summary of a chosen run.
 
@@ -87,13 +81,8 @@ class Choice:
 
 def read_choices(path: Path) -> list[Choice]:
     """Read the file that ``write_choices`` wrote."""
-    choices = []
-    for entry in read_json(path)["choices"]:
-        trials = entry["trials"]
-        accuracies = [[trial[name] for trial in trials] for name in (CHOSEN_BY, "compared")]
-        arguments = [tuple(trial["arguments"]) for trial in trials]
-        choices.append(Choice(entry["method"], entry["held_out"], arguments, *accuracies))
-    return choices
+    names = [field.name for field in fields(Choice)]
+    return [Choice(*(entry[name] for name in names)) for entry in read_json(path)["choices"]]
 
 
 def keep_chosen(trial: Job, kept: Job) -> None:
@@ -127,4 +116,5 @@ def choices_text(choices: Sequence[Choice]) -> str:
 
 def write_choices(path: Path, choices: Sequence[Choice], search: Sequence[str], seed: int) -> None:
     """Write all trials and choices."""
-    write_json(path, {"search": list(search), "seed": seed, "choices": [choice.describe() for choice in choices]})
+    entries = [{**asdict(choice), "chosen": choice.chosen} for choice in choices]
+    write_json(path, {"search": list(search), "seed": seed, "choices": entries})

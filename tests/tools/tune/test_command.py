@@ -37,16 +37,16 @@ def test_the_choice_is_run_with_all_seeds_and_said_in_summaries(command, tmp_pat
     assert "promptfl (best of 2)" in printed
     assert "oracle, not allowed" in printed
     tuned = json.loads((output / "tune.json").read_text())
-    trials = tuned["choices"][0]["trials"]
-    assert [trial["arguments"] for trial in trials] == [["--model.optimizer.lr=0.001"], ["--model.optimizer.lr=0.1"]]
-    best = max(trials, key=lambda trial: trial["validation"])
+    (choice,) = tuned["choices"]
+    assert choice["trials"] == [["--model.optimizer.lr=0.001"], ["--model.optimizer.lr=0.1"]]
+    best = max(choice["validation"])
     records = [load_record(path.parent) for path in (output / "chosen").rglob("summary.json")]
     assert sorted(record.seed for record in records) == [0, 1]
     assert len({record.settings for record in records}) == 1
     assert {record.tuning["trials"] for record in records} == {2}
-    assert [record.tuning["chosen"] for record in records] == [best["arguments"]] * 2
+    assert [record.tuning["chosen"] for record in records] == [choice["trials"][choice["validation"].index(best)]] * 2
     (first,) = (record for record in records if record.seed == 0)
-    assert first.last["validation"] == pytest.approx(best["validation"])
+    assert first.last["validation"] == pytest.approx(best)
     (table,) = tables(records)
     assert "promptfl (best of 2)" in table.runs
 
