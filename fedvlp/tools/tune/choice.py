@@ -17,7 +17,6 @@ from fedvlp.utils.files import read_json, write_json
 from fedvlp.utils.text_table import text_table
 
 TUNE_FILE = "tune.json"
-CHOSEN_BY = "validation"
 
 
 def summary_of(job: Job) -> Path:
@@ -48,7 +47,7 @@ class Choice:
         """Read the runs of the trials, which have all ended."""
         records = [load_record(summary_of(job).parent) for job in jobs]
         role = protocol_of(records[0]).role
-        validation = [record.last[CHOSEN_BY] for record in records]
+        validation = [record.last["validation"] for record in records]
         return cls(label, held_out, trials, validation, [record.last[role] for record in records])
 
     @property
@@ -70,12 +69,6 @@ class Choice:
             "search": list(search),
             "trials": len(self.trials),
             "chosen": list(self.trials[self.chosen]),
-            CHOSEN_BY: {
-                "chosen": self.validation[self.chosen],
-                "lowest": min(self.validation),
-                "median": statistics.median(self.validation),
-            },
-            "gain": {CHOSEN_BY: self.gain(self.validation), "compared": self.gain(self.compared)},
         }
 
 

@@ -82,8 +82,6 @@ def test_the_first_of_the_best_trials_is_chosen_and_its_gain_is_over_the_median(
     choice = Choice("promptfl", "ink", trials, validation=[60.0, 70.0, 70.0], compared=[50.0, 40.0, 55.0])
     assert choice.chosen == 1
     assert (choice.gain(choice.validation), choice.gain(choice.compared)) == (0, -10)
-    summary = choice.summary("abc", ["model.prompt_length=1,2,4"])
-    assert summary["validation"] == {"chosen": 70.0, "lowest": 60.0, "median": 70.0}
 
 
 def test_a_wrong_option_is_found_before_the_first_run(command, tmp_path, capsys):
