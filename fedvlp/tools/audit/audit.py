@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
@@ -22,7 +22,6 @@ from fedvlp.utils.files import write_bytes, write_json
 from fedvlp.utils.seeding import restored_generators, seed_generators
 from fedvlp.utils.text_table import text_table
 
-FORMAT = 1  # of audit.json
 KINDS = ("inversion", "membership")
 MAX_ROWS = 8  # of images in the picture
 Facts = dict[str, Any]
@@ -52,7 +51,6 @@ def audit(
         UserError: If a kind in ``kinds`` can't be measured, or none can.
     """
     facts: Facts = {
-        "format": FORMAT,
         "method": run.name,
         "is_trained": run.file is not None,
         "clip": run.clip.spec.name,
@@ -90,11 +88,9 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
     # Losses only depend on whether a round was finished.
     inversion = invert_gradients(run.module, training_images(run.data), options, int(run.file is not None), seed)
     rows: list[Facts] = []
-    by_source: dict[str, list[dict[str, float]]] = {}
     for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
         for recovered in sources:
-            by_source.setdefault(recovered.source, []).extend(recovered.scores)
-            for index, image in enumerate(images):
+            for image, scores in zip(images, recovered.scores, strict=True):
                 row = {
                     "image": image.name,
                     "client": client.name,
@@ -102,20 +98,16 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
                     "source": recovered.source,
                     "gradient_distance": recovered.distance,
                 }
-                rows.append(row | recovered.scores[index])
-    means: dict[str, dict[str, float]] = {}
-    for source, scores in by_source.items():
-        means[source] = {measure: fmean(score[measure] for score in scores) for measure in MEASURES}
-    picture = inversion_picture(run, inversion)
+                rows.append(row | scores)
+    means = pd.DataFrame(rows).groupby("source", sort=False)[list(MEASURES)].mean()
     facts = {
         "options": asdict(options),
         "phase": inversion.phase,
         "sent": {name: list(shape) for name, shape in inversion.sent.items()},
-        "mean": means,
+        "mean": means.to_dict("index"),
         "images": rows,
-        "picture": {"title": picture.title, "caption": picture.caption, "alt": picture.alt},
     }
-    return facts, picture
+    return facts, inversion_picture(run, inversion)
 
 
 def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:

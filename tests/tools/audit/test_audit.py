@@ -20,8 +20,8 @@ INVERSION = InversionOptions(gradients=1, steps=1)
 SHORT = {"inversion": INVERSION, "membership": MembershipOptions(images=6, resamples=20)}
 LIKENESS = {"mse", "psnr", "ssim", "feature_cosine"}
 SCHEMA = {
-    "": {"format", "method", "is_trained", "clip", "clip_fingerprint", "seed", "inversion", "membership"},
-    "inversion": {"options", "phase", "sent", "picture", "mean", "images"},
+    "": {"method", "is_trained", "clip", "clip_fingerprint", "seed", "inversion", "membership"},
+    "inversion": {"options", "phase", "sent", "mean", "images"},
     "membership": {"options", "others", "model", "clients", "all"},
 }
 IMAGE = {"image", "client", "class", "source", "gradient_distance", *LIKENESS}
