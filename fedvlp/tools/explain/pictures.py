@@ -80,7 +80,6 @@ def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) 
         small = {"fontsize": SMALL_FONT_SIZE - 1, "linespacing": 1.3}
         title = _fitting([samples.titles[row], f"asked for: {asked}"], 27)
         _show(panels[row, 0], samples.shown[row], title, **small)
-        places = []
         for axes, (name, maps) in zip(panels[row, 1:], views.maps.items(), strict=True):
             probabilities = views.probabilities[name][row]
             best = int(probabilities.argmax())
@@ -92,8 +91,7 @@ def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) 
             title = _fitting([name, *lines] if row == 0 else lines, 27)
             _show(axes, samples.shown[row], title, **small)
             draw_map(axes, maps[row], samples.shown.shape[1:3])
-            places.append(f"{name} most at the {describe_place(maps[row])}")
-        alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(places)}")
+        alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(views.maps)}")
     colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
     bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
     bar.ax.tick_params(labelsize=SMALL_FONT_SIZE - 1)
@@ -113,23 +111,6 @@ def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int,
     scaled = values / largest if largest > 0 else values
     smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
     axes.imshow(smooth, cmap=COLOUR_MAP, vmin=0, vmax=1, alpha=0.85 * smooth)
-
-
-def describe_place(values: Float[Tensor, "rows columns"]) -> str:
-    """Describe where a map is largest.
-
-    >>> import torch
-    >>> describe_place(torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-    'top right'
-    >>> describe_place(torch.zeros(3, 3))
-    'no place'
-    """
-    if float(values.max()) <= 0:
-        return "no place"
-    row, column = divmod(int(values.argmax()), values.shape[1])
-    vertical = ("top", "", "bottom")[3 * row // values.shape[0]]
-    horizontal = ("left", "", "right")[3 * column // values.shape[1]]
-    return f"{vertical} {horizontal}".strip() or "middle"
 
 
 MAX_NUMBERED_SIDE = 16
@@ -159,10 +140,7 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
         draw_token_map(map_axes, samples.shown[row], tokens)
         shares = ":".join(f"{100 * share:.0f}" for share in expert_shares(tokens, len(names)))
         map_axes.set_title(f"{shares} %", fontsize=SMALL_FONT_SIZE)
-        patches = of_patches(tokens)
-        counts = [f"{name}: {int((patches == expert).sum())}" for expert, name in enumerate(names)]
-        dropped = f"dropped: {int((patches < 0).sum())} of {len(patches)} patches"
-        alt_texts.append(f"{samples.names[row]}: {', '.join(counts)}, {dropped}")
+        alt_texts.append(f"{samples.names[row]}: shares of {', '.join(names)} are {shares} %")
     # Separate artists, since a map may lack an expert.
     handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
     handles.append(Patch(**_patch_options(-1), label="dropped"))
