@@ -42,16 +42,11 @@ def unpacked(content: RecordDict) -> bytes:
 
 
 def _home(context: Context) -> Path:
-    """Find the site's folder, which the SuperNode names, or in Flower's simulation the node's number."""
+    """Find the site's folder, which the SuperNode names."""
     home = context.node_config.get("home")
-    # Only simulated nodes have a number, so no server can name a site's folder.
-    number = context.node_config.get("partition-id")
-    if not home and number is not None:
-        homes = Path(str(context.run_config["homes"])).expanduser()
-        home = dict(enumerate(sorted(str(file.parent) for file in homes.glob("*/site.yaml")))).get(number)
     if not home:
         raise UserError(
             "The SuperNode does not say which site it is. Start it with --node-config 'home=\"FOLDER\"', the folder of "
-            "site.yaml. In Flower's simulation --run-config 'homes=\"FOLDER\"' names the folder of as many homes."
+            "site.yaml."
         )
     return Path(str(home)).expanduser()
