@@ -156,32 +156,18 @@ def _warnings(table: Table) -> list[str]:
     """Describe suspicious signs in the runs that the numbers do not show, a line for each kind."""
     rising: list[str] = []
     short: list[str] = []
-    at_edge: list[str] = []
-    averages: dict[str, dict[float, float]] = {}
     for method, runs in table.runs.items():
-        # A method's last and best rows are of the same runs.
-        row = next((row for row in table.rows if row[0] == method and row[1] != UNTRAINED), None)
-        if row is None:
+        if not any(row[0] == method and row[1] != UNTRAINED for row in table.rows):
             continue
-        config = config_name(runs[0])
-        rounds = config_rounds(config)
+        rounds = config_rounds(config_name(runs[0]))
         # Classifiers in closed form are finished after one round.
         if rounds != 1 and all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)
         if runs[0].rounds < rounds:
             short.append(f"{method} {runs[0].rounds} of {rounds}")
-        cell, rate = table.cell(row, AVERAGE), (runs[0].optimizer or {}).get("lr")
-        if cell is not None and isinstance(rate, float):
-            tried = averages.setdefault(config, {})
-            tried[rate] = max(cell.mean, tried.get(rate, 0.0))
-    for config, tried in averages.items():
-        best = max(tried, key=tried.__getitem__)
-        if len(tried) > 1 and best in (min(tried), max(tried)):
-            at_edge.append(f"{config} {best:g} of {', '.join(f'{rate:g}' for rate in sorted(tried))}")
     found = {
         "source validation was best in the last round, so more rounds may help": rising,
         "fewer rounds than in the config": short,
-        "the best learning rate is at the edge of those tried": at_edge,
     }
     return [*_balance_notes(table), *(f"{kind}: {', '.join(parts)}" for kind, parts in found.items() if parts)]
 

@@ -313,11 +313,3 @@ def test_a_table_warns_of_methods_that_still_rise():
     runs = [at_rate(0.1, 50.0), at_rate(0.1, 50.0, method="TRIP", **rising)]
     assert warnings(*runs) == said
     assert warnings(*runs, at_rate(0.1, 50.0, seed=1, method="TRIP")) == []  # one of two may be chance
-
-
-def test_a_table_warns_of_a_best_learning_rate_at_the_edge():
-    said = "the best learning rate is at the edge of those tried: promptfl 0.3 of 0.02, 0.1, 0.3"
-    edge = [at_rate(0.1, 55.0), at_rate(0.3, 60.0), at_rate(0.02, 50.0)]
-    assert warnings(at_rate(0.1, 65.0), *edge[1:]) == []
-    assert warnings(*edge) == [said]
-    assert table_text(ranked(tables(edge)[0])).notes == [said]
