@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedvlp.tools.trained_run import TrainedRun
 from fedvlp.tools.trained_run_cli import TrainedRunCLI, load_run, parse
 from fedvlp.utils.config_files import split_options, values_of
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.files import write_bytes, write_json
+from fedvlp.utils.files import read_json, write_bytes, write_json
 from fedvlp.utils.ranges import PositiveInt
 
 KINDS = ("predictions", "overlays", "experts", "words")
@@ -160,7 +159,7 @@ def _personal_by_name(run: TrainedRun) -> dict[str, State]:
     names: list[str] = []
     summary = run_of(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
-        names = list(json.loads(summary.read_text(encoding="utf-8"))["clients"])
+        names = list(read_json(summary)["clients"])
     states = run.personal.items()
     return {names[client] if client < len(names) else f"client {client}": state for client, state in states}
 
@@ -168,16 +167,13 @@ def _personal_by_name(run: TrainedRun) -> dict[str, State]:
 def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
     """Write the files of each kind and ``captions.json``, and return the files' paths.
 
-    Files of the same kinds from an earlier call are replaced; other kinds keep their files and captions.
+    ``captions.json`` no longer lists pictures of the same kinds from an earlier call; other kinds keep theirs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # `fedvlp report` shows what is listed there, in this order.
     captions = folder / CAPTIONS
-    old: list[dict[str, str]] = json.loads(captions.read_text(encoding="utf-8")) if captions.is_file() else []
-    # The user may have removed a file, and a stranger's list may name a file in another folder.
-    present = {path.name for path in folder.iterdir() if path.is_file()}
-    old = [entry for entry in old if entry["file"] in present]
-    listed = [entry for entry in old if not entry["file"].startswith(tuple(explanations))]
+    listed = read_json(captions) if captions.is_file() else []
+    listed = [entry for entry in listed if not entry["file"].startswith(tuple(explanations))]
     written = []
     for files in explanations.values():
         for name, content in files.items():
@@ -188,7 +184,4 @@ def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[
             listed.append({"file": name, "title": content.title, "caption": content.caption, "alt": content.alt})
             write_bytes(folder / name, content.image("png"))
     write_json(captions, listed)
-    # The folder may hold the user's own files.
-    for name in {entry["file"] for entry in old} - {entry["file"] for entry in listed}:
-        (folder / name).unlink()
     return written
