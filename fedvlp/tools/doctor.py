@@ -16,14 +16,12 @@ from functools import partial
 from importlib.metadata import distributions, metadata, requires
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from timeit import repeat
 from typing import Any
 
 import torch
 from huggingface_hub import constants, get_session
 from packaging.requirements import Requirement
 from torch import Tensor, cuda
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedvlp import Client, FederatedDataModule, FederatedModule, RoundContext, __version__
 from fedvlp.testing.contract import require
@@ -32,12 +30,10 @@ from fedvlp.testing.runs import CLASSES, small_run, whole_run, write_images
 from fedvlp.training.setup import choose_precision
 from fedvlp.utils.errors import escape_control_chars
 from fedvlp.utils.files import free_bytes, size_in_words
-from fedvlp.utils.memory import freed_memory_kept
 
 METHODS = ("PromptFL", "TRIP", "PLAN", "DiPrompT", "FedCLIP")
 TOLERANCES = {"loss": 1e-4, "gradients": 1e-3}
 """Largest relative differences between devices; usually about 3e-7 and 5e-6, with TF32 convolutions 2e-5 and 7e-5."""
-TIMED_CLIP = "ViT-B-16"
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
@@ -144,11 +140,6 @@ def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
             yield str(device), f"{method}: loss, gradients", compare
         run = partial(build, ["--model=PromptFL"], *options)
         yield str(device), "resumed run: same bytes", partial(compare_resumed, run)
-        yield (
-            str(device),
-            "TRIP: step under ViT-B/16",
-            partial(measure_step, partial(build, ["--model=TRIP"]), device),
-        )
     if len(gpus) > 1:
         yield "cuda", "two processes: same bytes", partial(compare_processes, "cuda", images, folder)
 
@@ -200,22 +191,3 @@ def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
         written += [path.read_bytes() for path in (folder / str(devices)).rglob("prompts.safetensors")]
     require(written[0] == written[1], "prompts.safetensors differs from that of one process")
     return "prompts.safetensors is equal"
-
-
-@freed_memory_kept()
-def measure_step(build: Callable[..., Any], device: torch.device) -> str:
-    """Time loss and gradients of TRIP on 16 images, compared with a large product of matrices in float32."""
-    clip = (f"--model.clip.name={TIMED_CLIP}", "--model.clip.pretrained=random", "--model.templates=1")
-    module = build(*clip).model.to(device)
-    size = module.clip.image_size
-    prepared = module.precomputed(torch.zeros(1, 3, size, size, device=device))
-    inputs = {name: value.expand(16, -1) for name, value in prepared.items()}
-    work = partial(step, module, inputs, torch.arange(16, device=device) % len(CLASSES))
-    with FlopCounterMode(display=False) as counter:
-        work()
-    size = 2048 if device.type == "cpu" else 8192
-    one, other = torch.randn(2, size, size, device=device)
-    # Both results end on the CPU, so a GPU has finished.
-    seconds = min(repeat(work, number=1, repeat=3))
-    rate = 2 * size**3 / min(repeat(lambda: (one @ other)[0, 0].item(), number=1, repeat=3))
-    return f"{seconds:.3g} s, {counter.get_total_flops() / seconds / rate:.0%} of {rate / 1e9:,.0f} GFLOP/s"
