@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 from jsonargparse import ArgumentParser, dict_to_namespace
 
@@ -74,21 +72,6 @@ def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
         for end in (0, -1):
             ends = {space.option: (space.values or (space.low, space.high))[end] for space in spaces}
             assert parser.parse_args([f"--{option}={value}" for option, value in ends.items()])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("TRIPP:\n  - model.kl_weight=0.1,1", "no method TRIPP. Did you mean 'TRIP'"),
-        ("TRIP:\n  - model.kl_weigth=0.1,1", "no option model.kl_weigth. Did you mean 'kl_weight'"),
-    ],
-)
-def test_a_mistake_in_the_file_is_named(content, message, tmp_path, monkeypatch):
-    file = tmp_path / "spaces.yaml"
-    file.write_text(content, encoding="utf-8")
-    monkeypatch.setattr("fedvlp.tools.tune.search.SPACES_FILE", file)
-    with pytest.raises(UserError, match=re.escape(message)):
-        spaces_of(config_of("fedvlp.TRIP", kl_weight=0.8), ["auto"])
 
 
 def test_a_method_that_lacks_an_option_is_tried_once():
