@@ -14,19 +14,18 @@ from typing import Any
 
 from fedvlp.sites.wire import LENGTH_BYTES
 
-FOLDER = "ledger"
-MAX_FILE_BYTES = 10_000_000  # a longer file is followed by the next one; none is ever deleted
+FILE = "ledger/messages.jsonl"  # in the site's folder; only ever appended to
 DELTA = 1e-5  # probability with which the bound epsilon may fail
 NAMED = ("run", "round", "phase", "step", "client", "factor", "share", "reason")
 START = "0" * 64
 
 
 class Ledger:
-    """The only writer of a site's ledger, ``ledger/000001.jsonl`` and so on in the site's folder."""
+    """The only writer of a site's ledger."""
 
     def __init__(self, home: Path) -> None:
-        self.folder = home / FOLDER
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.path = home / FILE
+        self.path.parent.mkdir(mode=0o700, exist_ok=True)
         self.last = START
         self.spent: dict[str, float] = {}
         self.bytes: Counter[str] = Counter()  # that left, by run
@@ -56,11 +55,7 @@ class Ledger:
         entry["epsilon"] = self._spend(entry)
         entry["previous"] = self.last
         entry["hash"] = _digest(entry)
-        files = _files(self.folder)
-        path = files[-1] if files else self.folder / "000001.jsonl"
-        if files and path.stat().st_size > MAX_FILE_BYTES:
-            path = self.folder / f"{int(path.stem) + 1:06}.jsonl"
-        with open(path, "a+b") as file:
+        with open(self.path, "a+b") as file:
             # Close the part of a line that a killed process left; its message had not left.
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
             start = b"" if file.read() in (b"", b"\n") else b"\n"
@@ -86,19 +81,20 @@ class Ledger:
         return rho + 2 * math.sqrt(rho * math.log(1 / DELTA)) if rho < math.inf else None
 
 
-def read_ledger(home: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield file and number of each line of a site's ledger, and its content, or None if its hash is wrong.
+def read_ledger(home: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Yield the number of each line of a site's ledger, from 1, and its content, or None if its hash is wrong.
 
     A line that is no JSON was not written to its end, and is skipped. If it was spoiled later, the next line shows it.
     """
-    for path in _files(home / FOLDER):
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue
-            is_whole = isinstance(entry, dict) and entry.get("hash") == _digest(entry)
-            yield f"{path.name}:{number}", entry if is_whole else None
+    path = home / FILE
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        is_whole = isinstance(entry, dict) and entry.get("hash") == _digest(entry)
+        yield number, entry if is_whole else None
 
 
 def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
@@ -110,12 +106,12 @@ def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
     last = START
     broken: list[str] = []
     runs: dict[str, list[dict[str, Any]]] = {}
-    for place, entry in read_ledger(home):
+    for number, entry in read_ledger(home):
         if entry is None:
-            broken.append(f"{place} was changed")
+            broken.append(f"line {number} was changed")
             continue
         if entry["previous"] != last:
-            broken.append(f"a line was changed or is missing before {place}")
+            broken.append(f"a line was changed or is missing before line {number}")
         last = entry["hash"]
         runs.setdefault(entry.get("run", ""), []).append(entry)
     lines = [line for run, entries in runs.items() for line in _run_lines(run, entries)]
@@ -138,10 +134,6 @@ def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
         lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
     refused = Counter(entry["reason"] for entry in left if "reason" in entry and entry["kind"] != "waiting")
     return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.jsonl"))
 
 
 def _digest(entry: Mapping[str, Any]) -> str:
