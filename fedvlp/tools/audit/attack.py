@@ -164,7 +164,9 @@ def _recover(
     true = read_pixels(targets).to(next(clip.parameters()).device)
     labels = torch.tensor([target.label for target in targets], device=true.device)
     noise = torch.randn(true.shape, generator=torch.Generator().manual_seed(seed)).to(true.device)
-    attack = partial(_attack, module, true, labels, START_DEVIATION * noise, options)
+    mean, deviation = pixel_scale(clip, true)
+    bounds = (-mean / deviation, (1 - mean) / deviation)  # black and white
+    attack = partial(_attack, module, true, labels, START_DEVIATION * noise, bounds, options)
     recovered = []
     if sent:
         recovered.append(attack("prompts", sent)[0])
@@ -177,18 +179,11 @@ def _recover(
     exact = image_of_gradient(gradient) if options.images == 1 else None
     if exact is not None:
         recovered.append(Recovered("full model, closed form", exact))
-    mean, deviation = pixel_scale(clip, true)
     # Baselines without a gradient.
     recovered.append(Recovered("same class", others.to(noise)))
     recovered.append(Recovered("grey", (torch.full_like(noise, 0.5) - mean) / deviation))
-    recovered.append(Recovered("noise", noise.clamp(*_pixel_bounds(clip, noise))))
+    recovered.append(Recovered("noise", noise.clamp(*bounds)))
     return [_scored(clip, each, true) for each in recovered]
-
-
-def _pixel_bounds(clip: Any, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply CLIP's normalisation to black and white."""
-    mean, deviation = pixel_scale(clip, images)
-    return -mean / deviation, (1 - mean) / deviation
 
 
 def _attack(
@@ -196,6 +191,7 @@ def _attack(
     images: Tensor,
     labels: Tensor,
     start: Tensor,
+    bounds: tuple[Tensor, Tensor],
     options: InversionOptions,
     source: str,
     parameters: Mapping[str, Tensor],
@@ -210,7 +206,7 @@ def _attack(
         )
     # The attacker is assumed to know the labels.
     gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
-    recovered, distance = invert(gradient_of, gradient, start, _pixel_bounds(module.clip, start), options)
+    recovered, distance = invert(gradient_of, gradient, start, bounds, options)
     return Recovered(source, recovered, distance), gradient
 
 
