@@ -13,7 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fedvlp.catalog.description import DESCRIPTIONS
-from fedvlp.clip.loading import BUNDLED, FOLDER_PREFIX, HUB_PREFIX
+from fedvlp.clip.loading import FOLDER_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import run_of
@@ -26,10 +26,6 @@ from fedvlp.utils.text_table import markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
 """Options that are paths, even if they are relative."""
-BUNDLED_CLIP = "This CLIP comes with fedvlp and is under the Apache licence 2.0."
-OPENAI_CLIP = "OpenAI published these weights with their code under the MIT licence (github.com/openai/CLIP)."
-OPEN_CLIP = "The open_clip project published these weights under the MIT licence (github.com/mlfoundations/open_clip)."
-OTHER_CLIP = "Their licence is that of whoever published them."
 
 
 def push_to_hub(
@@ -143,7 +139,6 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         accuracy=_accuracy(record),
         facts=_facts(record),
         license=license,
-        clip_licence=clip_licence(classifier.method.describe()["clip"]),
         data_licence=markdown_text(data_licence(_data_name(record))),
     )
 
@@ -155,19 +150,6 @@ def paper_of(method: type) -> str:
         if kind in ("Paper", "Papers"):
             return " ".join(text.split())
     return ""
-
-
-def clip_licence(clip: Mapping[str, Any]) -> str:
-    """Describe the licence of a CLIP's weights, from the fields of its :class:`.CLIPSpec`."""
-    name = str(clip.get("name", ""))
-    pretrained = str(clip.get("pretrained", ""))
-    if name in BUNDLED and pretrained == "auto":
-        return BUNDLED_CLIP
-    if name.startswith((HUB_PREFIX, FOLDER_PREFIX)):
-        return OTHER_CLIP
-    if pretrained in ("auto", "openai"):
-        return OPENAI_CLIP
-    return OPEN_CLIP if pretrained.startswith(("laion", "datacomp")) else OTHER_CLIP
 
 
 def _accuracy(record: Record) -> str:

@@ -12,7 +12,7 @@ import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
-from fedvlp.tools.hub.push import OPEN_CLIP, OPENAI_CLIP, OTHER_CLIP, clip_licence, paper_of, write_folder
+from fedvlp.tools.hub.push import paper_of, write_folder
 from tests.helpers.configs import method_classes
 
 
@@ -76,21 +76,6 @@ def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
     with pytest.raises(UserError, match="Expected a new or empty folder"):
         write_folder(finished_run, tmp_path, "ann/figs")
     assert (tmp_path / "README.md").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    ("name", "pretrained", "expected"),
-    [
-        ("ViT-B-16", "auto", OPENAI_CLIP),
-        ("ViT-B-32", "laion2b_s34b_b79k", OPEN_CLIP),
-        ("ViT-B-16-quickgelu", "openai", OPENAI_CLIP),
-        ("hf-hub:someone/clip", "auto", OTHER_CLIP),
-        ("local-dir:clips/biomedclip", "auto", OTHER_CLIP),
-        ("ViT-B-16", "mine.safetensors", OTHER_CLIP),
-    ],
-)
-def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
-    assert clip_licence({"name": name, "pretrained": pretrained}) == expected
 
 
 def test_every_method_names_its_paper():
