@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
@@ -60,7 +59,7 @@ class Request:
         content |= {name: value for name, value in chosen.items() if value is not None}
         name = options.file.stem if options.file else parser.prog.split()[-1]
         output = options.output or Path("runs", name)
-        array = _slurm_array(content.get("launcher", "local"), options, output)
+        array = _slurm_array(options, output)
         return cls(options, make_sweep(content, of_fit), output, array, content.get("note", ""))
 
     def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
@@ -171,7 +170,7 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     """Make a parser of methods, held-out domains, seeds, and of options for making their runs."""
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     add = parser.add_argument
-    add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments, launcher and note")
+    add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments and note")
     add("--config", action="append", help="config that all runs share; several are allowed")
     add("--models", type=_words, nargs="+", help="configs of methods, a,b,c")
     add(
@@ -183,7 +182,7 @@ def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
     add("--output", type=Path, help="folder of the runs; below runs, named after the command or file, if not given")
     add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
     add("--dry_run", action="store_true", help="only print the runs")
-    add("--launcher", choices=("local", "slurm"), help="where runs are made; local if not given")
+    add("--launcher", choices=("local", "slurm"), default="local", help="where runs are made; local if not given")
     slurm = parser.add_argument_group("with --launcher slurm, each run is a task of a job array")
     for name in SLURM_OPTIONS:
         slurm.add_argument(f"--slurm.{name}", help="as of sbatch", metavar=name.upper())
@@ -199,24 +198,12 @@ def _seeds(text: str) -> list[int]:
     return [int(word) for word in _words(text)]
 
 
-def _slurm_array(in_file: Any, options: argparse.Namespace, output: Path) -> SlurmArray | None:
-    """Read the job array from the sweep's file and from options, which override it; None if runs are local."""
-    launcher = {"name": in_file} if isinstance(in_file, str) else in_file
-    if not isinstance(launcher, dict) or launcher.get("name") not in ("local", "slurm"):
-        raise UserError(f"Expected launcher to be local, slurm or a mapping with such a name; got {in_file!r}.")
-    if options.launcher not in (None, launcher["name"]):
-        launcher = {"name": options.launcher}
-    given = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
-    values = launcher | {name: value for name, value in given.items() if value is not None}
-    allowed = (*SLURM_OPTIONS, "setup") if values.pop("name") == "slurm" else ()
-    for name in values:
-        if name not in allowed:
-            raise UserError(f"The launcher has no option {name!r}; slurm has {', '.join(SLURM_OPTIONS)} and setup.")
-    if not allowed:
-        return None
-    # sbatch would take this number as minutes.
-    if isinstance(values.get("time"), int):
-        raise UserError("Put the time of the launcher slurm in quotes, as '04:00:00': YAML reads 4:00:00 as a number.")
-    setup = values.pop("setup", [])
-    lines = [setup] if isinstance(setup, str) else setup
-    return SlurmArray(output, {name: str(value) for name, value in values.items()}, tuple(map(str, lines)))
+def _slurm_array(options: argparse.Namespace, output: Path) -> SlurmArray | None:
+    """Make the job array of a command line; None if runs are local."""
+    values = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
+    given = {name: value for name, value in values.items() if value is not None}
+    if options.launcher == "slurm":
+        return SlurmArray(output, setup=tuple(given.pop("setup", ())), options=given)
+    if given:
+        raise UserError(f"--slurm.{next(iter(given))} is of a job array. Add --launcher slurm, or leave it out.")
+    return None

@@ -14,7 +14,7 @@ from fedvlp.tools.sweep.jobs import Job
 from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, names_a_method, read_yaml
 from fedvlp.utils.errors import UserError
 
-KEYS = ("config", "models", "held_out", "seeds", "arguments", "launcher", "note")
+KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
 TOGETHER = "+"
 """Between domains that are held out together."""
 SET_BY_SWEEP = (

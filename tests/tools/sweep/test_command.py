@@ -99,11 +99,9 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
         return "101_0\n" if command[0] == "squeue" and len(calls) > 2 else "101"[: 3 * (command[0] == "sbatch")]
 
     monkeypatch.setattr("fedvlp.tools.sweep.jobs._call_slurm", call)
-    file = tmp_path / "sweep.yaml"
-    launcher = {"name": "slurm", "time": "2:00:00", "mem": "8G", "setup": "module load"}
-    file.write_text(yaml.safe_dump({"config": "data/folders", "models": "zero_shot", "launcher": launcher}))
-    own = [f"--file={file}", "--held_out=ink", "--seeds=0", "--slurm.time=1:00:00", f"--output={output}"]
-    command = ["sweep", *own, *more]
+    own = ["--config=data/folders", "--models=zero_shot", "--held_out=ink", "--seeds=0", f"--output={output}"]
+    slurm = ["--launcher=slurm", "--slurm.time=1:00:00", "--slurm.mem=8G", "--slurm.setup=module load"]
+    command = ["sweep", *own, *slurm, *more]
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
@@ -116,21 +114,6 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     assert [call[0] for call in calls] == ["squeue", "sbatch", "squeue"]
 
 
-@pytest.mark.parametrize(
-    ("launcher", "message"),
-    [
-        ({"partition": "gpu"}, "local, slurm or a mapping"),
-        ({"name": "slurm", "partitions": "gpu"}, "no option 'partitions'; slurm has account, "),
-        ({"name": "slurm", "time": 14400}, "in quotes"),
-    ],
-)
-def test_impossible_launchers(tmp_path, capsys, launcher, message):
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump({"models": "trip", "launcher": launcher}))
-    assert main(["sweep", f"--file={file}"]) == 1
-    assert message in capsys.readouterr().err
-
-
 def test_one_sweep_at_a_time(more, tmp_path, capsys):
     with locked(tmp_path / "sweep.json", wait=False):
         own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]
@@ -141,7 +124,7 @@ def test_one_sweep_at_a_time(more, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--models=trip", "--slurm.time=1:00"], "The launcher has no option 'time'"),
+        (["--models=trip", "--slurm.time=1:00"], "Add --launcher slurm"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
         (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
