@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from jsonargparse.typing import PositiveInt
@@ -37,14 +37,12 @@ class Request:
         options: The parsed command line.
         plan: Methods, held-out domains and seeds.
         output: Folder of the runs.
-        array: The job array of Slurm; None if runs are made on this machine.
         note: A text to print first.
     """
 
     options: argparse.Namespace
     plan: Sweep
     output: Path
-    array: SlurmArray | None
     note: str
 
     @classmethod
@@ -59,8 +57,7 @@ class Request:
         content |= {name: value for name, value in chosen.items() if value is not None}
         name = options.file.stem if options.file else parser.prog.split()[-1]
         output = options.output or Path("runs", name)
-        array = _slurm_array(options, output)
-        return cls(options, make_sweep(content, of_fit), output, array, content.get("note", ""))
+        return cls(options, make_sweep(content, of_fit), output, content.get("note", ""))
 
     def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
         """Make or submit the missing runs of a folder, and return the states of all.
@@ -69,7 +66,7 @@ class Request:
             UserError: If another sweep works in the folder.
             KeyboardInterrupt: If the sweep was stopped.
         """
-        array = replace(self.array, folder=folder) if self.array else None
+        array = _slurm_array(self.options, folder)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with locked(folder / SWEEP_FILE, wait=False):
@@ -198,12 +195,12 @@ def _seeds(text: str) -> list[int]:
     return [int(word) for word in _words(text)]
 
 
-def _slurm_array(options: argparse.Namespace, output: Path) -> SlurmArray | None:
+def _slurm_array(options: argparse.Namespace, folder: Path) -> SlurmArray | None:
     """Make the job array of a command line; None if runs are local."""
     values = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
     given = {name: value for name, value in values.items() if value is not None}
     if options.launcher == "slurm":
-        return SlurmArray(output, setup=tuple(given.pop("setup", ())), options=given)
+        return SlurmArray(folder, setup=tuple(given.pop("setup", ())), options=given)
     if given:
         raise UserError(f"--slurm.{next(iter(given))} is of a job array. Add --launcher slurm, or leave it out.")
     return None
