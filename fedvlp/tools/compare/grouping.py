@@ -130,12 +130,10 @@ def config_name(record: Record) -> str:
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:
-    """Returns a name for each of the runs' settings.
+    """Name each of the runs' settings by its config and, if a config has several settings, by its own options.
 
-    It is the name of its config and, where one config has several settings, the values in which they differ, such as
-    ``trip (key_seed=1)``. The most frequent value among a config's rows is not named; an option of the trainer that
-    only some of them have, such as an aggregator, is. A centralised run is marked, such as
-    ``coop (centralised, not federated)``.
+    An option is named, as in ``trip (key_seed=1)``, if its value is not the most frequent one among the config's rows,
+    or if only some of them have it, such as an aggregator. Centralised runs are marked.
     """
     examples = {record.settings: record for record in records}
     kinds = {settings: (config_name(record), record.is_centralised) for settings, record in examples.items()}
@@ -154,7 +152,7 @@ def row_labels(records: Iterable[Record]) -> dict[str, str]:
 
 
 def _own_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the options by which a row is told from the others of its config."""
+    """Find the options that distinguish a row from the other rows of its config."""
     values = settings_of(record)
     # Methods and optimizers describe all their options, the trainer only those that were set.
     in_all_rows = set(values).intersection(*rows)
@@ -170,7 +168,7 @@ def _own_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]
 
 
 def settings_of(record: Record) -> dict[str, Any]:
-    """Returns all options in which two rows of one method may differ, by name."""
+    """Collect all options in which two rows of one method may differ, by name."""
     optimizer = dict(record.optimizer or {})
     if "class" in optimizer:
         optimizer["optimizer"] = optimizer.pop("class")

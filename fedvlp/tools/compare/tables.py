@@ -157,7 +157,7 @@ def _table(records: tuple[Record, ...], rounds: Sequence[str]) -> Table:
 def _labelled(
     records: Sequence[Record], rounds: Sequence[str], role: str
 ) -> tuple[pd.DataFrame, dict[str, tuple[Record, ...]]]:
-    """Returns ``runs_frame`` with the labels of methods and the names of rounds, and the runs of each method."""
+    """Add labels of methods and names of rounds to ``runs_frame``, and list the runs of each method."""
     zero_shot = {record.settings: _zero_shot_label(record) for record in records}
     labels = zero_shot | row_labels(record for record in records if record.method != ZERO_SHOT)
     runs: dict[str, tuple[Record, ...]] = {}
