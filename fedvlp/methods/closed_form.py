@@ -38,19 +38,20 @@ class ClosedForm(PromptLearner):
     It classifies only the classes it was computed for; a class that no client has keeps its text feature.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
-        text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0.
-        gram: Whether clients also send the second moments of all their features.
+        text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0; with 0 only images count.
+
+    Attributes:
+        needs_gram: Whether clients also send the second moments of all their features.
     """
 
     image_statistics = ("moments",)
+    needs_gram = False
     deployed: tuple[str, ...] = ("weight",)
     text_features: Tensor
     weight: Tensor
 
     def __init__(
-        self, class_names: Names, clip: CLIPSpec | CLIP | str, text_weight: NonNegativeFloat, gram: bool
+        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, text_weight: NonNegativeFloat = 0.5
     ) -> None:
         super().__init__(class_names, clip)
         self.automatic_optimization = False
@@ -63,7 +64,7 @@ class ClosedForm(PromptLearner):
         self.moments.register_buffer("clients", torch.zeros(1))
         self.moments.register_buffer("shares", torch.zeros(classes))
         self.moments.register_buffer("class_sums", torch.zeros(classes, width))
-        if gram:
+        if self.needs_gram:
             self.moments.register_buffer("gram", torch.zeros(width, width))
 
     @abstractmethod
@@ -112,7 +113,7 @@ class ClosedForm(PromptLearner):
         with torch.autocast(features.device.type, enabled=False):
             self.moments.shares += one_hot.sum(0)
             self.moments.class_sums += one_hot.T @ features
-            if "gram" in self.moments._buffers:
+            if self.needs_gram:
                 self.moments.gram += features.T @ features
 
     def upload_state(self) -> State:

@@ -35,6 +35,8 @@ class Fed3R(ClosedForm):
         text_weight: Weight alpha of zero-shot CLIP's classifier, at least 0.
     """
 
+    needs_gram = True
+
     def __init__(
         self,
         class_names: Names,
@@ -44,7 +46,7 @@ class Fed3R(ClosedForm):
         ridge: PositiveFloat = 1.0,
         text_weight: NonNegativeFloat = 0.25,
     ) -> None:
-        super().__init__(class_names, clip, text_weight, gram=True)
+        super().__init__(class_names, clip, text_weight=text_weight)
         self.num_clients = num_clients
         self.ridge = ridge
 

@@ -53,7 +53,7 @@ class FedCOF(ClosedForm):
         shrinkage: PositiveFloat = 0.003,
         text_weight: NonNegativeFloat = 0.25,
     ) -> None:
-        super().__init__(class_names, clip, text_weight, gram=False)
+        super().__init__(class_names, clip, text_weight=text_weight)
         self.shrinkage = shrinkage
 
     def moments_strategy(self) -> Strategy:

@@ -40,6 +40,7 @@ class FedGDA(ClosedForm):
         text_weight: Weight alpha of zero-shot CLIP's logits, at least 0.
     """
 
+    needs_gram = True
     deployed = ("weight", "bias")
     bias: Tensor
 
@@ -52,7 +53,7 @@ class FedGDA(ClosedForm):
         shrinkage: ClosedFraction | None = None,
         text_weight: NonNegativeFloat = 0.5,
     ) -> None:
-        super().__init__(class_names, clip, text_weight, gram=True)
+        super().__init__(class_names, clip, text_weight=text_weight)
         self.register_buffer("bias", torch.zeros(len(class_names)))  # [C]
         self.num_clients = num_clients
         self.shrinkage = shrinkage

@@ -18,23 +18,12 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.state import State
 from fedvlp.methods.closed_form import ClosedForm
-from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
 class FedNCM(ClosedForm):
-    """Classify by the cosine similarity to the mean feature of each class, mixed with its text feature.
-
-    Args:
-        text_weight: Weight alpha of the text features, at least 0; with 0 only the images count.
-    """
-
-    def __init__(
-        self, class_names: Names, clip: CLIPSpec | CLIP | str = "ViT-B-16", *, text_weight: NonNegativeFloat = 0.5
-    ) -> None:
-        super().__init__(class_names, clip, text_weight, gram=False)
+    """Classify by the cosine similarity to the mean feature of each class, mixed with its text feature."""
 
     def classifier(self, moments: State) -> State:
         """Compute the unit sums of class means and weighted text features."""
