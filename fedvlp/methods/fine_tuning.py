@@ -29,7 +29,6 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
@@ -37,9 +36,9 @@ from fedvlp.clip.packing import make_rows
 from fedvlp.clip.prompted_text import PromptFeatureCache
 from fedvlp.clip.text_towers import make_text_tower
 from fedvlp.clip.zero_shot import tokenize_classes
-from fedvlp.methods.image_tower import Head, ImageTowerLearner
+from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
-from fedvlp.utils.ranges import FractionAboveZero, Names
+from fedvlp.utils.ranges import Names
 
 
 class FineTuning(ImageTowerLearner):
@@ -47,8 +46,7 @@ class FineTuning(ImageTowerLearner):
 
     Args:
         towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
-        head: What classifies: CLIP's text features (``text``), or a linear layer that starts from them (``linear``).
-        layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
+        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
     """
 
     def __init__(
@@ -57,12 +55,10 @@ class FineTuning(ImageTowerLearner):
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
         *,
         towers: Literal["image", "both"] = "image",
-        head: Head = "text",
-        layer_decay: FractionAboveZero = 0.7,
-        optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
+        **options: Any,
     ) -> None:
-        super().__init__(class_names, clip, head, layer_decay, optimizer)
-        if towers == "both" and head == "linear":
+        super().__init__(class_names, clip, **options)
+        if towers == "both" and self.head is not None:
             raise UserError("A linear head reads no text features, so the text tower can't be trained. Use head text.")
         self.text = TextClassifier(self.clip, class_names) if towers == "both" else None
         # As in CLIP's own training the logarithm of the scale is learned.
