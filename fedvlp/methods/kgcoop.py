@@ -19,16 +19,16 @@ from __future__ import annotations
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.promptfl import PromptFL
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
-class KgCoOp(PromptLearner):
+class KgCoOp(PromptFL):
     """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
 
     Args:
@@ -47,9 +47,7 @@ class KgCoOp(PromptLearner):
         init_words: str | None = "a photo of a",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
+        super().__init__(class_names, clip, prompt_length=prompt_length, init_words=init_words, optimizer=optimizer)
         self.distance_weight = distance_weight
         self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
 
@@ -57,11 +55,6 @@ class KgCoOp(PromptLearner):
         """Compute the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
         # Features of length 1 differ by their angle alone: the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.precomputed(inputs)["features"]
-        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Compute the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""

@@ -23,13 +23,14 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
-from fedvlp.methods.prompts import PromptLearner, distillation_losses
+from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
+from fedvlp.core.protocols import Batch
+from fedvlp.methods.promptfl import PromptFL
+from fedvlp.methods.prompts import distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
-class ProGrad(PromptLearner):
+class ProGrad(PromptFL):
     """Learns one text prompt, shared by all classes and clients, by steps that do not lead away from zero-shot CLIP.
 
     Args:
@@ -39,6 +40,8 @@ class ProGrad(PromptLearner):
         init_words: Words that the prompt starts from, as its last vectors behind zeros, as in the released code; random
             vectors if null.
     """
+
+    teacher: ZeroShotClassifier
 
     def __init__(
         self,
@@ -50,20 +53,12 @@ class ProGrad(PromptLearner):
         init_words: str | None = "a photo of a",
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=0.002, momentum=0.9, weight_decay=5e-4),
     ) -> None:
-        super().__init__(class_names, clip, optimizer)
-        self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
-        start = self.text.initial_prompt()
+        super().__init__(class_names, clip, prompt_length=prompt_length, optimizer=optimizer)
         if init_words is not None:
-            words = self.text.word_vectors(init_words).to(start)
-            start = F.pad(words, (0, 0, prompt_length - len(words), 0))
-        self.prompt = nn.Parameter(start)  # [L, D]
+            words = self.text.word_vectors(init_words).to(self.prompt)
+            self.prompt = nn.Parameter(F.pad(words, (0, 0, prompt_length - len(words), 0)))  # [L, D]
         self.projection = projection
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
-
-    def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(w_c, f(x)) / tau (CoOp, Eq. 2)."""
-        features = self.precomputed(inputs)["features"]
-        return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Compute the cross-entropy of a batch, whose gradient is the aligned one."""
