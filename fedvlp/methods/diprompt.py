@@ -154,37 +154,30 @@ class DiPrompT(PromptLearner):
         """Compute L_G + lambda L_D + L_Q, without the terms that are left out."""
         inputs, labels = batch
         features = self.precomputed(inputs)["features"]
+        scale = self.clip.logit_scale
         terms: dict[str, Tensor] = {}
         if self.global_prompt is not None:
-            logits = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)
+            logits = cosine_logits(features, self.text(self.global_prompt), scale)
             terms["global"] = F.cross_entropy(logits, labels)
         if self.domain_prompts is not None:
-            terms |= self._terms_of_domains(features, labels, self.domain_prompts)
+            pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
+            domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
+            if self.domain_labels and self.context is not None:
+                of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
+                domains = torch.full_like(domains, of_client)
+            # Only domains that an image was assigned to get a gradient, so that others stay exactly where they are.
+            own = self.domain_text.under_each(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
+            terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
+            if self.query_prompt is not None:
+                if self._before is None:
+                    self._before = pairs.detach()
+                labelled = domains if self.domain_labels else None
+                terms |= query_terms(features, labels, pairs, self._before, scale, labelled)
         weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
         weighted = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
         loss = torch.stack(weighted).sum()
         self.log("loss", loss)
         return loss
-
-    def _terms_of_domains(
-        self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domain_prompts: Float[Tensor, "M L D"]
-    ) -> dict[str, Tensor]:
-        """The terms of L_D and L_Q, by name."""
-        scale = self.clip.logit_scale
-        pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
-        domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
-        if self.domain_labels and self.context is not None:
-            of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
-            domains = torch.full_like(domains, of_client)
-        # Only domains that an image was assigned to get a gradient, so that others stay exactly where they are.
-        own = self.domain_text.under_each(domain_prompts, learning=domains)  # Z^m, [C, M, d]
-        terms = domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
-        if self.query_prompt is not None:
-            if self._before is None:
-                self._before = pairs.detach()
-            labelled = domains if self.domain_labels else None
-            terms |= query_terms(features, labels, pairs, self._before, scale, labelled)
-        return terms
 
 
 def pair_logits(
