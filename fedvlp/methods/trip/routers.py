@@ -57,6 +57,8 @@ class RouterOptions:
 class Router(nn.Module):
     """From images to weights of the experts."""
 
+    keys: Tensor  # of a TokenRouter
+
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
         self.options = options
@@ -70,17 +72,14 @@ class Router(nn.Module):
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Compute pi."""
 
-    def clusters(self, images: Tensor, tokens: Tensor, keys: Tensor | None = None) -> dict[str, Clusters]:
-        """Return each image's clusters under the capacities of training and of evaluation, from the same start.
-
-        Clusters start at the tokens nearest to the keys, or at random ones if no keys are given.
-        """
+    def clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
+        """Return each image's clusters under the capacities of training and of evaluation, from the same start."""
         num_tokens = tokens.shape[1]
         count = self.options.num_experts
-        if keys is None:
-            start = random_start(image_seeds(images), num_tokens, count, self.seed)
+        if self.options.cluster_start == "keys":
+            start = key_start(tokens, self.keys)
         else:
-            start = key_start(tokens, keys)
+            start = random_start(image_seeds(images), num_tokens, count, self.seed)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
         clusters = {}
         # Both are computed, since the cache serves training and evaluation.
@@ -92,8 +91,6 @@ class Router(nn.Module):
 class TokenRouter(Router):
     """The share of an image's tokens, of width W, in the cluster matched to each key (Eqs. 2 to 8)."""
 
-    keys: Tensor
-
     def __init__(self, options: RouterOptions, width: int) -> None:
         super().__init__(options)
         keys = make_keys(options.key_init, options.num_experts, width, options.key_seed)
@@ -102,7 +99,7 @@ class TokenRouter(Router):
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
         """Return pi under both capacities, and which share of the tokens was kept."""
         constants = {}
-        for mode, clusters in self._clusters(images, tokens).items():
+        for mode, clusters in self.clusters(images, tokens).items():
             constants[f"{mode}_weights"] = expert_shares(clusters, self.keys)
             constants[f"{mode}_kept"] = clusters.sizes.sum(dim=1) / tokens.shape[1]
         return constants
@@ -113,11 +110,8 @@ class TokenRouter(Router):
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
         """Return the expert of each token in evaluation, -1 for a token that was dropped."""
-        clusters = self._clusters(images, tokens)["eval"]
+        clusters = self.clusters(images, tokens)["eval"]
         return clusters.matched_to(match_clusters(clusters.centroids, self.keys))
-
-    def _clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
-        return self.clusters(images, tokens, self.keys if self.options.cluster_start == "keys" else None)
 
 
 class ExpertMatchingRouter(Router):
