@@ -55,9 +55,7 @@ class FedDPT(PromptLearner):
     """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
 
     Args:
-        class_names: The classes, in the order of the labels.
         domains: Names of the source domains, in the order of the clients' domains.
-        clip: The frozen CLIP: see ``load_clip``.
         prompt_length: Number of learned vectors m of a text prompt.
         temperature: Temperature tau_d of the weights over domains, above 0.
         text_momentum: How slowly a client's copies of other domains' text prompts follow the server's: alpha, in
@@ -67,7 +65,6 @@ class FedDPT(PromptLearner):
         components: Which prompts there are: ``domain`` for one text prompt and one image token a domain; ``agnostic``
             for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone, which are
             compared with the template "a photo of a".
-        optimizer: Makes the optimizer of a client's local training.
     """
 
     needs_images = True

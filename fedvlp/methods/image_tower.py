@@ -40,7 +40,6 @@ class ImageTowerLearner(PromptLearner):
     Papers train other networks, by SGD or Adam; here all have fine-tuning's AdamW, whose rate and decay suit CLIP.
 
     Args:
-        class_names: The classes, in the order of the labels.
         clip: The CLIP that is trained: see ``load_clip``; the one passed in is not changed.
         head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
             (``linear``).

@@ -67,7 +67,6 @@ class PLAN(PromptLearner):
         reduction: r of the paper's aggregators: phi and psi have width / r hidden units.
         aggregate_text: Whether an aggregator mixes the text prompts; else their mean is taken.
         aggregate_visual: The same for the visual prompts.
-        optimizer: Makes the optimizer of a client's local training, in both stages.
     """
 
     needs_images = True

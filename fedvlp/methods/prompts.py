@@ -64,7 +64,6 @@ class PersonalPromptLearner(PromptLearner):
         prompt_length: Number of learned vectors L of a prompt.
         held_out_evaluation: What classifies images of a domain that no client has: only the ``shared`` prompt, or the
             ``mean`` of the probabilities under all clients' prompts.
-        optimizer: Makes the optimizer of a client's local training.
 
     Attributes:
         global_prompt: the prompt of all clients.
