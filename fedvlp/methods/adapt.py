@@ -4,7 +4,7 @@ Paper: Wei et al., ADAPT, the later version of "Dual prompt tuning for domain-aw
 2310.03103. Symbols as in :mod:`.fed_dpt`; h_j joint feature of image token j's output -> ``tokens``.
     f_T^k(c), f_V, w, f_T(c), Eqs. 2-5                :class:`.FedDPT`
     P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 6       :class:`.PerDomainPrompts`
-    cross-entropy of f_V and f_T, in words            :meth:`ADAPT.training_step`
+    cross-entropy of f_V and f_T, in words            :meth:`ADAPT.losses`
     domain correspondence, in words                   :meth:`ADAPT.correspondence`
 
 Departures:
@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.fed_dpt import DualFeatures, FedDPT
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat
@@ -60,18 +60,15 @@ class ADAPT(FedDPT):
         self.domain_loss = domain_loss
         self.domain_weight = domain_weight
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy over classes plus the weighted domain correspondence."""
-        inputs, labels = batch
         features = self.features(inputs)
-        loss = F.cross_entropy(features.logits(self.clip.logit_scale), labels)
-        self.log("cross_entropy", loss)
-        if self.domain_weight:
-            correspondence = self.correspondence(features, labels)
-            self.log("domain_correspondence", correspondence)
-            loss = loss + self.domain_weight * correspondence
-        self.log("loss", loss)
-        return loss
+        cross_entropy = F.cross_entropy(features.logits(self.clip.logit_scale), labels)
+        if not self.domain_weight:
+            return {"cross_entropy": cross_entropy, "loss": cross_entropy}
+        correspondence = self.correspondence(features, labels)
+        loss = cross_entropy + self.domain_weight * correspondence
+        return {"cross_entropy": cross_entropy, "domain_correspondence": correspondence, "loss": loss}
 
     def correspondence(self, features: DualFeatures, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
         """Compute the domain-correspondence loss in the reading that was chosen."""

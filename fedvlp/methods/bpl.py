@@ -9,7 +9,7 @@ Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of
     unconditional: mu, sigma are parameters                       :meth:`BPL.posterior`
     conditional: mu(z), log sigma^2(z) by a perceptron each       :meth:`BPL.posterior`
     p(c | x) = 1/S sum_s softmax_c(cos(w_c(p + r_s), x) / tau)    :meth:`BPL.log_probabilities`
-    -log p(y | x) + beta / D KL(q || N(0, 1))                     :meth:`BPL.training_step`
+    -log p(y | x) + beta / D KL(q || N(0, 1))                     :meth:`BPL.losses`
     KL / D = mean of 1/2 (mu^2 + sigma^2 - 1 - log sigma^2)
 
 Departures:
@@ -28,14 +28,14 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.clip.prompted_text import PromptFeatureCache
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
@@ -110,17 +110,15 @@ class BPL(PromptLearner):
         features = self.precomputed(inputs)["features"]
         return self.log_probabilities(features, *self.posterior(features), self.noise)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Compute -log p(y | x) of a batch under new draws, plus beta times the divergence."""
-        inputs, labels = batch
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+        """Compute -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
         features = self.precomputed(inputs)["features"]
         mean, log_variance = self.posterior(features)
         noise = torch.randn(*mean.shape[:-1], *self.noise.shape).to(mean.device, non_blocking=True)
         cross_entropy = F.nll_loss(self.log_probabilities(features, mean, log_variance, noise), labels)
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).mean() / 2
         loss = cross_entropy + self.kl_weight * divergence
-        self.log_dict({"cross_entropy": cross_entropy, "divergence": divergence, "loss": loss})
-        return loss
+        return {"cross_entropy": cross_entropy, "divergence": divergence, "loss": loss}
 
 
 def _perceptron(inputs: int, outputs: int) -> nn.Sequential:

@@ -7,7 +7,7 @@ of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``stat
     S_n = (mu(F_all), sigma(F_all)) over all images of client n                :func:`.pooled`, :meth:`CCST.collect`
     AdaIN(F, S) = sigma_S (F - mu(F)) / sigma(F) + mu_S                        :func:`.with_style`
     each image in K styles of B, drawn without replacement; for S_n as it was  :meth:`CCST.draw`
-    CE over all of these                                                       :meth:`CCST.training_step`
+    CE over all of these                                                       :meth:`CCST.losses`
 
 Departures:
     * Style transfer: the paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
@@ -30,11 +30,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
 from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
 from fedvlp.utils.ranges import Names, PositiveInt
@@ -90,12 +90,9 @@ class CCST(ImageTowerLearner):
         self.statistics.own.copy_(pooled(self.statistics.own, values, len(features) / seen))
         self.statistics.images_seen.copy_(seen)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, each image in K styles."""
-        inputs, labels = batch
         slots = self.draw(len(labels))
         images = self.precomputed(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)
         features = self.image_features(images, after_stage(self.stage, partial(self.restyled, slots)))
-        loss = F.cross_entropy(self.logits(features), labels.repeat_interleave(slots.shape[1]))
-        self.log("loss", loss)
-        return loss
+        return {"loss": F.cross_entropy(self.logits(features), labels.repeat_interleave(slots.shape[1]))}

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, DomainTextEncoder, PromptedTextEncoder, cosine_logits
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import IndicatorMean
 from fedvlp.core.strategies import ByName, FedAvg, MovingAverage, Strategy, beta_share
 from fedvlp.methods.prompts import PromptLearner, distillation_kl, known_domain
@@ -150,9 +150,8 @@ class DiPrompT(PromptLearner):
         domains = pair_logits(features, pairs, scale).amax(1).argmax(1)
         return given_domain(pair_logits(features, own, scale), domains)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute L_G + lambda L_D + L_Q, without the terms that are left out."""
-        inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         terms: dict[str, Tensor] = {}
@@ -175,9 +174,7 @@ class DiPrompT(PromptLearner):
                 terms |= query_terms(features, labels, pairs, self._before, scale, labelled)
         weights = {"domain": self.domain_weight, "contrast": self.domain_weight}
         weighted = [weights.get(name, 1.0) * term for name, term in terms.items() if name not in self.left_out]
-        loss = torch.stack(weighted).sum()
-        self.log("loss", loss)
-        return loss
+        return {"loss": torch.stack(weighted).sum()}
 
 
 def pair_logits(

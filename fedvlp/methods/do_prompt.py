@@ -8,7 +8,7 @@ a_kl(x) -> :meth:`DoPrompt.domain_weights`; lambda -> ``domain_weight``.
     L_dp = CE(f(x; v_d(x)), y)                                 domain prompt learning
     a_.l(x) = softmax_k A(f(x))_kl,  v(x)_l = sum_k a_kl(x) v_kl   the adapted prompt, :meth:`DoPrompt.adapted`
     L_a = CE(f(x; v(x)), y),  L_w = BCE(a_kl(x), [k = d(x)])   prompt adapter learning
-    L = L_dp + L_a + lambda L_w                                :meth:`DoPrompt.training_step`
+    L = L_dp + L_a + lambda L_w                                :meth:`DoPrompt.losses`
 Nothing of an image's domain is used to classify it: that is done with v(x).
 
 Departures:
@@ -27,12 +27,12 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import select
 from fedvlp.methods.image_tower import ImageTowerLearner, LayerGroup, layer_groups, prompted_features
 from fedvlp.methods.prompts import domains_of, initial_prompt
@@ -99,9 +99,8 @@ class DoPrompt(ImageTowerLearner):
         images = self.precomputed(inputs)["images"]
         return self.prompted(images, self.adapted(self.domain_weights(images)))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute L_dp + L_a + lambda L_w."""
-        inputs, labels = batch
         domains = domains_of(inputs, "DoPrompt")
         images = self.precomputed(inputs)["images"]
         weights = self.domain_weights(images)
@@ -112,9 +111,7 @@ class DoPrompt(ImageTowerLearner):
             "adapted_prompts": F.cross_entropy(self.prompted(images, self.adapted(weights)), labels),
             "domains": self.domain_weight * F.binary_cross_entropy(weights.float(), is_domain),
         }
-        losses["loss"] = torch.stack(list(losses.values())).sum()
-        self.log_dict(losses)
-        return losses["loss"]
+        return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
         """Return the trained parameters in groups, with options of their own for prompts and adapter."""

@@ -11,7 +11,7 @@ k x D, made anew in each step -> ``left``, ``right``; g gradient of a batch's lo
     g_u = clip(g v^T) + N(0, sigma_L^2), g_v = clip(u^T g) + N(0, sigma_L^2)
                                                                         Alg. 1, lines 9, 10; :func:`factor_gradients`
     g_L = g_u v + u g_v - u u^T g_u v                                   Eq. 4; :func:`local_gradient`
-    p_L <- p_L - eta g_L                                                Alg. 1, line 12; :meth:`DPFPL.training_step`
+    p_L <- p_L - eta g_L                                                Alg. 1, line 12; :meth:`DPFPL.losses`
     p_G <- p_G - eta (mean_i clip(g_i) + N(0, sigma_G^2))               Alg. 1, lines 15 to 17; :class:`.DPFedAvg`
 
 Departures:
@@ -36,13 +36,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.errors import UserError
@@ -86,9 +86,8 @@ class DPFPL(PersonalPromptLearner):
         """Compute p (Eq. 1)."""
         return self.global_prompt + self.local_prompt
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch (Eq. 2), whose gradients are clip(g) for p_G and g_L for p_L."""
-        inputs, labels = batch
         shared = self.global_prompt.detach()
         own = self.local_prompt.detach()
         # Each prompt's gradient is that of their sum.
@@ -98,11 +97,10 @@ class DPFPL(PersonalPromptLearner):
         (gradient,) = torch.autograd.grad(cross_entropy, prompt)
         noise = self.local_noise_multiplier * self.clip_norm
         of_own = local_gradient(gradient.float(), own.float(), self.rank, self.clip_norm, noise)
-        self.log("loss", cross_entropy)
         # Both differences are zero; their gradients are what stands beside them.
         moves_shared = ((self.global_prompt - shared) * clipped(gradient, self.clip_norm)).sum()
         moves_own = ((self.local_prompt - own) * of_own).sum()
-        return cross_entropy.detach() + moves_shared + moves_own
+        return {"loss": cross_entropy.detach() + moves_shared + moves_own}
 
 
 def clipped(gradient: Float[Tensor, "rows columns"], max_norm: float) -> Float[Tensor, "rows columns"]:

@@ -7,8 +7,8 @@ Symbols: x image; A, P amplitude and phase of its Fourier transform F(x), channe
 A_n amplitudes of other clients' images, the bank -> ``statistics.clients``; lambda in [0, 1]; theta all that is
 trained; beta -> ``inner_rate``.
     A' = M ((1 - lambda) A + lambda A_n) + (1 - M) A; x' = F^-1(A', P)   Eq. 3 and 4; :meth:`ELCFS.transformed`
-    theta' = theta - beta grad CE(x; theta)                              Eq. 5; :meth:`ELCFS.training_step`
-    CE(x; theta) + CE(x'; theta')                                        Eq. 6 and 9; :meth:`ELCFS.training_step`
+    theta' = theta - beta grad CE(x; theta)                              Eq. 5; :meth:`ELCFS.losses`
+    CE(x; theta) + CE(x'; theta')                                        Eq. 6 and 9; :meth:`ELCFS.losses`
 
 Departures:
     * Task: the paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
@@ -27,13 +27,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.phases import RoundContext
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.client_statistics import ClientStatistics
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.errors import UserError
@@ -127,9 +127,8 @@ class ELCFS(ImageTowerLearner):
         self.num_seen += len(places)
         self.statistics.images_seen.fill_(self.num_seen)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""
-        inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         self.collect(images)
         inner = F.cross_entropy(self(images), labels)
@@ -142,9 +141,7 @@ class ELCFS(ImageTowerLearner):
             stepped[name] = value - self.inner_rate * gradient
             linear = linear + (value * gradient).sum()
         outer = F.cross_entropy(functional_call(self, stepped, (self.in_others_looks(images),)), labels)
-        loss: Tensor = inner.detach() + outer + (linear - linear.detach())
-        self.log_dict({"inner": inner, "outer": outer, "loss": loss})
-        return loss
+        return {"inner": inner, "outer": outer, "loss": inner.detach() + outer + (linear - linear.detach())}
 
     def _rows(self, spectrum: Tensor) -> Tensor:
         """Compute the rows of the frequencies from -m to m."""

@@ -5,7 +5,7 @@ Paper: Zhang et al., "Federated Learning with Domain Generalization", arXiv 2111
 Symbols: h = sqrt(d) f(x) / |f(x)| feature of an image; y its class, 0.7 at its place among zeros; z noise, uniform in
 [0, 1)^d; G distribution generator -> ``generator``; h' = sqrt(d) G(z, y) / |G(z, y)| reference feature; D discriminator
 and R its projection -> ``discriminator``; lambda_0 -> ``class_weight``.
-    discriminator  mean ((1 - D(R h', y))^2 + D(R h, y)^2)             :meth:`FedADG.training_step`
+    discriminator  mean ((1 - D(R h', y))^2 + D(R h, y)^2)             :meth:`FedADG.losses`
     extractor      lambda_0 CE + (1 - lambda_0) mean (1 - D(R h, y))^2     as before
     generator      mean D(R h', y)^2                                       as before
     extractor and G are averaged, each client keeps its own D and R        :class:`.FedAvg`
@@ -32,12 +32,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
 
@@ -77,9 +77,8 @@ class FedADG(ImageTowerLearner):
         )
         self.discriminator = Discriminator(width, len(class_names))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the losses of tower, discriminator and generator, each with a gradient to its own network alone."""
-        inputs, labels = batch
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = LABEL * F.one_hot(labels, len(self.class_names)).to(features.dtype)
         # Drawn on the CPU, so that every device sees the same numbers.
@@ -95,10 +94,13 @@ class FedADG(ImageTowerLearner):
         of_features = self.discriminator(features.detach(), classes).square()
         discrimination = (of_references + of_features).mean()
         extraction = self.class_weight * cross_entropy + (1 - self.class_weight) * alignment
-        loss: Tensor = extraction + discrimination + generation
-        self.log_dict({"cross_entropy": cross_entropy, "alignment": alignment, "discrimination": discrimination})
-        self.log_dict({"generation": generation, "loss": loss})
-        return loss
+        return {
+            "cross_entropy": cross_entropy,
+            "alignment": alignment,
+            "discrimination": discrimination,
+            "generation": generation,
+            "loss": extraction + discrimination + generation,
+        }
 
 
 class Discriminator(nn.Module):

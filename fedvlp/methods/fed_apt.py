@@ -7,7 +7,7 @@ Symbols: p meta prompt, C x L x D -> ``prompt``; key_k of domain k, L x D, drawn
 Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperature``; f(x) image feature, not normalised
 -> ``features``.
     p * (1 + key_k) at a client of domain k                           :meth:`FedAPT.prompts`
-    CE(softmax_c(cos(w_c, f(x)) / tau), y) + CE(softmax(Q f(x)), k)   :meth:`FedAPT.training_step`
+    CE(softmax_c(cos(w_c, f(x)) / tau), y) + CE(softmax(Q f(x)), k)   :meth:`FedAPT.losses`
     z = Q f(x); a = softmax((z - mean(z)) / std(z) / t)               :func:`domain_weights`
     p * (1 + sum_k a_k key_k) for an image of any domain              :meth:`FedAPT.forward`
     p and Q <- plain mean over clients                                :class:`.FedAvg`
@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PromptLearner, known_domain
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Seed
@@ -85,9 +85,8 @@ class FedAPT(PromptLearner):
             weights = domain_weights(self.domain_classifier(features), self.temperature)
         return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
-        inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         # Where no domain is known, all are as likely.
         count = len(self.keys)
@@ -97,8 +96,7 @@ class FedAPT(PromptLearner):
         logits = cosine_logits(features, self.text(self.prompts(domain).flatten(0, 1)), self.clip.logit_scale)
         class_loss = F.cross_entropy(logits, labels)
         domain_loss = F.cross_entropy(self.domain_classifier(features), domain.expand(len(features), -1))
-        self.log_dict({"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss})
-        return class_loss + domain_loss
+        return {"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss}
 
     def _texts(self, weights: Float[Tensor, "B M"]) -> Float[Tensor, "B C d"]:
         """The text features under each image's mixture of keys."""

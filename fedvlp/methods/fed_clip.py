@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names
 
@@ -70,17 +70,13 @@ class FedCLIP(PromptLearner):
         """Compute the logits s cos(I*, t_c)."""
         return cosine_logits(self.adapted(inputs), self.text_features, self.clip.logit_scale)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the contrastive loss or the cross-entropy of a batch."""
-        inputs, labels = batch
-        if self.loss == "contrastive":
-            # Each image's own text; two images of one class have the same.
-            texts = self.text_features[labels]
-            loss = contrastive_loss(cosine_logits(self.adapted(inputs), texts, self.clip.logit_scale))
-        else:
-            loss = F.cross_entropy(self(inputs), labels)
-        self.log("loss", loss)
-        return loss
+        if self.loss == "cross_entropy":
+            return super().losses(inputs, labels)
+        # Each image's own text; two images of one class have the same.
+        texts = self.text_features[labels]
+        return {"loss": contrastive_loss(cosine_logits(self.adapted(inputs), texts, self.clip.logit_scale))}
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute the adapted image features, not normalised."""

@@ -10,7 +10,7 @@ feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_n
     [P^g_c, P^l_c] [class c]; L_cls = CE(softmax_c(cos(w_c, f) / tau), y)                :meth:`FedDEAP.forward`
     L_s = CE(softmax_c cos(h_s(f), E_C,c), y); L_d = CE(softmax_m cos(h_d(f), E_M,m), k)
     L_sa = mean_c CE(softmax cos(h_s(w_c), E_C), c); L_da = mean_c CE(softmax cos(h_d(w_c), E_M), k)
-    P^g learns by L_cls + lambda L_sa, P^l by L_cls + sigma L_da, h_s by L_s, h_d by L_d :meth:`FedDEAP.training_step`
+    P^g learns by L_cls + lambda L_sa, P^l by L_cls + sigma L_da, h_s by L_s, h_d by L_d :meth:`FedDEAP.losses`
     P^g, h_s, h_d <- plain mean over clients; P^l stays                                  :class:`.FedAvg`
 
 Departures:
@@ -31,14 +31,14 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.prompts import PromptLearner, domains_of, initial_prompt
 from fedvlp.utils.errors import UserError
@@ -98,9 +98,8 @@ class FedDEAP(PromptLearner):
             texts = self.shared_text(self.global_prompt.flatten(0, 1))
         return cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the losses of the shared prompts, of the client's and of both networks, added up."""
-        inputs, labels = batch
         domains = domains_of(inputs, "FedDEAP")
         features = self.precomputed(inputs)["features"]
         # The same texts twice: each prompt learns by its own, and is a constant in the other's.
@@ -120,9 +119,7 @@ class FedDEAP(PromptLearner):
         }
         loss_of_shared = losses["cross_entropy"] + self.semantic_weight * losses["semantic_alignment"]
         loss_of_own = losses["own_cross_entropy"] + self.domain_weight * losses["domain_alignment"]
-        loss = loss_of_shared + loss_of_own + losses["semantic"] + losses["domain"]
-        self.log_dict({**losses, "loss": loss})
-        return loss
+        return {**losses, "loss": loss_of_shared + loss_of_own + losses["semantic"] + losses["domain"]}
 
 
 def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:

@@ -7,7 +7,7 @@ tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k ->
     p(c | x) from cos(f_V, f_T(c)) / tau, Eq. 1        :meth:`FedDPT.forward`
     f_T^k(c), f_V, w, Eqs. 3-5                         :meth:`FedDPT.features`
     f_T(c) = sum_k w_k f_T^k(c), Eq. 6                 :class:`DualFeatures`
-    L = -cos(f_V, f_T(y)), Eqs. 7, 9                   :meth:`FedDPT.training_step`
+    L = -cos(f_V, f_T(y)), Eqs. 7, 9                   :meth:`FedDPT.losses`
     P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 8        :class:`PerDomainPrompts`
     server: P^k of its owner, mean of V, Algorithm 1   :class:`.Slots`, ``FedAvg("uniform")``
 
@@ -28,7 +28,7 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
@@ -41,7 +41,7 @@ from fedvlp.clip import (
     zero_shot_text_features,
 )
 from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, detached
 from fedvlp.core.strategies import ByName, FedAvg, Strategy
@@ -164,13 +164,10 @@ class FedDPT(PromptLearner):
         """Compute the logits cos(f_V, f_T(c)) / tau (Eqs. 1, 6; ADAPT, Eq. 5)."""
         return self.features(inputs).logits(self.clip.logit_scale)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute minus the mean cosine of an image with its own class (Eq. 9)."""
-        inputs, labels = batch
         cosines = self(inputs) / self.clip.logit_scale
-        loss: Tensor = -cosines.gather(1, labels[:, None]).mean()
-        self.log("loss", loss)
-        return loss
+        return {"loss": -cosines.gather(1, labels[:, None]).mean()}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move the copies of the other domains' prompts (Eq. 8; ADAPT, Eq. 6)."""

@@ -7,11 +7,11 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
 ``classifier_share``; T -> ``temperature``; lambda -> ``similarity_weight``.
     u_i = mean_j |W_ij|, m_i = [u_i - kappa_i > 0.01]: x -> (m W) x + b              :class:`MaskedLinear`
     I~ = att(I) I, att = softmax(M_2 relu(norm(M_1 I)))                              :meth:`FedMedCLIP.adapted`
-    L_contr of I~, as FedCLIP; L_MLP = ce(MLP(I~ / |I~|), y)                         :meth:`FedMedCLIP.training_step`
+    L_contr of I~, as FedCLIP; L_MLP = ce(MLP(I~ / |I~|), y)                         :meth:`FedMedCLIP.losses`
     L_sim = mean_c sum_i w p^_ic log(p^_ic / q^_ic) + (1 - w) q^_ic log(q^_ic / p^_ic),
         ^ softmax over the images i of a batch, of values over T                     :func:`similarity_loss`
     w = H_FAM / (H_FAM + H_MLP), mean entropies                                      :func:`classifier_share`
-    L = L_contr + L_MLP + lambda L_sim                                               :meth:`FedMedCLIP.training_step`
+    L = L_contr + L_MLP + lambda L_sim                                               :meth:`FedMedCLIP.losses`
     p(c | x) = w p_MLP + (1 - w) p_FAM, w of each image                              :meth:`FedMedCLIP.forward`
     att <- plain mean over clients; MLP stays                                        :class:`.FedAvg`
 
@@ -34,13 +34,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.fed_clip import contrastive_loss
 from fedvlp.methods.prompts import PromptLearner
@@ -118,9 +118,8 @@ class FedMedCLIP(PromptLearner):
         # The logarithm of the mixture, which may be too small a number itself.
         return torch.logaddexp(share.log() + own.log_softmax(-1), (1 - share).log() + logits.log_softmax(-1))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute L_contr + L_MLP + lambda L_sim of a batch."""
-        inputs, labels = batch
         adapted = self.adapted(inputs)
         texts = self.text_features
         cosines = cosine_logits(adapted, texts, scale=1.0)
@@ -134,8 +133,7 @@ class FedMedCLIP(PromptLearner):
             "similarity": similarity_loss(own / self.temperature, cosines / self.temperature, share),
         }
         loss = losses["contrast"] + losses["cross_entropy"] + self.similarity_weight * losses["similarity"]
-        self.log_dict({**losses, "loss": loss})
-        return loss
+        return {**losses, "loss": loss}
 
 
 class MaskedLinear(nn.Linear):

@@ -7,7 +7,7 @@ Symbols: E patches of an image -> ``patches``; A, C x M x d, features of M attri
 ``consistency_weight``.
     P(A', E) = FFN(CrossAttention(E W_Q, A' W_K, A' W_V)), A' = Linear(A)      :class:`.PromptFormer`
     logits_c = mean_m cos(f(x; P), a_cm) / tau                                 :meth:`FedMVP.forward`
-    L = cross-entropy + alpha (1 - cos(f(x; P), f_0(x))), means over images    :meth:`FedMVP.training_step`
+    L = cross-entropy + alpha (1 - cos(f(x; P), f_0(x))), means over images    :meth:`FedMVP.losses`
     theta <- sum_k |S_k| theta_k / sum_k |S_k|                                 :class:`.FedAvg`
 Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
 
@@ -30,14 +30,14 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, zero_shot_text_features
 from fedvlp.clip.zero_shot import choose_templates
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
@@ -95,9 +95,8 @@ class FedMVP(PromptLearner):
         """Compute the logits under the images' own prompts."""
         return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
-        inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         features = self.image_features(images)
         # f_0 has no prompts: what the images are held to.
@@ -106,8 +105,7 @@ class FedMVP(PromptLearner):
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         distance = 1 - F.cosine_similarity(features.float(), frozen.float(), dim=-1).mean()
         loss = cross_entropy + self.consistency_weight * distance
-        self.log_dict({"cross_entropy": cross_entropy, "distance": distance, "loss": loss})
-        return loss
+        return {"cross_entropy": cross_entropy, "distance": distance, "loss": loss}
 
 
 class PromptFormer(nn.Module):

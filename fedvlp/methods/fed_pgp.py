@@ -8,7 +8,7 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
     p_i = p_G + U_i V_i                                                           :meth:`FedPGP.client_prompt`
     L_con = -log(e^(cos(z_G, z_C) / tau) / (e^(cos(z_G, z_C) / tau) + e^(cos(z_G, z_i) / tau)))
                                                                                   :meth:`FedPGP.contrast`
-    L = L_ce under p_i + mu L_con                                                 :meth:`FedPGP.training_step`
+    L = L_ce under p_i + mu L_con                                                 :meth:`FedPGP.losses`
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; U_i and V_i stay                      :class:`.FedAvg`
 
 Departures:
@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -75,13 +75,11 @@ class FedPGP(PersonalPromptLearner):
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a))
         return F.softplus((unwanted - wanted) / self.temperature).mean()
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch under p_i plus mu times the contrast."""
-        inputs, labels = batch
         texts = self.text(torch.stack([self.global_prompt, self.client_prompt()]))  # [2, C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts[1], self.clip.logit_scale)
         cross_entropy = F.cross_entropy(logits, labels)
         contrast = self.contrast(texts)
         loss = cross_entropy + self.contrast_weight * contrast
-        self.log_dict({"cross_entropy": cross_entropy, "contrast": contrast, "loss": loss})
-        return loss
+        return {"cross_entropy": cross_entropy, "contrast": contrast, "loss": loss}

@@ -8,9 +8,9 @@ and ``pulling``, under p_k, p_G and p_k';
 V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``null_share``; alpha -> ``margin``.
     p_G = U S V^T, V = [V_1, V_2], V_1 of int((1 - rho) L) directions    :func:`projected`
     p_k' = p_k V_2 V_2^T                                                 :func:`projected`
-    L_pull = mean over classes and numbers of (t(p_k) - t(p_k'))^2       :meth:`FedPHA.training_step`
-    L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.training_step`
-    L = L_ce under p_k + L_ce under p_G + L_pull + L_push                :meth:`FedPHA.training_step`
+    L_pull = mean over classes and numbers of (t(p_k) - t(p_k'))^2       :meth:`FedPHA.losses`
+    L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.losses`
+    L = L_ce under p_k + L_ce under p_G + L_pull + L_push                :meth:`FedPHA.losses`
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
 Departures:
@@ -30,11 +30,11 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PersonalPromptLearner
 from fedvlp.utils.ranges import ClosedFraction, Names, NonNegativeFloat
 
@@ -68,9 +68,8 @@ class FedPHA(PersonalPromptLearner):
         self.projection: Projection = projection
         self.margin = margin
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""
-        inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         kept = projected(self.local_prompt, self.global_prompt, self.null_share, self.projection)
         prompts = torch.stack([self.local_prompt, self.global_prompt, kept])
@@ -81,9 +80,7 @@ class FedPHA(PersonalPromptLearner):
             "pull": F.mse_loss(own, pulling),
             "push": F.relu(self.margin - (own - shared).norm(dim=-1)).mean(),
         }
-        loss = torch.stack([*losses.values()]).sum()
-        self.log_dict({**losses, "loss": loss})
-        return loss
+        return {**losses, "loss": torch.stack([*losses.values()]).sum()}
 
 
 def projected(

@@ -7,7 +7,7 @@ Symbols: P_t, J x L x D -> ``prompts["text"]``; P_v, J x L x W -> ``prompts["vis
 without, of length 1; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; mu, sigma -> ``gaussian_mean``,
 ``gaussian_std``; q, q0 probabilities of the classes by softmax(f g / tau) and softmax(f0 g0 / tau).
     prompts of each tower's own, as with IVLP                   Section 3.1; :class:`.IVLP`
-    CE + lambda_1 |g - g0| + lambda_2 |f - f0| + KL(q0 || q)    Section 3.2.1; :meth:`FedPromptSRC.training_step`
+    CE + lambda_1 |g - g0| + lambda_2 |f - f0| + KL(q0 || q)    Section 3.2.1; :meth:`FedPromptSRC.losses`
     sum_i w_i P_i, with w_i Gaussian                            Section 3.2.2; :func:`.gaussian_share`
     g0, of the mean over templates                              Section 3.2.3; :class:`.ZeroShotClassifier`
     P <- sum_k |S_k| P_k / sum_k |S_k|                          :class:`.FedAvg`
@@ -25,14 +25,14 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg, MovingAverage, Strategy, gaussian_share
 from fedvlp.methods.ivlp import IVLP
 from fedvlp.methods.prompts import distillation_kl
@@ -86,9 +86,8 @@ class FedPromptSRC(IVLP):
             strategy = MovingAverage(strategy, gaussian_share(self.gaussian_mean, self.gaussian_std), ("prompts",))
         return (Phase("train", train=("prompts",), upload=("prompts",), strategy=strategy),)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch and the three distances from the frozen CLIP (Section 3.2.1)."""
-        inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         text = self.prompted.text_features(self.prompts)
         image = self.prompted.visual.encode(images, self.prompts["visual"])
@@ -104,9 +103,7 @@ class FedPromptSRC(IVLP):
             "kl": distillation_kl(reference, logits) / logits.shape[1],
         }
         distances = self.text_weight * losses["text_distance"] + self.image_weight * losses["image_distance"]
-        loss = losses["cross_entropy"] + distances + losses["kl"]
-        self.log_dict(losses | {"loss": loss})
-        return loss
+        return {**losses, "loss": losses["cross_entropy"] + distances + losses["kl"]}
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:

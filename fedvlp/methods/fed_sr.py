@@ -5,10 +5,10 @@ Paper: Nguyen et al., "FedSR: A Simple and Effective Domain Generalization Metho
 Symbols: z feature of an image; mu(x) = f(x) and sigma(x) of its Gaussian -> ``image_features``, ``deviation``; y class;
 r(z | y) = N(r_mu, r_sigma) -> ``class_means``, ``class_deviations``; alpha_L2R, alpha_CMI -> ``norm_weight``,
 ``kl_weight``.
-    z ~ N(mu(x), sigma(x)^2)                                          :meth:`FedSR.training_step`
+    z ~ N(mu(x), sigma(x)^2)                                          :meth:`FedSR.losses`
     l_L2R = mean |z|                                                  as before
     l_CMI = mean KL(N(mu(x), sigma(x)^2) | N(r_mu, r_sigma^2) of y)   :func:`gaussian_kl`
-    CE(z) + alpha_L2R l_L2R + alpha_CMI l_CMI                         :meth:`FedSR.training_step`
+    CE(z) + alpha_L2R l_L2R + alpha_CMI l_CMI                         :meth:`FedSR.losses`
 
 Departures:
     * Deviation: sigma is a softplus of a linear map of CLIP's feature mu, and starts at 0.02, so training starts from
@@ -25,11 +25,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import Names, NonNegativeFloat
 
@@ -63,9 +63,8 @@ class FedSR(ImageTowerLearner):
         self.class_means = nn.Parameter(torch.zeros(len(class_names), width))
         self.class_deviations = nn.Parameter(torch.ones(len(class_names), width))  # r_sigma is their softplus
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of drawn features, plus their mean length and divergence by their weights."""
-        inputs, labels = batch
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
         # The reparametrisation: the draw has a gradient to mean and deviation.
@@ -74,9 +73,8 @@ class FedSR(ImageTowerLearner):
         length = features.norm(dim=1).mean()
         class_deviations = F.softplus(self.class_deviations[labels])
         divergence = gaussian_kl(means, deviations, self.class_means[labels], class_deviations).mean()
-        loss: Tensor = cross_entropy + self.norm_weight * length + self.kl_weight * divergence
-        self.log_dict({"cross_entropy": cross_entropy, "length": length, "divergence": divergence, "loss": loss})
-        return loss
+        loss = cross_entropy + self.norm_weight * length + self.kl_weight * divergence
+        return {"cross_entropy": cross_entropy, "length": length, "divergence": divergence, "loss": loss}
 
 
 def gaussian_kl(

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.image_tower import ImageTowerLearner, prompted_features
 from fedvlp.methods.prompts import domains_of
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
@@ -98,9 +98,8 @@ class HCVP(ImageTowerLearner):
         images = self.precomputed(inputs)["images"]
         return self.logits(self.features(images, *self.generated(images)))
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy and the three contrastive losses."""
-        inputs, labels = batch
         domains = domains_of(inputs, "HCVP")
         images = self.precomputed(inputs)["images"]
         domain, task = self.generated(images)
@@ -116,9 +115,7 @@ class HCVP(ImageTowerLearner):
         losses = {"cross_entropy": F.cross_entropy(self.logits(features), labels)}
         for name, (weight, vectors, alike) in contrastive.items():
             losses[name] = weight * contrastive_loss(vectors, alike, self.temperature)
-        losses["loss"] = torch.stack(list(losses.values())).sum()
-        self.log_dict(losses)
-        return losses["loss"]
+        return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
 
 def contrastive_loss(

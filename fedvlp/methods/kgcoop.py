@@ -5,7 +5,7 @@ Paper: Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context 
 Symbols: w_i text feature of class i under the learned prompt -> ``self.text(prompt)``; w_i^clip that of "a photo of a
 {class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
     L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Sec. 3.2; :meth:`KgCoOp.distance`
-    L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.training_step`
+    L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.losses`
 
 Departures:
     * Distance: the paper does not say whether features in L_kg are normalised; in fedvlp they are, as in the
@@ -17,13 +17,13 @@ Departures:
 from __future__ import annotations
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
@@ -56,13 +56,11 @@ class KgCoOp(PromptFL):
         # Features of length 1 differ by their angle alone: the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch plus lambda times the distance (Sec. 3.2)."""
-        inputs, labels = batch
         texts = self.text(self.prompt)  # [C, d]
         logits = cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
         cross_entropy = F.cross_entropy(logits, labels)
         distance = self.distance(texts)
         loss = cross_entropy + self.distance_weight * distance
-        self.log_dict({"cross_entropy": cross_entropy, "distance": distance, "loss": loss})
-        return loss
+        return {"cross_entropy": cross_entropy, "distance": distance, "loss": loss}

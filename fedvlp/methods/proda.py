@@ -8,7 +8,7 @@ without any class, of length 1; s = 1 / tau; lambda -> ``orthogonality_weight``.
     mu_c = mean_k w_kc, over all K prompts;   p(c | z) = softmax_c(s <z, mu_c>)         :meth:`ProDA.forward`
     training, with mu and the deviations v_kc = w_kc - mu_c over P alone, and y the label of z:
     A_c = 1 / (B + 1) sum_{k in P} sum_j z_j^2 (v_kcj - v_kyj)^2                        :func:`logit_variance`
-    L_upper = -log softmax_y(s <z, mu_c> + s^2 / 2 A_c)                                 :meth:`ProDA.training_step`
+    L_upper = -log softmax_y(s <z, mu_c> + s^2 / 2 A_c)                                 :meth:`ProDA.losses`
     L_so = 1 / (K (K - 1)) sum_{k != k'} |<n_k, n_k'>|                                  :meth:`ProDA.overlap`
     L = L_upper + lambda L_so
 A_c is the variance of <z, w_c - w_y> under a Gaussian of classifiers in which the dimensions of a feature are
@@ -36,7 +36,7 @@ from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder
 from fedvlp.clip.prompted_text import ClassPosition, PromptFeatureCache
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
@@ -113,9 +113,8 @@ class ProDA(PromptLearner):
             pairs = len(texts) * (len(texts) - 1) / 2
             return (texts @ texts.T).abs().triu(1).sum() / pairs
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the upper bound of the expected cross-entropy, under prompts drawn anew, plus lambda L_so."""
-        inputs, labels = batch
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
         drawn = torch.randperm(len(self.places))[: self.prompts_per_step].tolist()
         texts = self.class_features(self.prompts, drawn)
@@ -125,8 +124,7 @@ class ProDA(PromptLearner):
             upper_bound = F.cross_entropy(scale * images @ texts.mean(0).T + scale**2 / 2 * variance, labels)
         overlap = self.overlap()
         loss = upper_bound + self.orthogonality_weight * overlap
-        self.log_dict({"upper_bound": upper_bound, "overlap": overlap, "loss": loss})
-        return loss
+        return {"upper_bound": upper_bound, "overlap": overlap, "loss": loss}
 
 
 def logit_variance(

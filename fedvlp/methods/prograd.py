@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, ZeroShotClassifier, cosine_logits
-from fedvlp.core.protocols import Batch
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.promptfl import PromptFL
 from fedvlp.methods.prompts import distillation_losses
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
@@ -60,9 +60,8 @@ class ProGrad(PromptFL):
         self.projection = projection
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, whose gradient is the aligned one."""
-        inputs, labels = batch
         features = self.precomputed(inputs)["features"]
         start = self.prompt.detach()
         prompt = start.clone().requires_grad_()
@@ -72,10 +71,8 @@ class ProGrad(PromptFL):
         (domain,) = torch.autograd.grad(losses["cross_entropy"], prompt, retain_graph=True)
         (general,) = torch.autograd.grad(losses["kl"], prompt)
         gradient = aligned_gradient(domain, general, self.projection)
-        self.log_dict(losses)
         # It has the value of the cross-entropy, and this gradient.
-        loss: Tensor = losses["cross_entropy"].detach() + ((self.prompt - start) * gradient).sum()
-        return loss
+        return {**losses, "loss": losses["cross_entropy"].detach() + ((self.prompt - start) * gradient).sum()}
 
 
 def aligned_gradient(

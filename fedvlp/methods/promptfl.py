@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.clip.prompted_text import ClassPosition
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
@@ -82,14 +82,11 @@ class PromptFL(PromptLearner):
         # Class-specific prompts are one long prompt to the encoder, which knows which part belongs to which class.
         return cosine_logits(features, self.text(self.prompt.flatten(0, -2)), self.clip.logit_scale)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
-        inputs, labels = batch
         # The frozen image tower need not run: its features were computed once for each image.
         features = self.precomputed(inputs)["features"]
         logits = self.logits(features)
-        losses = {"loss": F.cross_entropy(logits, labels)}
-        if self.teacher is not None:
-            losses = distillation_losses(logits, labels, self.teacher(features), self.kl_weight)
-        self.log_dict(losses)
-        return losses["loss"]
+        if self.teacher is None:
+            return {"loss": F.cross_entropy(logits, labels)}
+        return distillation_losses(logits, labels, self.teacher(features), self.kl_weight)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from fedvlp.clip import (
     load_clip,
 )
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.protocols import DOMAIN, Inputs
+from fedvlp.core.protocols import DOMAIN, Batch, Inputs
 from fedvlp.core.state import Client
 from fedvlp.methods.zero_shot import ZeroShotCLIP
 from fedvlp.utils.errors import UserError
@@ -49,6 +49,16 @@ class PromptLearner(FederatedModule):
         super().__init__(optimizer)
         self.class_names = class_names
         self.set_backbone(load_clip(clip))
+
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
+        """Compute all that is logged of a batch, by name; ``loss`` is trained, by default the cross-entropy."""
+        return {"loss": F.cross_entropy(self(inputs), labels)}
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
+        """Log the losses of a batch, and return the one that is trained."""
+        losses = self.losses(*batch)
+        self.log_dict(losses)
+        return losses["loss"]
 
     def baseline(self) -> ZeroShotCLIP:
         """Return zero-shot CLIP with the same towers."""

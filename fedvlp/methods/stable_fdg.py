@@ -10,7 +10,7 @@ Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and de
     s' = s + alpha (s - mean(s)) for images of a batch seen once more, rare classes first  :func:`.explored`
     s <- lambda s_i + (1 - lambda) s_j, lambda ~ Beta(0.1, 0.1)                        :func:`.mixed`
     a_p, from queries of an image and another of its class; h = sum_p a_p x_p          :class:`.FeatureHighlighter`
-    CE over all of these                                                               :meth:`StableFDG.training_step`
+    CE over all of these                                                               :meth:`StableFDG.losses`
 
 Departures:
     * Classifier: in the paper the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear part
@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.blocks import Between
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
 from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
 from fedvlp.utils.errors import UserError
@@ -96,9 +96,8 @@ class StableFDG(ImageTowerLearner):
         highlighted: Tensor = self.highlighter(last[0], partners)
         return self.logits(joint) + highlighted
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
-        inputs, labels = batch
         images = self.precomputed(inputs)["images"]
         # Each with probability 1/2 in a step, both by the client's own seed.
         explores, shifts = (torch.rand(2) < 0.5).tolist()
@@ -106,9 +105,7 @@ class StableFDG(ImageTowerLearner):
         every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
         change = partial(self.restyled, len(labels), extra, shifts)
         logits = self.logits_of(images[every], partners_of(labels[every]), after_stage(self.stage, change))
-        loss = F.cross_entropy(logits, labels[every])
-        self.log("loss", loss)
-        return loss
+        return {"loss": F.cross_entropy(logits, labels[every])}
 
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
         """Compute features of a batch, and of some of its images again, in the styles that are drawn for them."""

@@ -31,13 +31,13 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, ZeroShotClassifier, cosine_logits
 from fedvlp.core.phases import Phase
-from fedvlp.core.protocols import Batch, Inputs
+from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import MovingAverage, beta_share, ema_share
 from fedvlp.methods.prompts import PromptLearner, distillation_losses
 from fedvlp.methods.trip.routers import LearnedRouter, RouterOptions, Routing, make_router
@@ -134,13 +134,11 @@ class TRIP(PromptLearner):
         """Compute each expert's place in the joint space: the mean over classes of its text features."""
         return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+    def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
-        inputs, labels = batch
         constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
         # Without it a learned router sends everything to one expert.
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
-        self.log_dict(losses)
-        return losses["loss"]
+        return losses
