@@ -5,7 +5,7 @@ CLIP's image tower for classification, as in the tables of PLAN, whose port is n
 
 Symbols: P global prompts of a block, L x W -> ``start``; V_0 the directions of the smallest singular values of P^T P,
 their share -> ``null_share``; the other k directions, k x W -> ``used``; R -> :func:`used_directions`.
-    p(c | x) = softmax_c(cos(w_c, f(x; P)) / tau), cross-entropy    :meth:`.VisualPromptedCLIP.logits`
+    p(c | x) = softmax_c(cos(w_c, f(x; P)) / tau), cross-entropy    :meth:`FedPR.forward`
     P^T P = V S V^T, block by block                                 :func:`used_directions`
     P_k <- P_k + u V_0 V_0^T of each step u of the optimizer        :meth:`FedPR.on_train_batch_end`
     P <- sum_k |S_k| P_k / sum_k |S_k|                              :class:`.FedAvg`
@@ -32,10 +32,10 @@ from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, ZeroShotClassifier
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
+from fedvlp.methods.prompts import PromptLearner, checked_depth, initial_prompt
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt, Templates
 
 
@@ -67,8 +67,10 @@ class FedPR(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.null_share = null_share
-        self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
-        self.prompts = nn.Parameter(self.prompted.initial_prompts(depth, prompt_length))  # [J, L, W]
+        self.visual = PromptedImageEncoder(self.clip)
+        self.written = ZeroShotClassifier(self.clip, class_names, templates)
+        blocks = checked_depth(depth, self.visual.depth)
+        self.prompts = nn.Parameter(initial_prompt((blocks, prompt_length, self.clip.image_width)))  # [J, L, W]
         self.register_buffer("start", self.prompts.detach().clone(), persistent=False)
         self.register_buffer("used", used_directions(self.start, null_share), persistent=False)  # [J, k, W]
 
@@ -81,8 +83,8 @@ class FedPR(PromptLearner):
         self.used.copy_(used_directions(self.start, self.null_share))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits under the prompts."""
-        return self.prompted.logits(self.precomputed(inputs)["images"], self.prompts)
+        """Compute the logits cos(w_c, f(x; P)) / tau."""
+        return self.written(self.image_features(self.precomputed(inputs)["images"]))
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -96,7 +98,7 @@ class FedPR(PromptLearner):
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute joint image features under the prompts, not normalised."""
-        features: Tensor = self.prompted.visual.encode(images, self.prompts)
+        features: Tensor = self.visual.encode(images, self.prompts)
         return features
 
 

@@ -31,14 +31,14 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedvlp.clip import CLIP, CLIPSpec
+from fedvlp.clip import CLIP, CLIPSpec, PromptedImageEncoder, ZeroShotClassifier
 from fedvlp.core.module import HeldOutEvaluation
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, select
 from fedvlp.core.strategies import Strategy
-from fedvlp.methods.prompts import PromptLearner, VisualPromptedCLIP
+from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
 
 
@@ -72,14 +72,15 @@ class PFedPG(PromptLearner):
         super().__init__(class_names, clip, optimizer)
         self.held_out_evaluation = held_out_evaluation
         self.personal = ("local_prompt", "head") if trains_head else ("local_prompt",)
-        self.prompted = VisualPromptedCLIP(self.clip, class_names, templates)
+        self.visual = PromptedImageEncoder(self.clip)
+        self.written = ZeroShotClassifier(self.clip, class_names, templates)
         self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)
         self.server = PromptGeneration(self.generator, server_lr, Slots("client", num_clients))
         start = self.generator(None)  # [L, W]
         # Two copies: the generated prompt is measured against the trained one.
         self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
         self.local_prompt = nn.Parameter(start.clone())
-        head = self.clip.logit_scale * F.normalize(self.prompted.head.text_features, dim=-1)
+        head = self.clip.logit_scale * F.normalize(self.written.text_features, dim=-1)
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
@@ -108,15 +109,15 @@ class PFedPG(PromptLearner):
         """Compute the logits of the client's own model, or of the shared part alone."""
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
-            return self.prompted.logits(images, self.prompt[None])
+            return self.written(self.image_features(images))
         # A client that never took part has no prompt of its own, and takes the server's.
         own = torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
-        features = self.prompted.visual.encode(images, own[None])
+        features = self.visual.encode(images, own[None])
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
-        features: Tensor = self.prompted.visual.encode(images, self.prompt[None])
+        features: Tensor = self.visual.encode(images, self.prompt[None])
         return features
 
 

@@ -17,7 +17,6 @@ from fedvlp.clip import (
     CLIPSpec,
     PromptedImageEncoder,
     PromptedTextEncoder,
-    ZeroShotClassifier,
     cosine_logits,
     load_clip,
 )
@@ -201,29 +200,6 @@ def checked_depth(depth: int | None, blocks: int) -> int:
     if depth is not None and depth > blocks:
         raise UserError(f"Expected depth in [1, {blocks}], the number of blocks, or null; got {depth}.")
     return blocks if depth is None else depth
-
-
-class VisualPromptedCLIP(nn.Module):
-    """Classifies images with learned tokens among theirs by frozen text features; has no parameters of its own.
-
-    Args:
-        clip: The frozen CLIP, shared and not copied.
-        class_names: The classes, in the order of the labels.
-        templates: How many of CLIP's templates make the text features, in [1, 80].
-    """
-
-    def __init__(self, clip: CLIP, class_names: list[str], templates: int) -> None:
-        super().__init__()
-        self.visual = PromptedImageEncoder(clip)
-        self.head = ZeroShotClassifier(clip, class_names, templates)
-
-    def initial_prompts(self, depth: int | None, prompt_length: int) -> Float[Tensor, "J L W"]:
-        """Compute prompts of N(0, 0.02) for the first blocks; for all blocks if no depth is given."""
-        return initial_prompt((checked_depth(depth, self.visual.depth), prompt_length, self.head.clip.image_width))
-
-    def logits(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(w_c, f(x)) / tau of images under prompts."""
-        return self.head(self.visual.encode(images, prompts))
 
 
 def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:

@@ -73,6 +73,6 @@ def test_each_step_of_adam_is_projected(clip, images, null_share, dropped):
 def test_loss_and_gradients(clip, images):
     module = make(clip, templates=2)
     texts = zero_shot_text_features(clip, CLASSES, 2)
-    features = [module.prompted.visual(image[None], module.prompts).features[0] for image in images]
+    features = [module.visual(image[None], module.prompts).features[0] for image in images]
     expected = slow_cross_entropy(clip, features, texts, LABELS)
     assert_same(module.training_step((images, LABELS), 0), expected, [module.prompts])

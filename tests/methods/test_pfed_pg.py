@@ -82,7 +82,7 @@ def test_loss_and_gradients(clip, images, trains_head):
     loss = module.training_step((images, LABELS), 0)
     losses = []
     for image, label in zip(images, LABELS, strict=True):
-        feature = F.normalize(module.prompted.visual(image[None], module.local_prompt[None]).features[0], dim=0)
+        feature = F.normalize(module.visual(image[None], module.local_prompt[None]).features[0], dim=0)
         logits = torch.stack([row @ feature for row in module.head])
         losses.append(torch.logsumexp(logits, 0) - logits[label])
     expected = sum(losses) / 3
@@ -95,20 +95,20 @@ def test_the_head_starts_as_zero_shot_clip(clip, images):
     texts = zero_shot_text_features(clip, CLASSES, 2)
     cosines = F.normalize(features, dim=-1) @ F.normalize(texts, dim=-1).T
     torch.testing.assert_close(F.normalize(features, dim=-1) @ module.head.T, clip.logit_scale * cosines)
-    torch.testing.assert_close(module.prompted.head(features), ZeroShotCLIP(CLASSES, clip, templates=2)(images))
+    torch.testing.assert_close(module.written(features), ZeroShotCLIP(CLASSES, clip, templates=2)(images))
 
 
 def test_on_domains_of_nobody_the_shared_part_classifies_alone(clip, images):
     """And for who never took part."""
     module = make(clip)
     features = module.image_features(images)
-    torch.testing.assert_close(features, module.prompted.visual.encode(images, module.generator(None)[None]))
+    torch.testing.assert_close(features, module.visual.encode(images, module.generator(None)[None]))
     with torch.no_grad():
         module.local_prompt.add_(1)
         module.head.mul_(0.5)
     with module.shared_part_alone():
         alone = module(images)
-    torch.testing.assert_close(alone, module.prompted.head(features))
+    torch.testing.assert_close(alone, module.written(features))
     assert not torch.allclose(module(images), alone, atol=1e-2)
     fresh = make(clip)
     fresh.load_state(fresh.initial_personal_state(fresh.personal_state()))
