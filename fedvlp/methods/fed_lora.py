@@ -19,6 +19,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,9 @@ class FedLoRA(PromptLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=2e-4, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, optimizer)
-        self.adapted = AdaptedCLIP(self.clip, class_names)
+        self.adapted = AdaptedCLIP(self.clip)
+        self.rows = make_rows(self.clip.text, tokenize_classes(self.clip, class_names))
+        self._cache = PromptFeatureCache()
         scale = alpha / max(rank, 1)
         self.text_updates = LowRankUpdates(self.clip.text.depth, self.clip.text_width, rank, scale)
         image_blocks = len(self.adapted.names["image"])
@@ -67,12 +70,15 @@ class FedLoRA(PromptLearner):
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute f(x), joint image features, not normalised."""
-        return self.adapted.image_features(images, self.image_updates)
+        return self.adapted.under(self.image_updates, "image", self.clip.encode_image, images)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w(t_c), f(x)) / tau under the updates."""
         features = self.image_features(self.precomputed(inputs)["images"])
-        return cosine_logits(features, self.adapted.text_features(self.text_updates), self.clip.logit_scale)
+        encode = partial(self.adapted.under, self.text_updates, "text", self.rows.encode_words, self.clip.text)
+        # Without a gradient texts are encoded only when their updates have changed.
+        texts = self._cache("", lambda *_: encode(), *self.text_updates.parameters())
+        return cosine_logits(features, texts, self.clip.logit_scale)
 
 
 class LowRankUpdates(nn.Module):
@@ -93,15 +99,14 @@ class LowRankUpdates(nn.Module):
 
 
 class AdaptedCLIP(nn.Module):
-    """Image and text features under updated maps, of classes read in "a photo of a {}."; has no parameters of its own.
+    """Runs CLIP's towers under updated maps; has no parameters of its own.
 
     The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
     """
 
-    def __init__(self, clip: CLIP, class_names: list[str]) -> None:
+    def __init__(self, clip: CLIP) -> None:
         super().__init__()
         self.clip = clip
-        self.rows = make_rows(clip.text, tokenize_classes(clip, class_names))
         # functional_call replaces weights by their names in this module; towers know them as tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names: dict[str, list[list[str]]] = {}
@@ -111,23 +116,13 @@ class AdaptedCLIP(nn.Module):
             self.names[kind] = []
             for maps in _attention_weights(tower, title):
                 self.names[kind].append([names[id(weight)] for weight in maps])
-        self._cache = PromptFeatureCache()
-
-    def text_features(self, updates: LowRankUpdates) -> Float[Tensor, "C d"]:
-        """Compute w_c, not normalised; those under updates without a gradient only when these have changed."""
-        texts = (self.rows.encode_words, self.clip.text)
-        return self._cache("", lambda *_: self._call("text", updates, *texts), updates.down, updates.up)
-
-    def image_features(self, images: Float[Tensor, "B 3 V V"], updates: LowRankUpdates) -> Float[Tensor, "B d"]:
-        """Compute f(x), not normalised."""
-        return self._call("image", updates, self.clip.encode_image, images)
 
     def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Return what a function returns, which may read CLIP's weights."""
         return function(*arguments)
 
-    def _call(self, kind: str, updates: LowRankUpdates, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """What a function returns under the updates of one tower."""
+    def under(self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """Return what a function returns under the updates of one tower, ``text`` or ``image``."""
         weights = {}
         for names, update in zip(self.names[kind], updates(), strict=True):
             for name, of_map in zip(names, update.chunk(len(names)), strict=True):
