@@ -13,9 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedvlp.core.phases import Phase, RoundContext
-from fedvlp.core.slots import Slots
-from fedvlp.core.state import State
+from fedvlp.core.phases import RoundContext
 
 
 class ClientStatistics(nn.Module):
@@ -50,13 +48,6 @@ class ClientStatistics(nn.Module):
         self.register_buffer("own", torch.zeros(*shape))
         self.register_buffer("images_seen", torch.zeros(()))
 
-    def share_phase(self, train: Phase) -> Phase:
-        """Return the phase after training, which sends the statistics and deploys the trained tensors."""
-        slots = Slots("client", slots=len(self.clients))
-        return Phase(
-            "share", train=(), upload=("statistics.clients",), strategy=slots, download=(), deploy=train.upload
-        )
-
     def start_client(self, context: RoundContext) -> None:
         """Prepare for a client's phase; training discards the statistics of the round before."""
         # A client's slot is its id, as the strategy of the second phase has it.
@@ -67,10 +58,6 @@ class ClientStatistics(nn.Module):
         if self.renewed and context.phase.train:
             self.own.zero_()
             self.images_seen.zero_()
-
-    def upload(self) -> State:
-        """Return the client's statistics, by the name of the slots."""
-        return {"statistics.clients": self.own}
 
 
 def positions(features: Tensor, prefix: int) -> Float[Tensor, "B N W"]:

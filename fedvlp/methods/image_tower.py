@@ -23,6 +23,7 @@ from fedvlp.clip.image_towers import VisionTransformerTower, make_image_tower
 from fedvlp.clip.prompted_image import before_last_block
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
+from fedvlp.core.slots import Slots
 from fedvlp.core.state import State, matches_prefix, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.methods.client_statistics import ClientStatistics, positions
@@ -109,7 +110,11 @@ class ImageTowerLearner(PromptLearner):
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
         sent = tuple(name for name in trained if not matches_prefix(kept, name))
         train = Phase("train", self._shortened(trained), self._shortened(sent), FedAvg())
-        return (train,) if self.statistics is None else (train, self.statistics.share_phase(train))
+        if self.statistics is None:
+            return (train,)
+        # The phase after training sends what was collected and deploys what was trained.
+        slots = Slots("client", slots=len(self.statistics.clients))
+        return (train, Phase("share", (), ("statistics.clients",), slots, download=(), deploy=train.upload))
 
     def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """The first parts of names in place of hundreds of names, where they stand for the same tensors."""
@@ -125,7 +130,7 @@ class ImageTowerLearner(PromptLearner):
     def upload_state(self) -> State:
         """Return what the client sends after the running phase; after the second its statistics."""
         if self.statistics is not None and self.context is not None and self.context.phase.name == "share":
-            return self.statistics.upload()
+            return {"statistics.clients": self.statistics.own}
         return super().upload_state()
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
