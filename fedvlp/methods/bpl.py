@@ -72,8 +72,12 @@ class BPL(PromptLearner):
         width = self.clip.text_width
         self.networks: nn.ModuleDict | None = None
         if conditional:
-            parts = {name: _perceptron(self.clip.embed_dim, width) for name in ("mean", "log_variance")}
-            self.networks = nn.ModuleDict(parts)
+            inputs = self.clip.embed_dim
+            hidden = inputs // 2
+            self.networks = nn.ModuleDict()
+            for name in ("mean", "log_variance"):
+                layers = [nn.Linear(inputs, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU()]
+                self.networks[name] = nn.Sequential(*layers, nn.Linear(hidden, width))
         else:
             self.mean = nn.Parameter(torch.zeros(width))
             self.log_variance = nn.Parameter(torch.rand(width))
@@ -119,10 +123,3 @@ class BPL(PromptLearner):
         divergence = (mean.square() + log_variance.exp() - 1 - log_variance).mean() / 2
         loss = cross_entropy + self.kl_weight * divergence
         return {"cross_entropy": cross_entropy, "divergence": divergence, "loss": loss}
-
-
-def _perceptron(inputs: int, outputs: int) -> nn.Sequential:
-    """Three layers, with half as many units between them as inputs."""
-    hidden = inputs // 2
-    layers = [nn.Linear(inputs, hidden), nn.ELU(), nn.Linear(hidden, hidden), nn.ELU(), nn.Linear(hidden, outputs)]
-    return nn.Sequential(*layers)
