@@ -16,7 +16,6 @@ import lightning
 import torch
 from torch import Tensor
 
-from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.module import FederatedModule, check_phases
 from fedvlp.core.state import State, matches_prefix, num_bytes, numel
 from fedvlp.runs.descriptions import load_trained
@@ -54,24 +53,18 @@ def check_method(kind: type[FederatedModule], config: str | Path | None = None, 
     with TemporaryDirectory(prefix="fedvlp-contract-") as name:
         folder = Path(name)
         images = write_images(folder / "images")
-        whole = whole_run(partial(_made, kind, images, folder, [*method, *arguments]))
+        try:
+            whole = whole_run(partial(small_run, images, folder, [*method, *arguments]))
+        except UsageError as error:
+            raise ContractError(f"{kind.__name__} can't be made as `fedvlp fit` makes it: {error}") from error
+        made = type(whole.run.model)
+        require(made is kind, f"Expected a config of {kind.__name__}; it is of {made.__module__}.{made.__name__}.")
         for check in METHOD_CHECKS:
             try:
                 check(whole)
             except ContractError as error:
                 problems.append(f"{kind.__name__}: {error}")
     require(not problems, "\n".join(problems))
-
-
-def _made(kind: type, images: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
-    """A run of the method; what the command line refuses is a violation."""
-    try:
-        run = small_run(images, folder, method, *arguments)
-    except UsageError as error:
-        raise ContractError(f"{kind.__name__} can't be made as `fedvlp fit` makes it: {error}") from error
-    made = type(run.model)
-    require(made is kind, f"Expected a config of {kind.__name__}; it is of {made.__module__}.{made.__name__}.")
-    return run
 
 
 def trains_its_tensors_and_nothing_of_clip(whole: WholeRun) -> None:
