@@ -4,7 +4,7 @@ Paper: Chen et al., "Federated Domain Generalization for Image Recognition via C
 
 Symbols: F features of images inside the image tower; mu, sigma mean and deviation of their channels; S_n overall style
 of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``statistics.clients``; K -> ``styles``.
-    S_n = (mu(F_all), sigma(F_all)) over all images of client n                :func:`.pooled`, :meth:`CCST.collect`
+    S_n = (mu(F_all), sigma(F_all)) over all images of client n                :func:`.pooled`, :meth:`CCST.restyled`
     AdaIN(F, S) = sigma_S (F - mu(F)) / sigma(F) + mu_S                        :func:`.with_style`
     each image in K styles of B, drawn without replacement; for S_n as it was  :meth:`CCST.draw`
     CE over all of these                                                       :meth:`CCST.losses`
@@ -35,7 +35,7 @@ from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
+from fedvlp.methods.client_statistics import ClientStatistics, positions, style_of, with_style
 from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
 from fedvlp.utils.ranges import Names, PositiveInt
 
@@ -75,20 +75,14 @@ class CCST(ImageTowerLearner):
 
     def restyled(self, slots: Int[Tensor, "B K"], features: Tensor) -> Tensor:
         """Compute features, of each image K in a row, in its K styles, and add the batch to the client's."""
+        prefix = self.image_tower.num_prefix
         # All K copies of an image are the same up to this stage: one of them counts.
-        self.collect(features[:: slots.shape[1]])
+        values = positions(features[:: slots.shape[1]].detach(), prefix).float()
+        self.statistics.collect(values.flatten(0, 1), len(values))
         slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
         is_own = (slots == self.statistics.slot)[:, None, None]
-        prefix = self.image_tower.num_prefix
         styles = torch.where(is_own, style_of(features, prefix), self.statistics.clients[slots])
         return with_style(features, styles, prefix)
-
-    def collect(self, features: Tensor) -> None:
-        """Add a batch to the client's overall means and variances."""
-        values = positions(features.detach(), self.image_tower.num_prefix).float().flatten(0, 1)  # [B N, W]
-        seen = self.statistics.images_seen + len(features)
-        self.statistics.own.copy_(pooled(self.statistics.own, values, len(features) / seen))
-        self.statistics.images_seen.copy_(seen)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch, each image in K styles."""

@@ -59,6 +59,12 @@ class ClientStatistics(nn.Module):
             self.own.zero_()
             self.images_seen.zero_()
 
+    def collect(self, values: Float[Tensor, "N *shape"], images: int) -> None:
+        """Add values of a batch of images to the client's means and deviations, ``own`` [2, *shape]."""
+        seen = self.images_seen + images
+        self.own.copy_(pooled(self.own.flatten(1), values.flatten(1), images / seen).view_as(self.own))
+        self.images_seen.copy_(seen)
+
 
 def positions(features: Tensor, prefix: int) -> Float[Tensor, "B N W"]:
     """Compute what a feature map, or a ViT's tokens behind the first that are no patches, holds at the N positions."""

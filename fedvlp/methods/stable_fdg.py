@@ -4,7 +4,7 @@ Paper: Park et al., "StableFDG: Style and Attention Based Learning for Federated
 
 Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and deviation of s over the images of client n
 -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p features of position p behind the last stage.
-    Phi_n = (mean(s), deviation(s)) over the client's images                           :meth:`StableFDG.collect`
+    Phi_n = (mean(s), deviation(s)) over the client's images                           :func:`.pooled`
     half of a batch, the seeds of k-means++ over s, keeps its styles; s ~ Phi_m for the others, m another client
                                                                                        :meth:`StableFDG.shifted`
     s' = s + alpha (s - mean(s)) for images of a batch seen once more, rare classes first  :func:`.explored`
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.blocks import Between
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.client_statistics import ClientStatistics, pooled, positions, style_of, with_style
+from fedvlp.methods.client_statistics import ClientStatistics, positions, style_of, with_style
 from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
@@ -110,7 +110,7 @@ class StableFDG(ImageTowerLearner):
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
         """Compute features of a batch, and of some of its images again, in the styles that are drawn for them."""
         style = style_of(features[:batch_size], self.image_tower.num_prefix)
-        self.collect(style)
+        self.statistics.collect(style, len(style))
         if shifts:
             style = self.shifted(style)
         if len(extra):
@@ -128,13 +128,6 @@ class StableFDG(ImageTowerLearner):
         drawn = torch.stack([drawn[:, 0], drawn[:, 1].clamp_min(0)], dim=1)
         kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device, non_blocking=True)
         return drawn.index_copy(0, kept, style[kept])
-
-    def collect(self, style: Float[Tensor, "B 2 W"]) -> None:
-        """Add a batch to the mean and the deviation of the client's styles."""
-        seen = self.statistics.images_seen + len(style)
-        own = self.statistics.own
-        own.copy_(pooled(own.flatten(1), style.flatten(1), len(style) / seen).view_as(own))
-        self.statistics.images_seen.copy_(seen)
 
 
 class FeatureHighlighter(nn.Module):
