@@ -6,7 +6,7 @@ Guan et al., "Capture Global Feature Statistics for One-Shot Federated Learning"
 
 Symbols: x image feature and t_c text feature, of length 1, in d dimensions; m_c mean of class c, with share p_c of the
 N images; alpha -> ``text_weight``; s logit scale.
-    S = 1 / N sum_i x_i x_i^T - sum_c p_c m_c m_c^T             :meth:`FedGDA.covariance`
+    S = 1 / N sum_i x_i x_i^T - sum_c p_c m_c m_c^T             :meth:`FedGDA.classifier`
     Sigma = (1 - r) S + r tr(S) / d I, r = d / (N - 1 + d)      Wang et al.'s estimator up to a factor
     p(c | x) = softmax_c(<Sigma^-1 m_c, x> - 1/2 <m_c, Sigma^-1 m_c> + alpha s <t_c, x>)
                                                                 :meth:`FedGDA.classifier`
@@ -58,19 +58,14 @@ class FedGDA(ClosedForm):
         self.num_clients = num_clients
         self.shrinkage = shrinkage
 
-    def covariance(self, moments: State) -> Float[Tensor, "d d"]:
-        """Compute the covariance within classes, before shrinkage."""
-        # A class without images has a share of 0, whatever its mean.
-        means = self.class_means(moments)
-        return moments["gram"] - (moments["shares"][:, None] * means).T @ means
-
     def classifier(self, moments: State) -> State:
         """Compute the linear discriminants plus the weighted text features."""
         means = self.class_means(moments)
         width = means.shape[1]
         images = self.num_clients / moments["clients"]
         share = width / (images - 1 + width) if self.shrinkage is None else self.shrinkage
-        within = self.covariance(moments)
+        # A class without images has a share of 0, whatever its mean.
+        within = moments["gram"] - (moments["shares"][:, None] * means).T @ means  # S, [d, d]
         shrunk = (1 - share) * within + share * within.trace() / width * torch.eye(width, dtype=within.dtype)
         # Without variance within classes only the text counts.
         discriminants = means @ torch.linalg.pinv(shrunk, hermitian=True)
