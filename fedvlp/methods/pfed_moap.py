@@ -217,23 +217,18 @@ class ExpertPool(Strategy):
     mean: FedAvg = field(default_factory=FedAvg)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Return the mean prompt and those of the client's experts."""
-        prompts = server.shared["prompts"]
-        chosen = self.experts_of(client, server)
-        lent = prompts.new_zeros(self.count, *prompts.shape[1:])
-        lent[: len(chosen)] = prompts[chosen]
-        return {"prompt": server.shared["prompt"], "nonlocal_prompts": lent}
-
-    def experts_of(self, client: Client, server: ServerState) -> list[int]:
-        """Return whose prompts a client gets, the nearest first."""
+        """Return the mean prompt and those of the client's experts, the nearest first."""
         prompts: Float[Tensor, "K L D"] = server.shared["prompts"]
+        lent = prompts.new_zeros(self.count, *prompts.shape[1:])
         filled = prompts.flatten(1).any(dim=1)
-        # Who has sent nothing has no place among the prompts, so nothing is near to it.
-        if not filled[client.id]:
-            return []
-        others = [slot for slot in filled.nonzero().flatten().tolist() if slot != client.id]
-        order = (prompts[others] - prompts[client.id]).flatten(1).norm(dim=1).argsort(stable=True)
-        return [others[place] for place in order[: self.count].tolist()]
+        # A client that has sent nothing has no place among the prompts, so nothing is near to it.
+        if filled[client.id]:
+            filled[client.id] = False
+            others = prompts[filled]
+            order = (others - prompts[client.id]).flatten(1).norm(dim=1).argsort(stable=True)
+            chosen = others[order[: self.count]]
+            lent[: len(chosen)] = chosen
+        return {"prompt": server.shared["prompt"], "nonlocal_prompts": lent}
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
         """Fill the slots of those who took part and averages their prompts."""
