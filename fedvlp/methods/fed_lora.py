@@ -113,9 +113,18 @@ class AdaptedCLIP(nn.Module):
         towers: dict[str, tuple[TextTower | ImageTower, str]]
         towers = {"text": (clip.text, "text tower"), "image": (clip.image, clip.image.kind)}
         for kind, (tower, title) in towers.items():
+            blocks: Any = getattr(tower, "layers", tower.blocks)
+            weights = [_attention_weights(block) for block in blocks or ()]
+            shape = (3 * tower.width, tower.width)
+            if not weights or any(torch.cat(each).shape != shape for each in weights):
+                raise UserError(
+                    f"LoRA updates the maps of queries, keys and values in a transformer's blocks, each {tower.width} "
+                    f"x {tower.width}, but this model's {title} has others. Choose another --model.clip.name, for "
+                    "example ViT-B-16."
+                )
             self.names[kind] = []
-            for maps in _attention_weights(tower, title):
-                self.names[kind].append([names[id(weight)] for weight in maps])
+            for each in weights:
+                self.names[kind].append([names[id(weight)] for weight in each])
 
     def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Return what a function returns, which may read CLIP's weights."""
@@ -136,22 +145,8 @@ class AdaptedCLIP(nn.Module):
 _SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q", "k", "v"))
 
 
-def _attention_weights(tower: TextTower | ImageTower, title: str) -> list[list[Tensor]]:
-    """Return the weights of each block's query, key and value maps, in one tensor or in three."""
-    blocks: Any = getattr(tower, "layers", tower.blocks)
-    weights = [_maps(block) for block in blocks or ()]
-    shape = (3 * tower.width, tower.width)
-    if not weights or any(torch.cat(each).shape != shape for each in weights):
-        raise UserError(
-            f"LoRA updates the maps of queries, keys and values in a transformer's blocks, each {tower.width} x "
-            f"{tower.width}, but this model's {title} has others. Choose another --model.clip.name, for example "
-            "ViT-B-16."
-        )
-    return weights
-
-
-def _maps(block: nn.Module) -> list[Tensor]:
-    """The weights of a block's query, key and value maps, by the names that libraries give them."""
+def _attention_weights(block: nn.Module) -> list[Tensor]:
+    """Return the weights of a block's query, key and value maps, in one tensor or in three."""
     for module in block.modules():
         layer: Any = module
         if getattr(layer, "in_proj_weight", None) is not None:
