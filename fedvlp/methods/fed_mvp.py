@@ -152,8 +152,7 @@ def attribute_features(
     """
     if attributes is None:
         chosen = choose_templates(templates, clip.spec.templates)
-        columns = [zero_shot_text_features(clip, class_names, [template]) for template in chosen]
-        return torch.stack(columns, dim=1)
+        return torch.stack([zero_shot_text_features(clip, class_names, [each]) for each in chosen], dim=1)
     counts = {name: len(attributes.get(name, ())) for name in class_names}
     number = max(counts.values())
     fewer = [name for name, count in counts.items() if count < number or not count]

@@ -30,8 +30,6 @@ from fedvlp.methods.client_statistics import ClientStatistics, positions
 from fedvlp.methods.prompts import PromptLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names
 
-Head = Literal["text", "linear"]
-
 
 class ImageTowerLearner(PromptLearner):
     """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
@@ -62,7 +60,7 @@ class ImageTowerLearner(PromptLearner):
         self,
         class_names: Names,
         clip: CLIPSpec | CLIP | str = "ViT-B-16",
-        head: Head = "text",
+        head: Literal["text", "linear"] = "text",
         layer_decay: FractionAboveZero = 0.7,
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=3e-5, weight_decay=0.1),
     ) -> None:

@@ -113,16 +113,13 @@ class PFedMMA(PromptLearner):
         depth = len(self.shared.bias)
         return {self.first_block[tower] + block: partial(self.adapt, tower, block) for block in range(depth)}
 
-    def text_features(self) -> Float[Tensor, "C d"]:
-        """Compute w(t_c), not normalised."""
-        return self.rows.encode_words(self.clip.text.beside(self.branches("text")))
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w(t_c), f(x)) / tau with adapters beside both towers."""
         features = self.clip.image.beside(self.branches("image")).features(self.precomputed(inputs)["images"])
-        # Without gradients texts are encoded anew only when their adapters have changed.
+        # Without gradients texts are encoded only when their adapters have changed.
         adapters = [*self.down["text"].parameters(), *self.shared.parameters(), *self.up["text"].parameters()]
-        texts = self._cache(self.uses_personal, lambda *_: self.text_features(), *adapters)
+        tower = self.clip.text.beside(self.branches("text"))
+        texts = self._cache(self.uses_personal, lambda *_: self.rows.encode_words(tower), *adapters)
         return cosine_logits(features, texts, self.clip.logit_scale)
 
 

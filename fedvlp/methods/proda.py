@@ -82,7 +82,7 @@ class ProDA(PromptLearner):
         self.nameless = PromptedTextEncoder(self.clip, [""], prompt_length=prompt_length)
         starts = [self.nameless.initial_prompt() for _ in range(num_prompts)]
         self.prompts = nn.Parameter(torch.stack(starts))  # [K, L, D]
-        self._mean_features = PromptFeatureCache()
+        self._cache = PromptFeatureCache()
 
     def class_features(self, prompts: Float[Tensor, "K L D"], numbers: Sequence[int]) -> Float[Tensor, "B C d"]:
         """Compute w_kc of the prompts of these numbers, in the order of the places of class names."""
@@ -94,14 +94,11 @@ class ProDA(PromptLearner):
                 features.append(text(torch.stack(alike)))
         return F.normalize(torch.cat(features).float(), dim=-1)
 
-    def mean_features(self, prompts: Float[Tensor, "K L D"]) -> Float[Tensor, "C d"]:
-        """Compute mu over all prompts."""
-        return self.class_features(prompts, range(len(self.places))).mean(0)
-
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits s <z, mu_c>."""
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
-        mean = self._mean_features("", self.mean_features, self.prompts)
+        every = range(len(self.places))
+        mean = self._cache("", lambda prompts: self.class_features(prompts, every).mean(0), self.prompts)  # mu
         with torch.autocast(images.device.type, enabled=False):
             return self.clip.logit_scale * images @ mean.T
 
