@@ -57,8 +57,7 @@ class DPFPL(PersonalPromptLearner):
         clip_norm: Largest norm C_th of the gradients of p_G, u and v, above 0.
         local_noise_multiplier: Standard deviation of the noise on the gradients of u and v as a multiple of clip_norm,
             at least 0.
-        prompt_length: Number of learned vectors L of a prompt.
-        options: Evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
+        options: Prompt length and evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
     """
 
     strategy = FedAvg("uniform")  # each client counts once
@@ -71,13 +70,13 @@ class DPFPL(PersonalPromptLearner):
         rank: PositiveInt = 8,
         clip_norm: PositiveFloat = 10.0,
         local_noise_multiplier: NonNegativeFloat = 2.65,
-        prompt_length: PositiveInt = 16,
         optimizer: OptimizerCallable = lambda parameters: SGD(parameters, lr=1e-4),
         **options: Any,
     ) -> None:
-        if rank > prompt_length:
-            raise UserError(f"Expected a rank of at most {prompt_length}, the prompt_length; got {rank}.")
-        super().__init__(class_names, clip, prompt_length=prompt_length, optimizer=optimizer, **options)
+        super().__init__(class_names, clip, optimizer=optimizer, **options)
+        length = len(self.global_prompt)
+        if rank > length:
+            raise UserError(f"Expected a rank of at most {length}, the prompt_length; got {rank}.")
         self.rank = rank
         self.clip_norm = clip_norm
         self.local_noise_multiplier = local_noise_multiplier

@@ -49,8 +49,29 @@ def check_aggregator(aggregator: Aggregator) -> None:
         for dtype in (torch.float32, torch.float16):
             _check_combine(aggregator.bound(count, 0), name, count, dtype)
     bound = aggregator.bound(least + 3, 0)
-    _check_order_and_sum(bound, name, least + 3)
-    _check_memory(bound, name, least + 3)
+    weights = _weights(least + 3)
+    before = starting_state(torch.float64)
+    states = moved(before, least + 3)
+    combined = bound.combine(states, weights, before)
+    change = difference(bound.combine(states[::-1], weights[::-1], before), combined, ROUNDING)
+    require(not change, f"{name}.combine must not depend on the order of clients, but {change}.")
+    if aggregator.is_linear:
+        # Masks change every upload, but not their weighted sum.
+        change = difference(bound.combine(masked(states, weights), weights, before), combined, ROUNDING)
+        claim = "is_linear says that it needs the weighted sum of the uploads alone, but with the same sum"
+        require(not change, f"{name}.{claim} {change}. Let is_linear be false.")
+    who = f"{name}.aggregate"
+    before = starting_state()
+    states = moved(before, least + 3)
+    memory: State = {}
+    # A second round starts from what the first remembered.
+    for _ in range(2):
+        first, again = call_twice(bound.aggregate, who, states, weights, before, memory)
+        change = difference(first[0], again[0])
+        require(not change, f"{who} must remember through its memory alone, but twice the same gives: {change}.")
+        odd = [key for key, value in first[1].items() if not isinstance(value, torch.Tensor)]
+        require(not odd, f"{who} must remember tensors, which checkpoints hold; {odd} are none.")
+        before, memory = first
 
 
 def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.dtype) -> None:
@@ -65,37 +86,6 @@ def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.d
         kinds == expected, f"{who} must give tensors as those sent, {expected}; of {count} uploads it gives {kinds}."
     )
     require(is_finite(combined), f"{who} makes NaN or infinity of {count} finite uploads.")
-
-
-def _check_order_and_sum(aggregator: Aggregator, name: str, count: int) -> None:
-    """Check that clients may come in any order, and that an aggregator with ``is_linear`` is linear."""
-    before = starting_state(torch.float64)
-    states = moved(before, count)
-    weights = _weights(count)
-    combined = aggregator.combine(states, weights, before)
-    change = difference(aggregator.combine(states[::-1], weights[::-1], before), combined, ROUNDING)
-    require(not change, f"{name}.combine must not depend on the order of clients, but {change}.")
-    if aggregator.is_linear:
-        # Masks change every upload, but not their weighted sum.
-        change = difference(aggregator.combine(masked(states, weights), weights, before), combined, ROUNDING)
-        claim = "is_linear says that it needs only the weighted sum of the uploads, but with the same sum"
-        require(not change, f"{name}.{claim} {change}. Let is_linear be false.")
-
-
-def _check_memory(aggregator: Aggregator, name: str, count: int) -> None:
-    """Check that the memory goes through ``aggregate`` alone."""
-    who = f"{name}.aggregate"
-    before = starting_state()
-    states = moved(before, count)
-    memory: State = {}
-    # A second round starts from what the first remembered.
-    for _ in range(2):
-        first, again = call_twice(aggregator.aggregate, who, states, _weights(count), before, memory)
-        change = difference(first[0], again[0])
-        require(not change, f"{who} must remember through its memory alone, but twice the same gives: {change}.")
-        odd = [key for key, value in first[1].items() if not isinstance(value, torch.Tensor)]
-        require(not odd, f"{who} must remember tensors, which checkpoints hold; {odd} are none.")
-        before, memory = first
 
 
 def _weights(count: int) -> Sequence[float]:

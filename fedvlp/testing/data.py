@@ -36,7 +36,17 @@ def check_data(make: Callable[[], FederatedDataModule]) -> None:
     _check_classes(domains, class_names, name)
     _check_same(domains, _loaded(other, name)[0], name)
     _check_split(data, other, name)
-    _check_batches(data, len(class_names), name)
+    data.bind(_to_tensor, train_transform=_to_tensor)
+    for client in data.clients:
+        first, second = (list(data.train_dataloader(client, seed=3)) for _ in range(2))
+        labels = torch.cat([batch[1] for batch in first])
+        where = f"{name}: client {client.name!r}"
+        count = client.num_examples
+        require(len(labels) == count > 0, f"{where} must train on its {count} images, at least 1; got {len(labels)}.")
+        are_labels = bool((labels < len(class_names)).all())
+        require(are_labels, f"{where} has labels beyond the {len(class_names)} classes.")
+        same = all(torch.equal(one[0], other[0]) for one, other in zip(first, second, strict=True))
+        require(same, f"{where} must get the same batches for the same seed.")
 
 
 def _loaded(data: FederatedDataModule, name: str) -> tuple[Mapping[str, Images], list[str]]:
@@ -109,19 +119,6 @@ def _check_split(data: FederatedDataModule, other: FederatedDataModule, name: st
         json.dumps([data.describe(), table])
     except (TypeError, ValueError) as error:
         raise ContractError(f"{name}: describe() and split_table() must give what JSON can hold; {error}.") from error
-
-
-def _check_batches(data: FederatedDataModule, num_classes: int, name: str) -> None:
-    data.bind(_to_tensor, train_transform=_to_tensor)
-    for client in data.clients:
-        first, second = (list(data.train_dataloader(client, seed=3)) for _ in range(2))
-        labels = torch.cat([batch[1] for batch in first])
-        where = f"{name}: client {client.name!r}"
-        count = client.num_examples
-        require(len(labels) == count > 0, f"{where} must train on its {count} images, at least 1; got {len(labels)}.")
-        require(bool((labels < num_classes).all()), f"{where} has labels beyond the {num_classes} classes.")
-        same = all(torch.equal(one[0], other[0]) for one, other in zip(first, second, strict=True))
-        require(same, f"{where} must get the same batches for the same seed.")
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
