@@ -250,11 +250,14 @@ class PromptAttention(nn.Module):
 
     def __init__(self, blocks: int, width: int, reduction: int) -> None:
         super().__init__()
-        if not 1 <= reduction <= width:
+        if reduction > width:
             raise UserError(f"Expected a reduction in [1, {width}], the width of a prompt's tokens, got {reduction}.")
         self.query = nn.Parameter(torch.randn(blocks, width))
-        self.phi = _bottleneck(blocks, width, width // reduction, starts_at_zero=False)
-        self.psi = _bottleneck(blocks, width, width // reduction, starts_at_zero=True)
+        hidden = width // reduction
+        last = BlockLinear(blocks, hidden, width)
+        self.phi = nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)
+        last = BlockLinear(blocks, hidden, width, weight_bound=0.0)
+        self.psi = nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)
 
     def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
         """Compute a_k for each block (Eq. 12)."""
@@ -303,9 +306,3 @@ class AttentionOverClients(nn.Module):
             hidden = self.perceptron_norm(hidden + self.perceptron(hidden))
             mean: Tensor = hidden.mean(dim=0)
         return mean
-
-
-def _bottleneck(blocks: int, width: int, hidden: int, starts_at_zero: bool) -> nn.Sequential:
-    """A perceptron of two layers for each block."""
-    last = BlockLinear(blocks, hidden, width, weight_bound=0.0 if starts_at_zero else None)
-    return nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)

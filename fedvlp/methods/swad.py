@@ -172,12 +172,7 @@ class Valley:
 class LossValley(Strategy):
     """Trains on with the newest weights, and deploys their mean over the valley (Cha et al. 2021, Algorithm 1).
 
-    The federation gives the loss after each round to ``after_validation``.
-
-    Args:
-        start_patience: N_s, so many rounds without a lower loss begin the valley, with the first of them.
-        end_patience: N_e, so many rounds in a row above the threshold end it.
-        tolerance: r, the threshold as a multiple of the mean of the losses with which it began.
+    The federation gives the loss after each round to ``after_validation``. Options are those of :class:`SWAD`.
     """
 
     uses_validation_loss = True
