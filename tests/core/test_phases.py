@@ -100,9 +100,9 @@ def test_memories_of_phases_and_parts_do_not_meet():
     server = phases[0].aggregate(server, both)
     server = phases[1].aggregate(server, updates([[5.0]]))
     assert {name: value.item() for name, value in server.memory.items()} == {
-        "train/p/velocity/p": 4.0,
-        "train/q/velocity/q": 6.0,
-        "again/velocity/p": 1.0,
+        "train/p/moments/p/velocity": 4.0,
+        "train/q/moments/q/velocity": 6.0,
+        "again/moments/p/velocity": 1.0,
     }
 
 
@@ -112,7 +112,10 @@ def test_slots_by_domain_combine_their_own_clients_with_their_own_memory():
     values = [[1.0], [900.0], [2.0], [10.0], [30.0], [-900.0]]
     server = strategy.aggregate(server, updates(values))
     assert server.shared["p"].flatten().tolist() == [2.0, 10.0, 0.0]
-    assert {name: value.item() for name, value in server.memory.items()} == {"0/velocity/p": 2.0, "1/velocity/p": 10.0}
+    assert {name: value.item() for name, value in server.memory.items()} == {
+        "0/moments/p/velocity": 2.0,
+        "1/moments/p/velocity": 10.0,
+    }
     later = strategy.aggregate(server, updates(values))
     assert later.shared["p"].flatten().tolist() == [3.0, 15.0, 0.0]
 
@@ -134,7 +137,7 @@ def test_indicator_mean_gives_the_rule_those_who_moved_a_domain():
     after = IndicatorMean(aggregator=MEDIAN).aggregate(server, updates(values))
     assert after.shared["p"].flatten().tolist() == [7.0, 2.0]
     memory = IndicatorMean(aggregator=FedAdam(inner=MEDIAN)).aggregate(server, updates(values)).memory
-    assert set(memory) == {"0/first/p", "0/second/p"}
+    assert set(memory) == {"0/moments/p/first", "0/moments/p/second"}
 
 
 def test_a_rule_says_where_it_has_too_few_uploads():

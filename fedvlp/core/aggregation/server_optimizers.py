@@ -24,8 +24,8 @@ from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat
 class ServerOptimizer(OuterAggregator):
     """Follows the step from the tensors before a round to what an inner aggregator makes of the uploads.
 
-    A subclass is a frozen dataclass with the field ``inner``. Its memory is in float32, under ``<moment>/<tensor>``,
-    and that of the inner aggregator under ``inner/``; no moment may be called so.
+    A subclass is a frozen dataclass with the field ``inner``. Its memory is in float32, under
+    ``moments/<tensor>/<moment>``; the inner aggregator's memory is under ``inner/``.
     """
 
     inner: Aggregator
@@ -49,16 +49,10 @@ class ServerOptimizer(OuterAggregator):
         remembered = add_prefix(inner_memory, "inner")
         for name, value in combined.items():
             step = value.float() - before[name].float()
-            last_moments: State = {}
-            for key, tensor in memory.items():
-                # The name of a tensor may have slashes, that of a moment has none.
-                moment, _, of_tensor = key.partition("/")
-                if moment != "inner" and of_tensor == name:
-                    last_moments[moment] = tensor
-            moved, moments = self.follow(step, last_moments)
+            moved, moments = self.follow(step, strip_prefix(memory, f"moments/{name}"))
             # Equal to before + moved, and exactly the combined value where the whole step is taken.
             after[name] = (value.float() + (moved - step)).to(value.dtype)
-            remembered |= {f"{moment}/{name}": tensor for moment, tensor in moments.items()}
+            remembered |= add_prefix(moments, f"moments/{name}")
         return after, remembered
 
 
