@@ -16,7 +16,7 @@ from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.balance import describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
-from fedvlp.core.phases import Phase, with_aggregation
+from fedvlp.core.phases import with_aggregation
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
@@ -160,9 +160,9 @@ class Federation(RunView):
         """
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
-        phases = self.prepare(model, datamodule)
+        self.prepare(model, datamodule)
         check_callbacks(self.callbacks, [split.name for split in datamodule.evaluation_splits()])
-        train = partial(train_rounds, self, phases, Hooks(self.callbacks, self, model))
+        train = partial(train_rounds, self, Hooks(self.callbacks, self, model))
         if not self.fast_dev_run:
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
             return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")
@@ -271,12 +271,8 @@ class Federation(RunView):
                 self.fabric.print(line, flush=True)
         return file
 
-    def prepare(self, model: FederatedModule, datamodule: FederatedData) -> Sequence[Phase]:
-        """Has the data read, checks the run and describes it as ``description``; trains nothing.
-
-        Returns:
-            The phases of a round, with their aggregators.
-        """
+    def prepare(self, model: FederatedModule, datamodule: FederatedData) -> None:
+        """Read the data, check the run, and set its ``phases`` and ``description``; train nothing."""
         # Checks that need no data come first, because encoding the images may take minutes.
         options = self.options
         cohort_size = options.clients.cohort_size
@@ -293,8 +289,8 @@ class Federation(RunView):
         check_clients(options, clients)
         if options.server.secure_sum:
             self.options = with_secure_sum(options, phases, len(clients))
+        self.phases = phases
         self.description = describe_run(model, datamodule, phases, self.options.describe())
-        return phases
 
     def _launch(self, model: FederatedModule) -> None:
         self.module = model

@@ -83,22 +83,18 @@ class Privacy(FederationCallback):
     are left out counts as if they were there. Runs without noise have no such columns.
 
     Attributes:
-        account: of the running federation; None where no rule adds noise.
+        account: of the running federation; None without noise.
     """
 
     def __init__(self) -> None:
         self.account: PrivacyAccount | None = None
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forgets the run before."""
-        self.account = None
-
-    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Prints before the first round what all rounds will give away."""
-        # Only here are the phases known with the rules that the federation put into them.
-        if self.account is None:
-            self.account = privacy_account(phases, len(federation.data.clients), len(cohort))
-            self._print(federation, federation.options.rounds)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Print the privacy loss of all rounds."""
+        federation: RunView = trainer
+        cohort_size = federation.options.clients.cohort_size
+        self.account = privacy_account(federation.phases, len(federation.data.clients), cohort_size)
+        self._print(federation, federation.options.rounds)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Add the privacy loss of all rounds so far."""
@@ -108,7 +104,7 @@ class Privacy(FederationCallback):
             row["privacy/delta"] = self.account.delta
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Prints what was given away."""
+        """Print the privacy loss of the finished rounds."""
         self._print(trainer, trainer.run_state.server.round)
 
     def _print(self, federation: RunView, rounds: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -13,10 +13,8 @@ from typing import Any
 from fedvlp.callbacks.measures import Baselines
 from fedvlp.core.balance import UNAVAILABLE, Balance, describe_balance, is_imbalanced
 from fedvlp.core.metrics import all_scores
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES
-from fedvlp.core.state import Client
 from fedvlp.results.predictions import read_predictions
 from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
 from fedvlp.results.rounds import (
@@ -45,14 +43,12 @@ class Summary(FederationCallback):
 
     def __init__(self, baselines: Baselines) -> None:
         self.baselines = baselines
-        self.phases: Sequence[Phase] = ()
         self.balance: dict[str, Balance] = {}  # by the title of the row, without its round
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prints what will run, and writes the split."""
         federation: RunView = trainer
         data = federation.data
-        self.phases = pl_module.configure_phases()
         # Restored before this hook where the run resumes.
         self.balance = self.balance if federation.run_state.history else {}
         federation.fabric.print(
@@ -64,10 +60,6 @@ class Summary(FederationCallback):
         if federation.is_global_zero and hasattr(data, "split_table"):
             splits = {"hash": data.split_hash, "splits": data.split_table()}
             write_json(Path(federation.log_dir) / "splits.json", splits)
-
-    def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Keeps the phases, with the rules that the federation put into them."""
-        self.phases = phases
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Keep the scores by class of the last and the best round."""
@@ -104,8 +96,8 @@ class Summary(FederationCallback):
             federation.fabric.print(f"warning: {diverged}")
         if lost := _lost_rounds(federation.run_state.history):
             federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation equals this run")
-        # Rules within strategies may be of plug-ins, too.
-        parts = [pl_module, federation.data, *_nested([phase.strategy for phase in self.phases])]
+        # Aggregators within strategies may be of plug-ins as well.
+        parts = [pl_module, federation.data, *_nested([phase.strategy for phase in federation.phases])]
         plugins = plugins_of(parts)
         for package, used in plugins.items():
             federation.fabric.print(f"of the plug-in {package} {used['version']}: {', '.join(used['classes'])}")
@@ -171,7 +163,7 @@ def _last_counted(history: History) -> Mapping[str, Any]:
 
 
 def _nested(value: Any) -> Iterator[Any]:
-    """Yields strategies and rules, and those in their fields."""
+    """Yield dataclasses, such as strategies, and those in their fields."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):

@@ -34,6 +34,7 @@ class RunView:
         fabric: devices, precision and processes.
         module: the method.
         data: clients and splits.
+        phases: The phases of a round, with their aggregators; empty before ``prepare``.
         run_state: where the federation is after the last finished round.
         options: All options of training that determine a result.
         description: Method, phases, data and ``options`` as plain values, by which runs are compared.
@@ -51,6 +52,7 @@ class RunView:
     fabric: Fabric
     module: FederatedModule
     data: FederatedData
+    phases: Sequence[Phase] = ()
     run_state: RunState
     options: RunOptions
     description: dict[str, Any]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from fedvlp.core.phases import Phase
 from fedvlp.core.protocols import TrainingData
 from fedvlp.core.roles import ROLES
 from fedvlp.core.state import RoundMetrics, RunState, ServerState
@@ -26,12 +24,7 @@ from fedvlp.utils.memory import freed_memory_kept
 
 
 def train_rounds(
-    federation: RunView,
-    phases: Sequence[Phase],
-    hooks: Hooks,
-    parent: Path,
-    checkpoint: Path | None,
-    may_start_fresh: bool = False,
+    federation: RunView, hooks: Hooks, parent: Path, checkpoint: Path | None, may_start_fresh: bool = False
 ) -> ServerState:
     """Train all rounds, keep the federation's ``run_state`` and ``folder`` up to date, and return the server's state.
 
@@ -41,14 +34,14 @@ def train_rounds(
     with freed_memory_kept(), ExitStack() as claims:
         start_or_resume(federation, parent, checkpoint, may_start_fresh, claims)
         try:
-            workspace = make_workspace(federation, phases, hooks)
+            workspace = make_workspace(federation, hooks)
             hooks.call("setup", "fit")
             # After `setup`, as Lightning's Trainer does: callbacks may make there what they load into.
             hooks.restore(federation.run_state.callbacks)
             federation.should_stop = bool(hooks.stopping)
             hooks.call("on_fit_start")
             hooks.call("on_train_start")
-            rounds = federation.options.rounds if phases else 0
+            rounds = federation.options.rounds if federation.phases else 0
             while federation.run_state.server.round < rounds and not is_stopped(federation):
                 train_round(federation, workspace, hooks)
             finish(federation, hooks)
@@ -89,7 +82,7 @@ def start_or_resume(
     federation.folder = federation.fabric.broadcast(federation.folder)
 
 
-def make_workspace(federation: RunView, phases: Sequence[Phase], hooks: Hooks) -> Workspace:
+def make_workspace(federation: RunView, hooks: Hooks) -> Workspace:
     """Make the workspace of all rounds; its store takes over the personal tensors that the run resumes from."""
     store = federation.engine.client_store(federation.folder)
     state = federation.run_state
@@ -113,7 +106,7 @@ def make_workspace(federation: RunView, phases: Sequence[Phase], hooks: Hooks) -
         fabric=federation.fabric,
         module=module,
         data=data,
-        phases=phases,
+        phases=federation.phases,
         add_ons=add_ons,
         initial_personal=module.personal_state(),
         store=store,
