@@ -45,15 +45,26 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
     cohort = sample_cohort(workspace.data.clients, options.clients.cohort_size, cohort_seed(workspace, number))
     workspace.hooks.call("on_round_start", workspace.phases, cohort)
     metrics: RoundMetrics = {"round": number + 1}
-    factor = learning_rate_factor(workspace, number)
+    settings = describe_optimizer(workspace.module) or {}
+    factor = options.local.factor(number, options.rounds, settings.get("lr"))
     if options.local.schedule is not None:
         metrics["learning_rate_factor"] = factor
     # Sampled before training, so dropped clients cost no time.
     rejected = drop_out(workspace, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
-    step_shares = shares_of_steps(present, options.clients.stragglers, options.seed, number)
+    of_round = {
+        "rounds": options.rounds,
+        # Evaluated lazily: a site reports its number of images only when it joins.
+        "all_clients": lambda: workspace.data.clients,
+        "learning_rate_factor": factor,
+        "shares_of_steps": shares_of_steps(present, options.clients.stragglers, options.seed, number),
+    }
     for index in range(len(workspace.phases)):
-        task = make_task(workspace, index, state, cohort, factor, step_shares)
+        # Of the whole cohort, so that a seed does not depend on rejected clients.
+        seeds = {client.id: derive_seed(options.seed, number, index, client.id) for client in cohort}
+        task = PhaseTask.of_phase(
+            workspace.module, workspace.phases, index, workspace.add_ons, state=state, seeds=seeds, **of_round
+        )
         clients = [client for client in cohort if client.id not in rejected]
         results = engine.train(clients, task, workspace)
         if is_lost(workspace, state, results):
@@ -68,13 +79,6 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
         # A client rejected in one phase skips the remaining phases, so its phases stay consistent.
         rejected |= reasons
     return after_round(state, before, rejected), metrics
-
-
-def learning_rate_factor(workspace: Workspace, round: int) -> float:
-    """Compute the schedule's factor on the learning rates after so many finished rounds."""
-    options = workspace.options
-    settings = describe_optimizer(workspace.module) or {}
-    return options.local.factor(round, options.rounds, settings.get("lr"))
 
 
 def is_lost(workspace: Workspace, state: RunState, results: PhaseResults) -> bool:
@@ -94,33 +98,6 @@ def lose_round(
         report_client(workspace, task, result, result.failure, metrics)
     workspace.fabric.print(f"round {task.round + 1} is lost: it changes nothing, and can't be repeated", flush=True)
     return after_round(before, before, ()), {**metrics, "lost": 1}
-
-
-def make_task(
-    workspace: Workspace,
-    index: int,
-    state: RunState,
-    cohort: Sequence[Client],
-    factor: float,
-    step_shares: Mapping[int, float],
-) -> PhaseTask:
-    """Make the task of each client of the cohort in a phase."""
-    options = workspace.options
-    # Of the whole cohort, so that a seed does not depend on rejected clients.
-    seeds = {client.id: derive_seed(options.seed, state.server.round, index, client.id) for client in cohort}
-    return PhaseTask.of_phase(
-        workspace.module,
-        workspace.phases,
-        index,
-        workspace.add_ons,
-        state=state,
-        seeds=seeds,
-        rounds=options.rounds,
-        # Evaluated lazily: a site reports its number of images only when it joins.
-        all_clients=lambda: workspace.data.clients,
-        learning_rate_factor=factor,
-        shares_of_steps=step_shares,
-    )
 
 
 def accept(
