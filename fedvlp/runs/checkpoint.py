@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,20 +13,6 @@ from torch import Tensor
 from fedvlp.core.state import CallbackStates, RunState, ServerState, State, add_prefix, strip_prefix
 from fedvlp.runs.client_store import FOLDER, StatesOnDisk, are_at_sites, files_of
 from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
-
-
-class TrainedState(NamedTuple):
-    """What is needed to evaluate a trained method.
-
-    Attributes:
-        deployed: the tensors that are evaluated.
-        personal: the personal tensors of each client, by client id.
-        model: description of the method that they belong to.
-    """
-
-    deployed: State
-    personal: Mapping[int, State]
-    model: dict[str, Any]
 
 
 def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any]) -> None:
@@ -95,8 +81,8 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
     write_tensors(path, {**deployed, **copied}, header)
 
 
-def load_deployed(path: Path) -> TrainedState:
-    """Reads what is needed to evaluate a trained method, from prompts or a checkpoint.
+def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any]]:
+    """Read the deployed tensors, each client's personal ones, and the method's description, from prompts or checkpoint.
 
     Raises:
         UserError: if the file is missing, damaged, or neither of these.
@@ -106,9 +92,9 @@ def load_deployed(path: Path) -> TrainedState:
     personal = _by_client(path, "personal", tensors, header)
     if kind == "checkpoint":
         deployed = strip_prefix(tensors, "shared" if header["deploys_shared"] else "deployed")
-        return TrainedState(deployed, personal, header["description"]["model"])
+        return deployed, personal, header["description"]["model"]
     deployed = {name: value for name, value in tensors.items() if not name.startswith("personal/")}
-    return TrainedState(deployed, personal, header["model"])
+    return deployed, personal, header["model"]
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:

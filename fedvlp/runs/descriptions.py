@@ -138,12 +138,12 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
         if not paths:
             raise UserError(f"No trained state at {where}. Pass prompts.safetensors, a checkpoint or a run folder.")
         path = paths[0]
-    trained = load_deployed(path)
-    if wrong := differences(comparable({"model": trained.model}), comparable({"model": describe_model(model)})):
+    deployed, personal, saved = load_deployed(path)
+    if wrong := differences(comparable({"model": saved}), comparable({"model": describe_model(model)})):
         raise UserError(f"{path} belongs to another model: " + "; ".join(wrong))
-    if model.personal and are_at_sites(trained.personal):
+    if model.personal and are_at_sites(personal):
         raise UserError(f"{path} is of a method that keeps tensors on each client, and they are at the clients' sites.")
-    return trained.deployed, trained.personal
+    return deployed, personal
 
 
 def load_deployed_to_all(where: Path, model: FederatedModule) -> State:

@@ -54,7 +54,7 @@ def test_what_is_both_shared_and_deployed_is_written_once(state, tmp_path):
     for name, each in {"both": both, "equal": equal}.items():
         save_checkpoint(tmp_path / name, each, DESCRIPTION)
         assert_same_run(load_checkpoint(tmp_path / name)[0], both)
-        assert_equal(load_deployed(tmp_path / name).deployed, shared)
+        assert_equal(load_deployed(tmp_path / name)[0], shared)
         sizes.append((tmp_path / name).stat().st_size)
     assert 4000 < sizes[1] - sizes[0] < 4500
     assert "deployed/prompt" not in read_tensors(tmp_path / "both")[0]
