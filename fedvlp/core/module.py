@@ -235,11 +235,7 @@ class FederatedModule(L.LightningModule):
 
     @contextmanager
     def frozen_tensor_set(self) -> Iterator[None]:
-        """Looks for :meth:`communicable_state` only once in the block.
-
-        Raises:
-            UserError: at the end, if a tensor was replaced, for what was trained in it was then never sent.
-        """
+        """Collect :meth:`communicable_state` once for the block; raise UserError if a tensor was replaced in it."""
         fixed = self.communicable_state()
         # To collect them walks through all modules of the method, which takes longer than to copy prompts.
         self._frozen_tensors = fixed
@@ -338,11 +334,7 @@ class FederatedModule(L.LightningModule):
 
 
 def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
-    """Copies a state's values into the tensors of the same names; others stay as they are.
-
-    Raises:
-        UserError: if a name is unknown or a shape differs; it names the tensors' owner.
-    """
+    """Copy a state into the tensors of the same names; raise UserError for an unknown name or another shape."""
     if unknown := sorted(state.keys() - tensors.keys()):
         raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
     for name, value in state.items():
@@ -357,12 +349,7 @@ def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
 
 
 def check_phases(module: FederatedModule) -> Sequence[Phase]:
-    """The method's phases, checked before a round is run.
-
-    Raises:
-        UserError: if a phase names a tensor that does not exist, or trains one that it neither uploads nor keeps and
-            that would thus leak from one simulated client to the next.
-    """
+    """Return the method's phases; raise UserError if a tensor is missing or leaks from one client to the next."""
     phases = tuple(module.configure_phases())
     method = type(module).__name__
     parameters = [name for name, _ in module.named_parameters()]
@@ -386,12 +373,7 @@ def check_phases(module: FederatedModule) -> Sequence[Phase]:
 
 
 def with_classes(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
-    """The same method for other classes, in the order of their labels, without its tensors' values.
-
-    Raises:
-        UserError: if the method takes no class names, or one of its tensors has as many rows, columns or entries as
-            there are classes, so that nothing was learned for others.
-    """
+    """Make the same method for other classes, without its values; raise UserError if it knows only its own."""
     name = type(method).__name__
     trained_classes = list(method.hparams.get("class_names", ()))
     if not trained_classes:

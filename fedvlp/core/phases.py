@@ -84,14 +84,10 @@ def with_aggregation(
     cohort_size: int | None = None,
     seed: int = 0,
 ) -> tuple[Phase, ...]:
-    """Put one aggregator wherever several clients' uploads become one state.
+    """Put one aggregator wherever several clients' uploads become one state, and bind all aggregators to the round.
 
     A strategy that keeps each client's upload by itself is unchanged, e.g. if each domain is one client. Without
-    ``aggregation`` the strategies keep their own aggregators.
-
-    Raises:
-        UserError: if too few clients take part for an aggregator, no phase reduces uploads, or an aggregator gives
-            differential privacy and a phase does not.
+    ``aggregation`` the strategies keep their own aggregators. Raises UserError where an aggregator can't be used.
     """
     size = min(cohort_size or len(clients), len(clients))
     bound = tuple(_bound(index, phase, aggregation, clients, size, seed) for index, phase in enumerate(phases))
@@ -127,7 +123,7 @@ def _bound(
 def too_few_uploads(
     strategy: Strategy, clients: Sequence[Client], cohort_size: int, uploading: Sequence[Client]
 ) -> Mapping[str, str]:
-    """Where an aggregator needs more uploads than a round has: what is wrong, in a line, by whose uploads they are."""
+    """Explain, by the group of uploads, why an aggregator has too few of them."""
     problems: dict[str, str] = {}
     for reducer in strategy.reducers:
         needed = reducer.aggregator.min_clients
@@ -154,11 +150,7 @@ def client_noise(strategy: Strategy) -> ClientNoise | None:
 
 
 def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
-    """The differential privacy of each reduction of uploads in a round; empty if no aggregator gives any.
-
-    Raises:
-        UserError: if some aggregator gives any, but in another place uploads change the server without noise.
-    """
+    """List the differential privacy of each reduction in a round; raise UserError if other uploads have no noise."""
     given: list[PrivacyGuarantee] = []
     for phase in phases:
         for reducer in phase.strategy.reducers:

@@ -37,11 +37,7 @@ def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
 
 
 def read_predictions(run: Path) -> PredictionsByRow:
-    """Read the predictions in a run's folder; empty if it has no such file.
-
-    Raises:
-        UserError: If the file is damaged.
-    """
+    """Read the predictions in a run's folder, empty if it has none; raise UserError if the file is damaged."""
     path = run / FILE
     if not path.is_file():
         return {}

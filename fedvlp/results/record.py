@@ -205,11 +205,7 @@ class Record:
 
     @cached_property
     def predictions(self) -> PredictionsByRow:
-        """The predicted class of each test and held-out image, read from its file; empty if there is none.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """The predicted class of each test and held-out image; empty without the file, UserError if it is damaged."""
         return read_predictions(self.folder)
 
     @cached_property
@@ -248,17 +244,17 @@ def sweep_name(run: Path) -> str:
 
 
 def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tuple[list[Record], list[str]]:
-    """Finds the finished runs at or below some paths.
+    """Find the finished runs at or below some paths.
 
-    Of runs that are equal except for their folder, the one counts whose folder's name, a time, is the latest. A run
-    that was stopped is not reported where a later one beside it ended.
+    Of runs that are equal except for their folder, only the latest is returned. A run that was stopped is not reported
+    where a later one beside it ended.
 
     Args:
         paths: run folders, or folders of runs at any depth.
         needs: which of ``history``, ``predictions`` and ``config`` must be readable; they are read later otherwise.
 
     Returns:
-        The runs in the order of their paths, each once, and a line for each path or run folder that could not be read.
+        The runs in the order of their paths, and a line for each path or run folder that could not be read.
     """
     records: dict[tuple[Any, ...], Record] = {}
     problems: list[str] = []

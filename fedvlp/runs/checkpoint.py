@@ -45,11 +45,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
 
 
 def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
-    """Returns the run state and the description of the run that wrote it.
-
-    Raises:
-        UserError: if the file is missing, damaged, or not a checkpoint.
-    """
+    """Read a run state, and the description of its run; raise UserError if the file is damaged or of another kind."""
     tensors, header = read_tensors(path)
     check_header(path, header, "checkpoint")
     states, stopped_by = json.loads(header["callbacks"], object_hook=_tensor_from_json)
@@ -82,10 +78,9 @@ def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], mod
 
 
 def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any]]:
-    """Read the deployed tensors, each client's personal ones, and the method's description, from prompts or checkpoint.
+    """Read the deployed tensors, each client's personal ones, and the method's description.
 
-    Raises:
-        UserError: if the file is missing, damaged, or neither of these.
+    Raises UserError if the file is missing, damaged, or neither prompts nor a checkpoint.
     """
     tensors, header = read_tensors(path)
     kind = check_header(path, header, "prompts", "checkpoint")

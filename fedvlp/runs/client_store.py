@@ -61,11 +61,7 @@ class ClientStore:
     """Keeps the clients' personal tensors from one round to the next: in memory, and checkpoints hold them."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Takes over the states of a group, ``personal`` or ``optimizer``, that a run continues from.
-
-        Raises:
-            UserError: if the run that is continued kept them where this store can't reach them.
-        """
+        """Take over a run's states of a group, ``personal`` or ``optimizer``; raise UserError if they are elsewhere."""
         return dict(states)
 
     def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:

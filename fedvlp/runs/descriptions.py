@@ -94,13 +94,10 @@ def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
 def resume(
     where: Path, description: Mapping[str, Any], say: Callable[[str], None], may_start_anew: bool = False
 ) -> tuple[RunState, Path] | None:
-    """Returns the newest readable run state and its run folder; None if there is no checkpoint and may be none.
+    """Load the newest readable run state, with its run folder; None if there is no checkpoint and need be none.
 
-    ``where`` is a checkpoint, a run folder, or a folder of run folders; ``say`` prints a line for the user.
-
-    Raises:
-        UserError: if there is none and must be one, the checkpoint belongs to another run, or none of the files
-            can be read.
+    ``where`` is a checkpoint, a run folder, or a folder of run folders; ``say`` prints a line for the user. Raises
+    UserError if a checkpoint is missing, of another run, or damaged like all before it.
     """
     candidates = [where] if where.is_file() else find_checkpoints(where)
     for path in candidates:
@@ -126,10 +123,9 @@ def resume(
 
 
 def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[int, State]]:
-    """Returns the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
+    """Load the deployed and personal states of a run folder, a checkpoint or ``prompts.safetensors``.
 
-    Raises:
-        UserError: If there is none, or it belongs to another method, CLIP or classes.
+    Raises UserError if there is none, or it belongs to another method, CLIP or classes.
     """
     path = where
     if not where.is_file():

@@ -17,11 +17,7 @@ FILE = "events.jsonl"
 
 
 def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
-    """Adds events to a run's file, each with the time at which they are written, in UTC.
-
-    Raises:
-        OSError: with the file's path, if it can't be written.
-    """
+    """Add events to a run's file, each with the time in UTC; an OSError names the file."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     text = "".join(json.dumps({"time": now, **event}) + "\n" for event in events)
     path = run / FILE
@@ -36,11 +32,7 @@ def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
-    """Yields a run's events, each with ``event`` and ``time``; other lines, such as half of one, are left out.
-
-    Raises:
-        UserError: if the run has none.
-    """
+    """Yield a run's events, each with ``event`` and ``time``, but no damaged lines; raise UserError without a file."""
     path = run / FILE
     if not path.is_file():
         raise UserError(f"{path} is missing, so there is no run. Pass the folder of a run.")
@@ -53,11 +45,7 @@ def read_events(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def find_run(where: Path) -> Path:
-    """Returns a run's folder: the folder itself, or the newest run below it.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """Find a run's folder: the folder itself, or the newest run below it; raise UserError if there is none."""
     if (where / FILE).is_file():
         return where
     runs = [path.parent for path in (*where.glob(f"*/{FILE}"), *where.glob(f"*/*/{FILE}"))]
@@ -67,14 +55,11 @@ def find_run(where: Path) -> Path:
 
 
 def read_status(run: Path) -> dict[str, Any]:
-    """Returns the status of a run, in values that JSON can hold but for paths.
+    """Describe the status of a run, in values that JSON can hold but for paths.
 
     ``stage`` is ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption, which
     is in ``error``; ``dead`` if its process ended without a word, as when it is killed. ``last_round`` is the event of
     the last finished round, with its seconds, and accuracies in percent.
-
-    Raises:
-        UserError: if it has no events.
     """
     events = list(read_events(run))
     last = {event["event"]: event for event in events}

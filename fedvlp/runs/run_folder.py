@@ -39,13 +39,9 @@ def new_run_folder(parent: Path) -> Path:
 
 @contextmanager
 def claimed(run: Path) -> Iterator[None]:
-    """Keeps a run folder for this process while the block runs, and removes what killed processes left there.
+    """Keep a run folder for this process while the block runs, and remove what killed processes left there.
 
-    The claim ends with the process, however that ends.
-
-    Raises:
-        UserError: If another process trains there.
-        OSError: if nothing can be written there.
+    The claim ends with the process. Raises UserError if another process trains there, and OSError on a read-only disk.
     """
     with ExitStack() as claim:
         try:
@@ -100,11 +96,7 @@ def describe_choice(where: Path) -> str:
 
 
 def read_model(path: Path) -> dict[str, Any]:
-    """Returns the description of the method that prompts or a checkpoint are of; no tensor is read.
-
-    Raises:
-        UserError: if the file is missing, damaged, or neither of these.
-    """
+    """Read the description of the method in prompts or a checkpoint, but no tensor; raise UserError for other files."""
     header = read_tensors(path, None)[1]
     kind = check_header(path, header, "prompts", "checkpoint")
     try:

@@ -28,15 +28,12 @@ NEVER_IMPORTED = ("class_names", "domains", "held_out", "source_domains", "root"
 
 
 def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
-    """Looks through a config from a file for what the parser would import, and for what it could not bear.
+    """Raise UserError if a config from a file names a class that is not trusted, or exceeds the bounds of a config.
 
     Args:
         where: the file, for the message.
         config: values that JSON or YAML can hold.
         allow: modules and paths of classes that may be imported; a module allows all that is in it.
-
-    Raises:
-        UserError: if it names one that is not trusted, or holds values beyond the bounds of a config.
     """
     try:
         checked_values(config)

@@ -30,15 +30,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the folder of a run.") -> dict[str, Any]:
-    """Read the config in a run's folder, which may be a stranger's; ``trainer``, if present, is a mapping.
+    """Read the config in a run's folder, which may be a stranger's; raise UserError if it is something else.
 
     Args:
         path: The config.
-        needs: Which of ``model`` and ``data`` must name a class, with its options in a mapping, if any.
+        needs: Which of ``model`` and ``data`` must name a class.
         hint: What to do without them.
-
-    Raises:
-        UserError: If it is something else, or a link out of the folder.
     """
     check_inside(path, path.parent)
     content = read_yaml(path)
@@ -56,9 +53,7 @@ def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the
 def parse_yaml(text: str) -> Any:
     """Parse YAML that may be a stranger's; the length of its values is not checked.
 
-    Raises:
-        UserError: If it is longer or deeper than any config, or has aliases or tags.
-        YAMLError: If it is no YAML.
+    Raises UserError for a text longer or deeper than any config, aliases and tags, and YAMLError if it is no YAML.
     """
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"Expected a config of at most {MAX_CHARACTERS:,} characters; it has more.")
@@ -93,11 +88,7 @@ def config_title(path: Path) -> str:
 
 
 def find_config(name: str) -> str:
-    """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file.
-
-    Raises:
-        UserError: If there is none, with the nearest name.
-    """
+    """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file."""
     if name.endswith(SUFFIXES) and Path(name).is_file():
         return name
     wanted = name.removesuffix(".yaml").removeprefix("configs/")

@@ -40,11 +40,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, classes: Mapping[str, type]) -> Any:
-    """Make again what :func:`to_jsonable` described, of these classes only.
-
-    Raises:
-        KeyError, TypeError: if it names another class, or options that a class does not have.
-    """
+    """Make again what :func:`to_jsonable` described; raise KeyError or TypeError for other classes or options."""
     if isinstance(value, list):
         return [from_jsonable(item, classes) for item in value]
     if not isinstance(value, dict):

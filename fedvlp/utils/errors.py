@@ -108,10 +108,7 @@ def did_you_mean_or_choose(name: str, valid: Iterable[str]) -> str:
 
 
 def check_range(name: str, value: float | None, range_type: Any) -> None:
-    """Check an option that a Python caller passed against a type of ``utils.ranges``; None passes.
-
-    Raises:
-        UserError: If the number is outside the range, or infinite.
+    """Raise UserError if a Python caller's option is outside a type of ``utils.ranges``, or infinite; None passes.
 
     >>> from jsonargparse.typing import NonNegativeInt
     >>> check_range("rounds", -1, NonNegativeInt)
@@ -130,11 +127,7 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
 
 
 def check_ranges(options: object) -> None:
-    """Check all numbers of a dataclass against their types, which only the command line has checked.
-
-    Raises:
-        UserError: If a number is out of its range.
-    """
+    """Raise UserError if a number of a dataclass is out of its range, which only the command line has checked."""
     for name, hint in get_type_hints(type(options)).items():
         # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
         for part in (hint, *get_args(hint)):

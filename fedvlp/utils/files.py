@@ -29,14 +29,11 @@ MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
+    """Yield a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
 
-    If the block raises, ``path`` is unchanged and the temporary file is removed. Several processes may write the
-    same file, in a folder that exists: the last one wins, and each reader sees one whole file.
-
-    Raises:
-        UserError: if there is something else of that name, such as a folder or a device.
-        OSError: with ``path`` as its file, if the disk is full or refuses.
+    If the block raises, ``path`` is unchanged and the temporary file is removed. Several processes may write the same
+    file, in a folder that exists: the last one wins, and each reader sees one whole file. An OSError has ``path`` as
+    its file.
     """
     check_replaceable(path)
     # The suffix is not that of the file, so that what a killed process leaves is not read as one of its kind.
@@ -54,11 +51,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Checks that a file may be written in place of what is at a path, which is none of the files that are read.
-
-    Raises:
-        UserError: if that is no file, such as a folder or a device, or one of the inputs under whatever name.
-    """
+    """Raise UserError if a path can't be written: it is a folder or a device, or one of the files that are read."""
     if not path.exists():
         return
     if not path.is_file():
@@ -95,11 +88,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file, which another user may have written; see :func:`checked_values`.
-
-    Raises:
-        UserError: If it cannot be read or is no JSON.
-    """
+    """Read a JSON file within the bounds of :func:`checked_values`; raise UserError if it can't be read."""
     try:
         return checked_values(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
@@ -107,11 +96,10 @@ def read_json(path: Path) -> Any:
 
 
 def checked_values(value: Any, depth: int = 0) -> Any:
-    r"""Returns a value that was read from JSON or YAML, with what a terminal would act on escaped in its strings.
+    r"""Return a value that was read from JSON or YAML, with what a terminal would act on escaped in its strings.
 
-    Raises:
-        UserError: if it has what no run writes: numbers beyond 1e15 (whole ones beyond 63 bits) or not finite, strings
-            and lists longer than 25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
+    Raises UserError for what no run writes: numbers beyond 1e15 (whole ones beyond 63 bits) or not finite, strings and
+    lists longer than 25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
 
     >>> checked_values({"name": "photo \x1b[31m", "shots": [1, None]})
     {'name': 'photo \\x1b[31m', 'shots': [1, None]}
@@ -153,12 +141,10 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Gives one process at a time the work on a file or folder; the lock ends with the process, however that ends.
+    """Give one process at a time the work on a file or folder; the lock is a file beside it and ends with the process.
 
-    Args:
-        path: the file or folder; the lock is a file beside it.
-        wait: whether to wait for another process; if not, raises BlockingIOError where one holds the lock, and OSError
-            where the lock file can't be made.
+    With ``wait``, other processes wait, and work without a lock where the disk refuses one. Without it they get a
+    BlockingIOError, or an OSError where the lock file can't be made.
     """
     lock = _lock_of(path)
     try:

@@ -65,11 +65,7 @@ def package_of(entry: EntryPoint) -> str:
 
 
 def plugin_configs() -> dict[str, Path]:
-    """Returns the configs of all plug-ins by their names, such as ``methods/tuned_promptfl``.
-
-    Raises:
-        UserError: if a folder that an entry point names as ``package.folder`` is not there.
-    """
+    """Find all plug-ins' configs by names such as ``methods/tuned_promptfl``; UserError for a missing folder."""
     configs: dict[str, Path] = {}
     for entry in entry_points(group=CONFIGS_GROUP):
         package, *inner = entry.value.split(".")

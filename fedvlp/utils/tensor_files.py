@@ -26,13 +26,11 @@ NO_DIGEST = b"0" * 64
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, Any], is_durable: bool = True) -> None:
-    """Writes tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
+    """Write tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
 
     Equal content gives equal bytes, since the header is a single sorted entry. The file begins with a digest of all
-    other bytes. With ``is_durable`` the function waits until the file would survive a power failure.
-
-    Raises:
-        OSError: with the path, if the disk is full or refuses.
+    other bytes. With ``is_durable`` the function waits until the file would survive a power failure. An OSError names
+    the path.
     """
     # Here, so that headers and arrays are read without PyTorch.
     import torch
@@ -59,14 +57,11 @@ def make_durable(path: Path) -> None:
 def read_tensors(
     path: Path, group: str | None = "", framework: Literal["pt", "numpy"] = "pt"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Reads the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
+    """Read the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
 
     A group is the beginning of the tensors' names: all tensors are read if it is empty, and only the header if it is
     None. The digest is checked whenever tensors are read. With the framework "numpy" the tensors are arrays, and
-    PyTorch is not imported.
-
-    Raises:
-        UserError: If the file is missing or damaged, or another program wrote it.
+    PyTorch is not imported. Raises UserError if the file is missing or damaged, or another program wrote it.
     """
     if not path.is_file():
         raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
@@ -114,11 +109,7 @@ def _check_digest(path: Path) -> None:
 
 
 def check_header(path: Path, header: Mapping[str, Any], *kinds: str) -> str:
-    """Check that a file is of one of some kinds, and return its kind.
-
-    Raises:
-        UserError: If it is not.
-    """
+    """Return a file's kind; raise UserError if it is not one of the expected kinds."""
     kind = str(header.get("kind"))
     if kind not in kinds:
         raise UserError(f"{path} is no file of the kind {' or '.join(kinds)}. Pass one that a run wrote.")
