@@ -37,9 +37,7 @@ HEADINGS = ("Parser key", "Problem with", "Does not validate", "Subtypes:", "Err
 def shorten(message: str, options: Iterable[str]) -> str:
     """Shorten a parser's message to one line: the option, what is wrong, and what to write instead.
 
-    Args:
-        message: Message of jsonargparse, with a line for each class that contains the option.
-        options: All options outside of classes, such as ``seed_everything`` and ``trainer.local.epochs``.
+    ``options`` are all options outside of classes, such as ``seed_everything`` and ``trainer.local.epochs``.
     """
     path = ".".join(re.findall(r'Parser key "(.+)":', message))
     kinds = re.findall(r"class_path '(.+)':", message)

@@ -20,15 +20,10 @@ ALLOW_HELP = (
 
 
 def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Read the config of the trained file among a command's arguments.
+    """Read the config of the trained file among a command's arguments; None if they name a method, or no file.
 
     All commands but ``predict`` get the data and the precision of the run as well, from the config next to the file.
-
-    Returns:
-        The config; None if the arguments name a method themselves, ask for help, or name no trained file.
-
-    Raises:
-        UserError: As :func:`trained_config`, or if images are needed and there is no config next to the file.
+    Raises UserError as :func:`trained_config`, or if images are needed and there is no config.
     """
     given = {name for name, _ in split_options(arguments)}
     runs = values_of(arguments, "--ckpt_path")
@@ -68,13 +63,12 @@ def file_of_run(where: Path) -> Path:
 def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
     """Make a config of a trained file's method; its ``data`` are those of its run, or only its classes.
 
+    Raises UserError if the file is damaged or not of a run, or names a class that is not allowed.
+
     Args:
         where: Prompts or a checkpoint.
         allow: Modules and paths of classes that the file may name, besides fedvlp's own; no other class is imported.
-        instead: As in :func:`config_of_run`.
-
-    Raises:
-        UserError: If the file is missing, damaged or not of a run, or names a class that is not allowed.
+        instead: The option that replaces the run's images, for a message; None if no ``data`` are needed.
     """
     # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
     from fedvlp.data.without_images import PredictionData
@@ -101,13 +95,7 @@ def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None =
 def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
     """Read ``data``, and ``trainer`` with the precision, from the config next to a trained file, if there is one.
 
-    Args:
-        file: Prompts or a checkpoint.
-        allow: Modules and paths of classes that the config may name, besides fedvlp's own.
-        instead: The option that replaces the run's images, for the message; None if no ``data`` are needed.
-
-    Raises:
-        UserError: If the config is damaged, lacks needed data, or names a class that is not allowed.
+    Arguments and errors are those of :func:`trained_config`.
     """
     path = run_of(file) / "config.yaml"
     if not path.is_file():

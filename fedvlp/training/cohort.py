@@ -41,20 +41,16 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
 
 
 def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: int, round: int) -> list[Client]:
-    """The clients that do not drop out with this probability, in their order.
-
-    Whatever is drawn, ``least`` of them stay, those with the largest draws. ``round`` is the number of finished rounds.
-    """
+    """Leave out clients with this probability, but keep ``least``, those with the largest draws, in their order."""
     draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
     needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
     return [client for place, client in enumerate(cohort) if draws[place] >= dropout or place in needed]
 
 
 def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
-    """The share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
+    """Draw the share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
 
-    As in FedProx (Li et al. 2020, Section 5.2), a fixed share of the clients straggles, others in each round, and how
-    far each comes is drawn uniformly.
+    A fixed share of the clients straggles in each round (FedProx, Li et al. 2020, Section 5.2).
     """
     count = int(stragglers * len(clients) + 0.5)  # rounded, halves up
     if not count:

@@ -31,10 +31,9 @@ class Cost:
     once: tuple[int, int]
 
     def rows(self, rounds: int, cohort_size: int | None = None) -> list[dict[str, Any]]:
-        """Returns the counts of the client that sends most, and totals over clients and rounds, both ways.
+        """Return the counts of the client that sends most, and totals over clients and rounds, for each phase and for all.
 
-        There is one row a phase, and one for ``all`` of them together, to which alone ``once`` belongs. With a
-        ``cohort_size`` totals are means over who is sampled.
+        ``once`` belongs to the row ``all``. With a ``cohort_size`` totals are means over samples.
         """
         rows = [_row(phase, counts, (0, 0), rounds, cohort_size) for phase, counts in self.phases.items()]
         all_phases = [_summed(counts) for counts in zip(*self.phases.values(), strict=True)]
@@ -42,7 +41,7 @@ class Cost:
 
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
-    """Returns what each client and the server would send in one round, counted from the tensors; trains nothing."""
+    """Count from the tensors what each client and the server would send in one round; train nothing."""
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
     method_phases = check_phases(module)

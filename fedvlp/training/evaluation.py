@@ -24,10 +24,7 @@ from fedvlp.utils.errors import UserError
 def baselines(
     module: FederatedModule, data: FederatedData, fabric: Fabric, names: Sequence[str]
 ) -> dict[str, FederatedModule]:
-    """Make the baselines among ``names``, by the titles of their rows.
-
-    The class means are of all clients' training images, in one pass over their cached features.
-    """
+    """Make the baselines among ``names``, by the titles of their rows; class means are of cached features."""
     zero_shot = module.baseline()
     found: dict[str, FederatedModule | None] = {}
     if zero_shot is not None:
@@ -51,18 +48,14 @@ def evaluate(
     initial_personal: State | None = None,
     predictions: dict[str, Predictions] | None = None,
 ) -> dict[str, float]:
-    """Returns the accuracy, in percent, of every split, the mean over domains of each role, and what protocols report.
+    """Compute the accuracy, in percent, of every split, the mean of each role, and what :func:`with_means` adds.
 
-    Methods that keep tensors on the clients are tested on a domain with those of each client that trains on it, in
-    turn, and the mean of these accuracies is returned. A held-out domain has no client: the method's
-    ``held_out_evaluation`` applies. Splits of other classes than those that train are measured by the method for those.
+    A method that keeps tensors on the clients is tested on a domain with the tensors of each client that trains on it;
+    the result is the mean. A held-out domain has no client: the method's ``held_out_evaluation`` applies. Splits of
+    other classes are measured by the method for those.
 
     ``personal`` is what each client keeps, by its id, and ``initial_personal`` what one keeps that has never trained.
-    ``predictions`` receives the predicted classes by split, also of images out of distribution if the data have any.
-
-    Returns:
-        ``validation/<domain>``, ``test/<domain>``, ``held_out/<domain>`` and the like, with the means ``validation``,
-        ``test`` and ``held_out`` of those that exist, and what :func:`with_means` computes of them.
+    ``predictions`` receives the predicted classes by split, also of images out of distribution.
     """
     module.eval()
     splits = [split for split in data.evaluation_splits() if not (split.class_names and module.is_of_own_classes)]
@@ -105,10 +98,10 @@ def _predictions_of_states(
 
 
 def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Returns accuracies by ``<role>/<domain>``, with the mean over domains of each role and what protocols report.
+    """Add to accuracies by ``<role>/<domain>`` the mean over domains of each role and what protocols report.
 
-    Harmonic means are those of base and new classes' mean accuracies, as CoCoOp's; with the clients' own classes beside
-    them of all three, as FedTPG's. A spread is the population standard deviation over clients.
+    Harmonic means are of base and new classes, as CoCoOp's, and of the clients' own classes where they are measured, as
+    FedTPG's. A spread is the population standard deviation over clients.
 
     >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
     {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
@@ -132,7 +125,7 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 
 def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
-    """Returns the scores of splits of some roles, their means included; raises UserError if there is none."""
+    """Keep the scores of some roles, their means included; raise UserError if there are none."""
     chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
     if not chosen:
         raise UserError(
@@ -143,14 +136,14 @@ def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str,
 
 
 def shared_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Returns the predictions on one split of what all clients share."""
+    """Predict one split by what all clients share."""
     with module.shared_part_alone():
         return split_predictions(module, fabric, split, state)
 
 
 @torch.no_grad()
 def split_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Returns a state's predictions on a split; the module is in evaluation mode."""
+    """Predict a split by a state; the module is in evaluation mode."""
     module.load_state(state)
     # They stay on the device to the end: to copy each batch would wait for it.
     predicted: list[Tensor] = []
@@ -178,7 +171,7 @@ def _mean_predictions(
 
 @torch.no_grad()
 def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric, shared: State) -> float:
-    """Returns the mean over source domains of the mean cross-entropy of validation images; UserError without any."""
+    """Compute the mean over source domains of the mean cross-entropy of validation images; UserError without any."""
     losses: list[float] = []
     module.eval()
     module.load_state(shared)
@@ -194,7 +187,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
 
 @torch.no_grad()
 def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
-    """Returns the share, in [0, 1], of the images of some splits on which what the running phase trains is right."""
+    """Compute the share, in [0, 1], of images that what the running phase trains classifies correctly."""
     was_training = module.training
     module.eval()
     correct = 0

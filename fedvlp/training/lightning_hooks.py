@@ -105,11 +105,9 @@ class Hooks:
 
 
 def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None = None) -> None:
-    """Check that every callback can work in a federation whose accuracies are of these splits, if they are known.
+    """Raise UserError for a callback that a federation refuses, whose hooks are never called, or that stops wrongly.
 
-    Raises:
-        UserError: If a callback is one that a federation refuses, has hooks that are never called, or would stop the
-            run never or by a test accuracy.
+    ``splits`` are the names of the accuracies, if they are known.
     """
     for callback in callbacks:
         title = type(callback).__name__

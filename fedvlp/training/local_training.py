@@ -42,11 +42,7 @@ class Schedule(ABC):
     needs_rounds = False
 
     def factor(self, round: int, rounds: int, lr: float | None) -> float:
-        """The factor on the optimizer's learning rate ``lr`` after so many finished rounds, of so many in all.
-
-        Raises:
-            UserError: in a warm-up of a method whose optimizer is not an option, so that its rate is not known.
-        """
+        """Compute the factor on the rate ``lr`` after ``round`` of ``rounds`` rounds; UserError for an unknown rate."""
         if round < self.warmup_rounds:
             if lr is None:
                 raise UserError("A warm-up needs a method whose optimizer is an option. Leave warmup_rounds at 0.")
@@ -173,12 +169,11 @@ class LocalTraining:
         return (*self.listed_add_ons, *clipping)
 
     def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
-        """A client's batches in one phase of a round, and how many they are.
+        """Return a client's batches in one phase of a round, and how many they are.
 
         Whole epochs and steps shuffle again in each round. A fraction of an epoch takes the next batches of an endless
-        sequence of passes, so that no image is left out or seen twice before a pass is over. Where a client is in that
-        sequence follows from the round alone, whether it took part in the rounds before or not. ``loader_of`` maps the
-        number of a shuffle to the batches in that order.
+        sequence of passes, whether the client took part in the rounds before or not. ``loader_of`` maps the number of a
+        shuffle to the batches in that order.
         """
         spans_rounds = self.steps is None and self.epochs != int(self.epochs)
         loader = loader_of(0 if spans_rounds else round)
@@ -212,9 +207,9 @@ def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
 
 
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:
-    """The optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
+    """Make the optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
 
-    Its learning rates are taken times ``factor``, but for groups that say ``scheduled: False``; it continues from the
+    Learning rates are multiplied by ``factor``, except in groups with ``scheduled: False``. It continues from the
     moments in ``state``, if there are any.
     """
     optimizer = module.configure_optimizers()

@@ -122,11 +122,7 @@ class RunOptions:
 
 
 def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
-    """Check that a round has enough clients, and warn if centralised training resets its optimizer.
-
-    Raises:
-        UserError: if a round has fewer clients than its phases need, or pooled data meet an option of clients.
-    """
+    """Raise UserError for too few clients in a round, or options of clients with pooled data."""
     if any(client.is_pool for client in clients):
         needs_clients = {
             "server.aggregation": options.server.aggregation,

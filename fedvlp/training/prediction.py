@@ -25,10 +25,10 @@ LABELLED = "labelled"
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
 ) -> Predictions:
-    """Writes path, class and every class's probability for each image into a CSV, which appears whole or not at all.
+    """Write path, class and every class's probability for each image into a CSV, which appears whole or not at all.
 
-    ``batches`` are paths of images with their pixels [B, 3, V, V], as the method's transform makes them. Returns the
-    predictions in this order, without labels: all are -1.
+    ``batches`` are paths of images with their pixels [B, 3, V, V]. The predictions are in this order; their labels are
+    -1.
     """
     # A batch at a time, so that a folder of any size fits into memory.
     module.eval()
@@ -58,10 +58,7 @@ def predict_images(
 def write_scores(
     path: Path, about: Mapping[str, Any], predictions: Mapping[str, Predictions], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Writes what is computed of the predictions of each split, and how often each class was taken for which.
-
-    ``about`` is what else the file holds, such as accuracies. Returns the scores by split and role.
-    """
+    """Write ``about``, what is computed of each split's predictions, and their confusions; return the scores."""
     scores = all_scores(predictions, class_names)
     confusion: dict[str, dict[str, dict[str, int]]] = {}
     for split, of_split in predictions.items():
@@ -80,9 +77,9 @@ def write_scores(
 def write_folder_scores(
     csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str], other_folders: Sequence[str]
 ) -> list[str]:
-    """Writes the scores of image files whose classes their folders say, beside the table ``csv`` of their predictions.
+    """Write the scores of images whose folders name their classes, beside the CSV, and return them in lines.
 
-    Nothing is scored in ``other_folders``, which are called as no class. Returns the scores for a reader, a line each.
+    ``other_folders`` have no class's name, so nothing in them is scored.
     """
     if not by_domain:
         names = ", ".join(map(repr, other_folders))
@@ -108,6 +105,6 @@ def write_folder_scores(
 
 
 def without_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Returns the predictions of images that choose nothing, and of images out of distribution beside them."""
+    """Leave out the predictions of images that choose a round; none if only images out of distribution remain."""
     tested = {name: each for name, each in predictions.items() if name.split("/")[0] != "validation"}
     return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in tested) else tested

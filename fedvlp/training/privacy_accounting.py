@@ -85,11 +85,9 @@ class PrivacyAccount:
 def privacy_account(
     phases: Sequence[Phase], num_clients: int, cohort_size: int | None, processes: int = 1
 ) -> PrivacyAccount | None:
-    """What counts a run's privacy; None if none of its aggregators gives any.
+    """Count a run's privacy; None if none of its aggregators gives any.
 
-    Raises:
-        UserError: if a phase gets past the noise, delta is too large, each process would draw other noise, or
-            ``dp_accounting`` is missing.
+    Raises UserError if a phase gets past the noise, delta is too large, or each process would draw other noise.
     """
     given = guarantees(phases)
     if not given:

@@ -105,12 +105,8 @@ def accept(
 ) -> tuple[list[ClientResult], dict[int, str]]:
     """Split results into the usable ones, by ascending id, and the reasons against the others, by client id.
 
-    A result is usable if the client trained and its update has the right form, is finite and not too large. Output,
-    callbacks and metrics receive every other result.
-
-    Raises:
-        UserError: if too few clients are left for the phase or its aggregator, or ``on_failure`` is ``fail``.
-        Exception: what a client raised, if every client failed.
+    Output, callbacks and metrics receive every other result. Raises UserError if too few clients are left for the phase
+    or its aggregator, or ``on_failure`` is ``fail``; if every client failed, what the first one raised.
     """
     options, shared = workspace.options, task.state.server.shared
     expected = expected_upload(workspace, task, results[0].client)

@@ -57,11 +57,7 @@ def summed(results: Sequence[ClientResult], strategy: Strategy) -> tuple[list[Cl
 
 
 def with_secure_sum(options: RunOptions, phases: Sequence[Phase], num_clients: int) -> RunOptions:
-    """Raise ``min_clients`` to the number of clients that a secure sum needs.
-
-    Raises:
-        UserError: for an option that does not work with a secure sum.
-    """
+    """Raise ``min_clients`` to what a secure sum needs, and UserError for an option that does not work with it."""
     ruled_out = {
         f"{num_clients} clients, as it has sums of 3 to {MOST_CLIENTS}": not 3 <= num_clients <= MOST_CLIENTS,
         "server.max_update_norm, since no single update can be measured": options.server.max_update_norm is not None,

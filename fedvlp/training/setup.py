@@ -34,11 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
-    """Returns Lightning's name of an arithmetic, and why it was chosen; nothing if the user chose.
-
-    ``auto`` is bfloat16 where the hardware multiplies it faster. The hardware alone decides, and no measurement: the
-    same machine gives the same results whatever else it does.
-    """
+    """Choose Lightning's name of an arithmetic by the hardware alone, with the reason; none if the user chose."""
     if precision != "auto":
         return precision, ""
     if accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available():
@@ -64,11 +60,7 @@ def bfloat16_units() -> str:
 
 
 def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1800, **options: Any) -> Fabric:
-    """Returns Lightning's Fabric, whose processes wait for each other for so many seconds.
-
-    Raises:
-        UserError: if there are no such devices, or Lightning refuses an option.
-    """
+    """Make Lightning's Fabric, whose processes wait for each other; raise UserError if it refuses an option."""
     options["precision"], why = choose_precision(options["precision"], options["accelerator"])
     try:
         fabric = Fabric(devices=devices, **options)
@@ -86,7 +78,7 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
 
 
 def check_method(model: FederatedModule, rounds: int) -> None:
-    """Raises UserError if there can be no optimizer, it would compute the loss itself, or numbers of rounds differ."""
+    """Raise UserError if the optimizer can't be used, or the method was made for fewer rounds."""
     # Methods whose stages or schedules depend on the number of rounds take it as an option.
     of_method = model.hparams.get("rounds")
     if isinstance(of_method, int) and rounds > of_method:
@@ -132,11 +124,7 @@ def check_data(data: FederatedData, cohort_size: int | None) -> None:
 def set_up_method(
     fabric: Fabric, module: FederatedModule, num_threads: int | None, deterministic: bool = False
 ) -> None:
-    """Starts the processes, rounds the frozen towers, and moves the method.
-
-    Raises:
-        UserError: if the towers were rounded for another precision before.
-    """
+    """Start the processes, round the frozen towers, and move the method to the device."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     # Of float32's products cuDNN alone rounds to TF32 unless told: patches shall be embedded on a GPU as on a CPU.
@@ -156,13 +144,10 @@ def set_up_method(
 def set_up_data(
     fabric: Fabric, module: FederatedModule, data: FederatedData, precision: str, serves_images: bool
 ) -> None:
-    """Read and split the data, and compute the method's per-image constants once.
+    """Read and split the data, and compute the method's per-image constants once, by ``precision``.
 
-    The cache keeps the constants of each ``precision`` separately. With ``serves_images``, batches hold images, and
-    nothing is computed in advance.
-
-    Raises:
-        UserError: If the protocol tests on classes that do not train and the method cannot classify other classes.
+    With ``serves_images``, batches hold images, and nothing is computed in advance. Raises UserError if classes are
+    tested that the method can't classify.
     """
     # Lightning's two hooks, in its order: a data module works with its Trainer, too.
     data.prepare_data()

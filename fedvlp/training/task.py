@@ -108,10 +108,7 @@ class PhaseTask:
         return sent
 
     def aggregate(self, updates: Sequence[ClientUpdate]) -> ServerState:
-        """The server's state after the cohort's updates; no updates change nothing.
-
-        Add-ons see the updates first, in their order; then the phase's strategy combines them.
-        """
+        """Let add-ons see the cohort's updates in their order, combine them, and return the server's state after it."""
         server = self.state.server
         if not self.add_ons or not updates:
             return self.phase.aggregate(server, updates)
@@ -192,12 +189,7 @@ class ClientResult:
 def check_add_ons(
     module: FederatedModule, add_ons: Sequence[AddOn], phases: Sequence[Phase], data: MeasuredData, precision: str
 ) -> None:
-    """Check that add-ons work with method, aggregation, data and precision, before anything is trained.
-
-    Raises:
-        UserError: if no phase averages, gradients are scaled, noise would not cover what an add-on sends, weights would
-            not count, or a client has no validation images to measure on.
-    """
+    """Raise UserError if an add-on does not work with method, aggregation, data or precision."""
     averages = not phases or any(averaged_names(module, phase) for phase in phases)
     for add_on in add_ons:
         if add_on.needs_average and not averages:
