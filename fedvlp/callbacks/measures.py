@@ -20,10 +20,7 @@ from fedvlp.training.task import PhaseTask
 class Baselines(FederationCallback):
     """Measures the baselines, such as zero-shot CLIP and class means, once before training on the same splits.
 
-    Attributes:
-        scores: For each row's title, accuracies in percent, with the names of a round's accuracies.
-        predictions: For each row's title and each split, the predicted class of each image.
-        balance: For each row's title, scores by class, by split and role.
+    Accuracies, predictions and scores by class are kept by the title of the row.
     """
 
     def __init__(self) -> None:
@@ -44,11 +41,7 @@ class Baselines(FederationCallback):
 
 
 class Communication(FederationCallback):
-    """Adds to each round's row the parameters and bytes that a client sent and received, over all phases.
-
-    Attributes:
-        counts: for each client of the running round, by id, the four ``COUNTS`` by name.
-    """
+    """Adds to each round's row the parameters and bytes that a client sent and received, over all phases."""
 
     def __init__(self) -> None:
         self.counts: dict[int, Counter[str]] = {}
@@ -81,9 +74,6 @@ class Privacy(FederationCallback):
 
     They depend on the number of rounds alone, so a resumed run counts the rounds before it, and one from which clients
     are left out counts as if they were there. Runs without noise have no such columns.
-
-    Attributes:
-        account: of the running federation; None without noise.
     """
 
     def __init__(self) -> None:

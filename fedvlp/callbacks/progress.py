@@ -24,11 +24,7 @@ from fedvlp.version import __version__
 
 
 class ProgressBar(FederationCallback):
-    """Shows client, loss and the time that is left of the round; then the round's accuracies and that of the run.
-
-    Args:
-        enabled: show the live bar; it is also hidden where the output is no terminal.
-    """
+    """Shows a round's client, loss and progress on a terminal, and prints its accuracies and time at its end."""
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled

@@ -26,13 +26,10 @@ NO_SHARED_MEMORY = (
 
 
 class Command(NamedTuple):
-    """One command of ``fedvlp``.
+    """One command of ``fedvlp``, with its line in the help.
 
-    Attributes:
-        name: The first word of the command line.
-        target: ``module:function`` below ``fedvlp``; the function takes the words after the name and returns the exit
-            code.
-        help: Its line in the help.
+    ``target`` is ``module:function`` below ``fedvlp``; the function takes the words after the name and returns the exit
+    code.
     """
 
     name: str

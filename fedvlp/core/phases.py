@@ -64,13 +64,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class RoundContext:
-    """Where training is; read-only for methods.
-
-    Attributes:
-        round: number of finished rounds, from 0.
-        phase: the phase that is running.
-        client: whose data are trained on.
-    """
+    """Where training is, read-only for methods: finished rounds, the running phase, and whose data are trained on."""
 
     round: int
     phase: Phase

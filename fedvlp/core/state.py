@@ -95,12 +95,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class CallbackStates:
-    """What callbacks remember after a round.
-
-    Attributes:
-        states: what each remembers, by its key: JSON values and tensors, at any depth.
-        stopped_by: the keys of those that asked the run to stop.
-    """
+    """JSON values and tensors of callbacks after a round, by key, and the keys of those that stopped the run."""
 
     states: Mapping[str, Any] = field(default_factory=dict)
     stopped_by: tuple[str, ...] = ()
@@ -207,12 +202,7 @@ def is_finite(*states: State) -> bool:
 
 
 class TensorSpec(NamedTuple):
-    """What is known of a tensor before it comes.
-
-    Attributes:
-        shape: its shape.
-        dtype: the type of its entries.
-    """
+    """The shape of a tensor, and the type of its entries."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

@@ -80,11 +80,7 @@ class Strategy:
 
 
 class Reducer(Strategy):
-    """A strategy in which an aggregator makes one state of several uploads; a frozen dataclass with that field.
-
-    Attributes:
-        aggregator: combines several uploads into one state.
-    """
+    """A strategy whose ``aggregator`` makes one state of several uploads; a frozen dataclass with that field."""
 
     aggregator: Aggregator
 
@@ -106,11 +102,7 @@ class Reducer(Strategy):
 
 @dataclass(frozen=True)
 class Wrapper(Strategy):
-    """Does something after another strategy, whose other properties it has.
-
-    Args:
-        inner: the other strategy.
-    """
+    """Does something after the strategy ``inner``, whose other properties it has."""
 
     inner: Strategy
 

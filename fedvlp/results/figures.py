@@ -44,14 +44,7 @@ MAX_LINE_LENGTH = 52
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its title, caption and a description for readers who can't see it.
-
-    Attributes:
-        figure: made without pyplot.
-        title: a few words.
-        caption: what is drawn, of how many runs, and what bands or bars mean.
-        alt: a description of what can be seen.
-    """
+    """A figure, made without pyplot, with its title, its caption, and a description for readers who can't see it."""
 
     figure: Figure
     title: str

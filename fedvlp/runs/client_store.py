@@ -21,12 +21,9 @@ StoredState = State | str
 
 @dataclass(frozen=True, eq=False)
 class StatesOnDisk(Mapping[int, State]):
-    """States of clients in files, each read when it is asked for.
+    """States of clients in ``files``, each read when it is asked for.
 
-    Attributes:
-        folder: where the files are; None where they stay at the clients' own sites, and all that is known are names.
-        group: which of a file's tensors these are, ``personal`` or ``optimizer``.
-        files: name of the file by client id.
+    ``group`` is ``personal`` or ``optimizer``. Without a ``folder`` the files stay at the clients' own sites.
     """
 
     folder: Path | None
@@ -93,12 +90,9 @@ class StoreAtSites(ClientStore):
 
 
 class DiskStore(ClientStore):
-    """Writes the states of each client to a separate file, which is never changed.
+    """Writes the states of each client to a separate file in a run's folder, which every process must see.
 
-    What a client keeps later is another file, so that an older checkpoint still finds what it refers to.
-
-    Args:
-        run: the run's folder; every process must see the same one.
+    A file never changes: what a client keeps later is another file, so that an older checkpoint still finds its own.
     """
 
     def __init__(self, run: Path) -> None:

@@ -20,18 +20,16 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Cost:
-    """What crosses the network.
+    """What crosses the network: by phase the ``COUNTS`` of each client in one round.
 
-    Attributes:
-        phases: from each phase to the ``COUNTS`` of each client in one round.
-        once: parameters and bytes that the server sends to each client before the first round, and never again.
+    ``once`` has the parameters and bytes that the server sends to each client before the first round, and never again.
     """
 
     phases: Mapping[str, Sequence[Counts]]
     once: tuple[int, int]
 
     def rows(self, rounds: int, cohort_size: int | None = None) -> list[dict[str, Any]]:
-        """Return the counts of the client that sends most, and totals over clients and rounds, for each phase and for all.
+        """Return the counts of the client that sends most, and totals over clients and rounds, by phase and for all.
 
         ``once`` belongs to the row ``all``. With a ``cohort_size`` totals are means over samples.
         """

@@ -28,8 +28,7 @@ Value = TypeVar("Value")
 class GlooStrategy(DDPStrategy):
     """Starts processes as Lightning's ``ddp`` does, which exchange Python objects in the CPU's memory.
 
-    Args:
-        limit: seconds that a process waits for the others, above 0.
+    A process waits ``limit`` seconds for the others.
     """
 
     def __init__(self, limit: float) -> None:

@@ -70,11 +70,8 @@ class Engine(Protocol):
 class LocalEngine:
     """Trains and measures all clients in this program, of which each process trains a part.
 
-    Args:
-        personal_on_disk: whether clients' personal tensors are kept in files of the run's folder.
-
     Attributes:
-        initial_personal: with what the clients of the method that was trained last began; None before that.
+        initial_personal: Personal tensors of the last trained method before its first round; None before that.
         predictions: by split, the predicted classes of the last measurement, also of images out of distribution.
         class_counts: Counts by class for each split of the last measurement.
     """

@@ -49,10 +49,7 @@ ALL_HOOKS = [name for name, value in vars(Callback).items() if inspect.isfunctio
 class Hooks:
     """Calls hooks: Lightning's with ``(trainer, pl_module, ...)``, the federation's with ``(federation, ...)``.
 
-    Args:
-        callbacks: Callbacks in the order of their calls; more may be added before the first call of a hook.
-        federation: The run, which is also Lightning's ``trainer``.
-        module: The method.
+    Callbacks may be added before the first call of a hook.
 
     Attributes:
         has_raised: Whether a hook has raised, which is not a failure of the client in training.

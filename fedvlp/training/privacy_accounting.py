@@ -24,15 +24,9 @@ class PrivacyAccount:
     """Counts what rounds cost, by the accountant of Google's ``dp_accounting``.
 
     A cohort drawn without replacement hides who took part (Wang et al., Subsampled Renyi differential privacy, 2019).
-    All phases of a round have the same cohort, so they are drawn together.
-
-    Args:
-        noise_multipliers: of each combination of uploads in a round, at least 0, as multiples of the clipping norm.
-        num_clients: all clients.
-        cohort_size: those of a round.
-        delta: the probability with which the bound may fail, in (0, 1).
-        repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
-        is_local: whether clients add the noise themselves; the server knows who took part, so the draw hides nobody.
+    All phases of a round have the same cohort, so they are drawn together. Of local noise the server knows who took
+    part, so the draw hides nobody. ``noise_multipliers`` are of each combination of uploads in a round; the other
+    attributes are those of :class:`.PrivacyGuarantee`.
     """
 
     noise_multipliers: tuple[float, ...]

@@ -35,7 +35,6 @@ class PhaseTask:
     Add-ons exchange tensors next to the method's, under ``add_on/<index>/``.
 
     Attributes:
-        phase: what is trained, sent and combined.
         index: place of the phase in the round, from 0.
         names: the trained tensors that are averaged over clients.
         add_ons: those at work in the phase, in their order.
@@ -44,8 +43,7 @@ class PhaseTask:
         rounds: number of all rounds.
         all_clients: all clients; sites that join late report only then how many images they have.
         learning_rate_factor: on the learning rates of every optimizer of the round.
-        shares_of_steps: the share of its steps that a straggler takes, in (0, 1], by the client's id; all others take
-            all.
+        shares_of_steps: by the client's id, the share of its steps that a straggler takes, in (0, 1].
     """
 
     phase: Phase
@@ -160,8 +158,6 @@ class ClientResult:
     """The result of one client's local training.
 
     Attributes:
-        update: its upload.
-        personal: its personal tensors.
         optimizer_state: state of its optimizers and add-ons; empty where they start from scratch in each round.
         is_finite: whether no value of its personal tensors is NaN or infinite.
         failure: why the client has no usable result; empty if it trained to the end.

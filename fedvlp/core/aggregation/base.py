@@ -20,7 +20,7 @@ class PrivacyGuarantee(NamedTuple):
     Attributes:
         noise_multiplier: standard deviation of the noise, as a multiple of the longest update that a client may send.
         delta: the probability with which the guarantee may fail.
-        repeats: whether the noise comes from the run's seed, so that who knows it can take the noise off.
+        repeats: whether the noise comes from the run's seed, so that anyone who knows it can subtract the noise.
         is_local: whether each client adds its own noise before it sends, so that it need not trust the server.
     """
 
@@ -34,10 +34,7 @@ class PrivacyGuarantee(NamedTuple):
 class ClientNoise:
     """What each client does to its upload before it sends it: :func:`fedvlp.core.aggregation.privacy.noised_upload`.
 
-    Attributes:
-        clip_norm: S, the longest update as Euclidean norm, above 0.
-        noise_multiplier: z, the noise's standard deviation as a multiple of ``clip_norm``, at least 0.
-        seed: of noise that repeats, mixed with that of the client; None takes the system's secure randomness.
+    ``seed`` is of noise that repeats, mixed with the client's seed; None takes the system's secure randomness.
     """
 
     clip_norm: float

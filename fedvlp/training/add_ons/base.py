@@ -28,9 +28,6 @@ class LocalContext:
     """One client's training in one phase, as an add-on sees it; the client's tensors are in the module.
 
     Attributes:
-        client: who trains.
-        module: the method.
-        fabric: device and precision.
         optimizer: takes the steps, as Fabric has set it up; None where nothing is trained.
         names: the trained tensors that are averaged over clients; an add-on that corrects updates corrects no others.
         trained: all trained tensors by name, themselves and no copies.
@@ -91,10 +88,8 @@ class ServerRound:
         shared: the tensors that the clients started from.
         memory: what the add-on remembered in the last round of this phase; empty before the first.
         names: the tensors that are averaged.
-        clients: all clients.
-        weights: how much each of them counts in averages, by its id: its images, or 1 where each counts once.
-        round: number of finished rounds.
-        rounds: number of all rounds.
+        weights: how much each client counts in averages, by its id: its images, or 1 where each counts once.
+        round: number of finished rounds of all ``rounds``.
     """
 
     updates: Sequence[ClientUpdate]
@@ -172,11 +167,7 @@ def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
 
 @dataclass(frozen=True)
 class ClipGradients(AddOn):
-    """Shortens the gradient of each step, as Lightning's ``gradient_clip_val`` does.
-
-    Args:
-        max_norm: The longest gradient of all tensors that a client trains together, as Euclidean norm, above 0.
-    """
+    """Shortens the gradient of all tensors that a client trains together, as Lightning's ``gradient_clip_val`` does."""
 
     max_norm: PositiveFloat
 
@@ -190,11 +181,7 @@ class ClipGradients(AddOn):
 
 @dataclass(frozen=True)
 class NoisyUpload(AddOn):
-    """Protects each upload from the server, as ``DPFedAvg`` with noise at the clients asks.
-
-    Args:
-        noise: clipping norm and noise.
-    """
+    """Protects each upload from the server, as ``DPFedAvg`` with noise at the clients asks."""
 
     noise: ClientNoise
 
