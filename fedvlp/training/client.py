@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from lightning import Fabric
@@ -51,16 +51,6 @@ class ClientError(Exception):
     """Raised when a client's result cannot be turned into an update."""
 
 
-@runtime_checkable
-class HookCaller(Protocol):
-    """Calls the hooks of all callbacks; :class:`fedvlp.training.lightning_hooks.Hooks` is one."""
-
-    has_raised: bool
-
-    def call(self, name: str, *arguments: Any) -> None:
-        """Call one hook of every callback that has it."""
-
-
 @dataclass(frozen=True)
 class Workspace:
     """State shared by all rounds of a run: options, data, devices, and the one module into which tensors are loaded.
@@ -84,7 +74,7 @@ class Workspace:
     add_ons: Sequence[AddOn]
     initial_personal: State
     store: ClientStore
-    hooks: HookCaller
+    hooks: Any  # fedvlp.training.lightning_hooks.Hooks
     validation: Sequence[EvaluationSplit] = ()
     folder: Path | None = None
     first_round: int = 0
