@@ -147,16 +147,13 @@ class Federation(RunView):
         self.callbacks.append(callback)
 
     def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:
-        """Trains a method on all source clients, round by round, and reports every domain's accuracy.
+        """Train a method on all source clients, round by round, and return the server's last state.
 
         Args:
-            model: the method; its tensors are what round one starts from.
+            model: the method; its tensors are what round one starts from, and in the end the deployed ones.
             datamodule: clients and splits.
             ckpt_path: Resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and
                 starts from scratch if there is none.
-
-        Returns:
-            The server's last state, already loaded into ``model``.
         """
         # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
         check_callbacks(self.callbacks)
@@ -178,34 +175,27 @@ class Federation(RunView):
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
     ) -> dict[str, float]:
-        """Measures a trained method on the source validation splits.
+        """Measure a trained method on the source validation splits; return accuracies in percent.
 
         Args:
             model: the method.
             datamodule: clients and splits.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
                 not given.
-
-        Returns:
-            Accuracies in percent.
         """
         return self._measure(model, datamodule, ckpt_path, ("validation",))
 
     def test(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None, output: str | None = None
     ) -> dict[str, float]:
-        """Measures a trained method on held-out domains and test splits, or whatever else the protocol measures.
+        """Measure a trained method on held-out domains and test splits, or what the protocol measures; return percents.
 
         Args:
             model: the method.
             datamodule: clients and splits.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
                 not given.
-            output: JSON file to write, of accuracies, of what is measured beside them, and of how often each class was
-                predicted for which; none if not given.
-
-        Returns:
-            Accuracies in percent.
+            output: JSON file to write, of accuracies, other scores and confusions of classes; none if not given.
         """
         if output is not None:
             inputs = [] if ckpt_path is None else [run_of(Path(ckpt_path))]
@@ -226,7 +216,7 @@ class Federation(RunView):
         output: str = "predictions.csv",
         class_names: Names | str | None = None,
     ) -> Path:
-        """Classifies images with a trained method and writes a CSV of path, class and probabilities.
+        """Classify images with a trained method, and write a CSV of path, class and probabilities; return its path.
 
         Where folders say the classes of all images, ``CLASS/image`` or ``DOMAIN/CLASS/image``, they are scored as well;
         the scores are in a JSON file beside the CSV.
@@ -239,9 +229,6 @@ class Federation(RunView):
             output: The CSV file to write.
             class_names: Other classes than those that were trained, as a list or as a text file with a name in each
                 line; those if not given. A method whose tensors depend on the number of classes refuses them.
-
-        Returns:
-            The file written.
         """
         file = Path(output)
         given = [images] if isinstance(images, str) else images

@@ -24,9 +24,6 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
         name: Folder below ``save_dir``.
         version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run resumes.
         prefix: Put before the name of each metric.
-
-    Raises:
-        UserError: if TensorBoard is not installed.
     """
 
     def __init__(

@@ -38,16 +38,11 @@ def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confiden
 
 
 def class_scores(predictions: Predictions, num_classes: int) -> Scores:
-    """Scores that count each class the same, over all states, in percent.
+    """Compute scores that count each class the same, over all states, in percent.
 
     Returns:
         ``balanced_accuracy``, the mean recall of the classes that have images; ``macro_f1``, the mean F1 of those that
         have images or are predicted; ``class_accuracy``, the recall of each class that has images, by its label.
-
-    >>> labels, predicted = np.int32([0, 0, 0, 0, 1, 1]), np.int32([[0, 0, 0, 1, 1, 1]])
-    >>> scores = class_scores(Predictions(labels, predicted, np.ones((1, 6), np.float32)), 3)
-    >>> scores["class_accuracy"], scores["balanced_accuracy"], round(scores["macro_f1"], 2)
-    ({0: 75.0, 1: 100.0}, 87.5, 82.86)
     """
     labels = torch.from_numpy(predictions.labels).expand(predictions.predicted.shape).flatten()
     predicted = torch.from_numpy(predictions.predicted).flatten()

@@ -24,11 +24,7 @@ AT_ONCE = 100
 
 
 def percent(correct: int, count: int) -> float:
-    """Returns the share of images that are right, in percent.
-
-    >>> percent(1, 4)
-    25.0
-    """
+    """Compute the share of images that are right, in percent."""
     return 100 * float(np.float32(correct) / np.float32(count))  # in float32, as logits are
 
 
@@ -71,12 +67,7 @@ def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names:
 
 
 def confusion_of(predictions: Predictions) -> Confusion:
-    """How many images there are of each true and predicted class, over all states.
-
-    >>> labels, predicted = np.int32([0, 1, 1]), np.int32([[0, 0, 0]])
-    >>> dict(confusion_of(Predictions(labels, predicted, np.ones((1, 3), np.float32))))
-    {(0, 0): 1, (1, 0): 2}
-    """
+    """Count the images of each true and predicted class, over all states."""
     if not predictions.predicted.size:
         return Counter()
     predicted = predictions.predicted.astype(np.int64)

@@ -61,17 +61,14 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class EvaluationSplit:
-    """Images of one domain, or of one client, on which accuracy is measured.
+    """Images of one domain, or of one client, on which accuracy is measured, in a fixed order.
 
     Attributes:
         name: ``<role>/<domain>`` or ``<role>/<client>``.
         role: validation and test images belong to a source domain, held-out images to one that no client trains on.
         domain: name of the domain, or of the client.
         clients: who trains on other images of the domain; none where held out.
-        loader: batches of (inputs, labels) in a fixed order.
-        num_examples: number of images.
-        class_names: the classes that the images are told apart by, in the order of the labels; none where it is those
-            that train.
+        class_names: the classes to choose from, in the order of the labels; none for the classes that train.
     """
 
     name: str

@@ -46,8 +46,6 @@ class ClientUpdate:
     """Everything one client sends after one phase. What is not in ``state`` was not communicated.
 
     Attributes:
-        client: the sender.
-        state: the tensors that it uploads.
         num_examples: images that it trained on, the weight of federated averaging.
         metrics: means over its local steps, for logging; not counted as communication.
         weight: how much it counts in averages, where an add-on of the server decides; None for its images.
@@ -131,21 +129,13 @@ def matches_prefix(prefixes: Iterable[str], name: str) -> bool:
 
 
 def select(state: Mapping[str, Value], prefixes: Iterable[str]) -> dict[str, Value]:
-    """Keeps the entries whose dotted name equals a prefix or is below it.
-
-    >>> select({"prompt": 1, "router.keys": 2, "routers": 3}, ["router"])
-    {'router.keys': 2}
-    """
+    """Keep the entries whose dotted name equals a prefix or is below it."""
     chosen = tuple(prefixes)
     return {name: value for name, value in state.items() if matches_prefix(chosen, name)}
 
 
 def add_prefix(tensors: State, group: str) -> State:
-    """The tensors under ``group/``.
-
-    >>> add_prefix({"prompt": torch.zeros(1)}, "3")
-    {'3/prompt': tensor([0.])}
-    """
+    """Put the tensors under ``group/``."""
     return {f"{group}/{name}": value for name, value in tensors.items()}
 
 
@@ -175,11 +165,9 @@ def num_bytes(state: State) -> int:
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
-    """Averages states key by key, sum_k w_k s_k / sum_k w_k, in float32 and in the order given.
+    """Average states key by key, sum_k w_k s_k / sum_k w_k, in float32 and in the order given.
 
-    Args:
-        states: at least one; all with the same names and shapes.
-        weights: one a state, at least zero, not all zero.
+    There is at least one state, all have the same names and shapes, and weights are at least 0 and not all 0.
 
     >>> weighted_mean([{"p": torch.tensor([0.0])}, {"p": torch.tensor([3.0])}], [2, 1])
     {'p': tensor([1.])}
@@ -218,11 +206,7 @@ def tensor_specs(state: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
 
 
 def upload_error(state: object) -> str:
-    """Why something can't be sent as a state; an empty string if it can.
-
-    >>> upload_error({"prompt": torch.zeros(2)}), upload_error({"prompt": [0.0]})
-    ('', "uploads 'prompt' as a list, not a tensor")
-    """
+    """Explain why something can't be sent as a state; an empty string if it can."""
     if not isinstance(state, dict):
         return f"uploads a {type(state).__name__}, not a dict of tensors by name"
     for name, value in state.items():
@@ -237,15 +221,10 @@ def upload_error(state: object) -> str:
 def update_error(
     update: ClientUpdate, expected: Mapping[str, TensorSpec], shared: State, max_norm: float | None = None
 ) -> str:
-    """Why an update can't be combined with others; an empty string if it can.
+    """Explain why an update can't be combined with others; an empty string if it can.
 
-    Args:
-        update: what a client sent.
-        expected: the spec of each tensor that the phase uploads.
-        shared: the tensors that clients started from.
-        max_norm: the largest Euclidean norm, over all its tensors, of the difference to what is shared; of the tensors
-            themselves where the server keeps them in another shape. Above 0; None for any. What add-ons send is no
-            tensor of the method and does not count.
+    ``expected`` are the tensors that the phase uploads, ``shared`` those that clients started from. ``max_norm`` is the
+    largest :func:`update_norm`, above 0; None for any.
     """
     if problem := _wrong_tensors(update.state, expected):
         return problem
@@ -262,7 +241,10 @@ def update_error(
 
 
 def update_norm(upload: State, shared: State) -> float:
-    """The Euclidean norm of the difference to what is shared, over all tensors but those of add-ons."""
+    """Compute the Euclidean norm of the difference to what is shared, over all tensors but those of add-ons.
+
+    A tensor that the server keeps in another shape counts itself.
+    """
     norms: list[float] = []
     for name, value in upload.items():
         if name.startswith(f"{ADD_ON}/"):

@@ -349,9 +349,5 @@ def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
 
 
 def ema_share(momentum: float) -> Callable[[int], float]:
-    """Share of every round in an exponential moving average: 1 - momentum, with the momentum in [0, 1).
-
-    >>> ema_share(0.75)(12)
-    0.25
-    """
+    """Share of every round in an exponential moving average: 1 - momentum, with the momentum in [0, 1)."""
     return lambda finished: 1 - momentum

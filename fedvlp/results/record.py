@@ -54,21 +54,15 @@ class Record:
     """What a run wrote at its end.
 
     Attributes:
-        folder: the run's folder.
-        method: name of the method's class.
         options: the method's options, without those that follow from data, CLIP and trainer.
-        clip: name of the frozen CLIP.
-        clip_fingerprint: digest of its weights.
+        clip_fingerprint: digest of the frozen CLIP's weights.
         optimizer: class and settings; None for a method that trains nothing.
         training: Options of training that were set, by their names without the group, such as ``epochs``.
-        rounds: number of rounds.
         data: what ``FederatedDataModule.describe`` returned; empty if the run did not write it.
         split: digest of which image was in which split.
         protocol: what was trained on, by whom, and what it was measured on, in one line.
-        held_out: names of the held-out domains.
         accuracy: accuracies in percent by the row's title, then by ``<role>/<domain>`` or by role for the mean.
         communication: parameters and bytes, up and down, of one client and round.
-        seconds: time of all rounds.
         versions: of fedvlp, Python and the packages that numbers depend on.
         metrics: what is measured beside accuracy, by row, split and name; empty if the run did not write it.
         tuning: how ``fedvlp tune`` chose its options; empty if nobody did.

@@ -24,11 +24,7 @@ AccuracyRows = Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a metric is an accuracy: of one split, ``<role>/<domain>``, the mean of a role, or computed of these.
-
-    >>> is_accuracy("test/photo"), is_accuracy("held_out"), is_accuracy("client/photo/loss")
-    (True, True, False)
-    """
+    """Whether a metric is an accuracy: ``<role>/<domain>``, the mean of a role, or computed of these."""
     return name.split("/")[0] in ROLES
 
 

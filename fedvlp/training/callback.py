@@ -31,20 +31,15 @@ class RunView:
 
     Attributes:
         engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
-        fabric: devices, precision and processes.
-        module: the method.
-        data: clients and splits.
         phases: The phases of a round, with their aggregators; empty before ``prepare``.
-        run_state: where the federation is after the last finished round.
+        run_state: The state after the last finished round.
         options: All options of training that determine a result.
         description: Method, phases, data and ``options`` as plain values, by which runs are compared.
-        folder: the run's folder; None outside ``fit``.
-        default_root_dir: folder under which runs get folders of their own.
-        should_stop: whether the run is to end after this round, as a callback may ask.
-        current_epoch: the round that runs, from 0.
+        folder: The run's folder; None outside ``fit``.
+        should_stop: Whether the run ends after this round, as a callback may ask.
+        current_epoch: The running round, from 0.
         baselines: Names of the untrained baselines that tables show next to the method.
-        evaluate_every: rounds from one evaluation to the next.
-        fast_dev_run: whether everything is only tried once.
+        evaluate_every: Rounds from one evaluation to the next.
         configs: Names of the configs on the command line, such as ``methods/promptfl``; files by their stem.
     """
 
@@ -141,25 +136,14 @@ class FederationCallback(Callback):
     ) -> None:
         """Called for a client that failed, dropped out, or sent an update that was rejected.
 
-        Args:
-            federation: The run.
-            phase: The phase in training.
-            client: The client.
-            reason: The predicate of a sentence about the client, such as ``uploads NaN or infinity``.
-            is_left_out: Whether it is left out for the rest of the round. Otherwise it trained in a second try.
+        ``reason`` is the predicate of a sentence about the client, such as ``uploads NaN or infinity``. A client that
+        is not left out for the rest of the round trained in a second try.
         """
 
     def on_phase_end(
         self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Called after the server aggregated.
-
-        Args:
-            federation: The run.
-            task: The phase, the state before it, and what each client downloaded.
-            server: The server's state after the phase.
-            updates: All updates that the server received.
-        """
+        """Called after the server aggregated all ``updates``; ``task`` has the state before it, and the downloads."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Called with the round's row of metrics when the round is over and counts."""

@@ -301,11 +301,7 @@ def keep_error(client: Client, task: PhaseTask, workspace: Workspace, error: Exc
 
 
 def reason_of(error: Exception) -> str:
-    r"""What a client did, in a line that follows on its name.
-
-    >>> reason_of(ValueError("the file is gone\nand more"))
-    'raised ValueError: the file is gone'
-    """
+    """State what a client did, in a line that follows on its name."""
     first_line = str(error).strip().split("\n")[0]
     if isinstance(error, ClientError):  # says what the client did; where that was noticed does not matter
         return first_line

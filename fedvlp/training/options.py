@@ -89,16 +89,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All options of a federation that determine a result.
-
-    Attributes:
-        rounds: Number of communication rounds.
-        seed: Fixes every random draw.
-        precision: Lightning's name of the arithmetic, after ``auto`` was resolved.
-        local: How a client trains in each round.
-        server: What the server does with the clients' updates.
-        clients: Which clients take part.
-    """
+    """All options of a federation that determine a result; ``auto`` as ``precision`` is resolved."""
 
     rounds: int = field(compare=False)
     seed: int

@@ -235,10 +235,5 @@ def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
 
 
 def of_method(state: State) -> State:
-    """A state without what add-ons exchange.
-
-    >>> import torch
-    >>> list(of_method({"prompt": torch.zeros(2), "add_on/0/prompt": torch.zeros(2)}))
-    ['prompt']
-    """
+    """Leave out of a state what add-ons exchange."""
     return {name: value for name, value in state.items() if not name.startswith(f"{ADD_ON}/")}

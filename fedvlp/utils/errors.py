@@ -77,11 +77,7 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Returns at most ``count`` valid names that are alike by ``cutoff`` in [0, 1], whatever their case; nearest first.
-
-    >>> nearest_names("Sketsch", ["photo", "sketch"])
-    ['sketch']
-    """
+    """Find at most ``count`` valid names that are alike by ``cutoff`` in [0, 1], whatever their case; nearest first."""
     # Names are compared without case, but offered as they must be written.
     by_folded = {each.casefold(): each for each in valid}
     return [by_folded[each] for each in get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)]
@@ -98,11 +94,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def did_you_mean_or_choose(name: str, valid: Iterable[str]) -> str:
-    """Returns a question that offers the nearest valid name; if none is near, all of them.
-
-    >>> did_you_mean_or_choose("x", ["photo", "sketch"])
-    'Choose from photo, sketch.'
-    """
+    """Ask for the nearest valid name, or offer all of them if none is near."""
     names = list(valid)
     return did_you_mean(name, names) or f"Choose from {', '.join(names)}."
 

@@ -73,21 +73,17 @@ class Aggregator:
         return None
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
-        """The aggregator for one place in a round; most need to know nothing of it and are themselves.
+        """Bind the aggregator to one place in a round; most need to know nothing of it and are unchanged.
 
-        Args:
-            num_clients: clients whose uploads are combined there in a round, if none is left out.
-            seed: of all that the aggregator draws there.
+        ``num_clients`` are those whose uploads are combined there, if none is left out; ``seed`` is of all draws there.
         """
         return self
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """One state of several, as in a first round.
+        """Combine at least ``min_clients`` finite uploads of the same names and shapes, as in a first round.
 
-        Args:
-            states: the clients' uploads, at least ``min_clients``, all finite and of the same names and shapes.
-            weights: one a state, at least 0, not all 0; aggregators that count each client once do not look at them.
-            before: the tensors that the clients started from, by the same names; there may be others.
+        Weights are at least 0 and not all 0; some aggregators count each client once instead. ``before`` has the
+        tensors that the clients started from, by the same names, and maybe others.
         """
         # One of the two methods is overridden: this one, or ``aggregate`` where there is a memory.
         return self.aggregate(states, weights, before, {})[0]
