@@ -12,7 +12,6 @@ import torch
 
 from fedvlp.core.aggregation.base import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, matches_prefix, select
-from fedvlp.utils.errors import UserError
 
 Names = str | tuple[str, ...]
 """A name (or prefix) of tensors, or several."""
@@ -296,7 +295,7 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
 
     Args:
         beta: both parameters of the density, > 0.
-        rounds: the number of rounds R; asking for the share of a later one raises UserError.
+        rounds: the number of rounds R; later ones have no share.
         repeats_first: whether the first round weighs a_0 too, and so round r a_r, as in the released code of TRIP. The
             last round, which a_R makes the heaviest of all but the start, then weighs less.
 
@@ -305,8 +304,6 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
     >>> [round(beta_share(0.2, 15, repeats_first=first)(14), 4) for first in (False, True)]
     [0.1791, 0.0785]
     """
-    if beta <= 0:
-        raise UserError(f"The Beta average needs a beta > 0; got {beta}. DiPrompT's is 0.2.")
     # At midpoints, since the density is infinite at both ends for a beta below 1.
     points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
     weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
@@ -319,12 +316,6 @@ def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callabl
 
 def _share_of_weights(weights: Sequence[float], finished: int) -> float:
     """The newest round's weight over those of the start and of all rounds; weights are of these, in order."""
-    rounds = len(weights) - 1
-    if finished >= rounds:
-        raise UserError(
-            f"The Beta average was made for {rounds} rounds, but round {finished + 1} was run. "
-            "Give the method as many rounds as the federation."
-        )
     return weights[finished + 1] / sum(weights[: finished + 2])
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,12 @@ def new_run_folder(parent: Path) -> Path:
     """Makes and returns ``parent/<time>``, which did not exist before."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     # Several runs may start in one second; all but one of them fail to make the folder, and count up.
-    for attempt in range(1000):
+    for attempt in count():
         folder = parent / (stamp if attempt == 0 else f"{stamp}_{attempt}")
-        try:
+        with suppress(FileExistsError):
             folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise UserError(f"Can't make a new run folder in {parent}.")
+            break
+    return folder
 
 
 @contextmanager

@@ -87,15 +87,6 @@ def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
     assert torch.equal(state.shared["prompts"][1], torch.tensor([0.3]))
 
 
-def test_beta_average_ends_with_its_rounds():
-    share = beta_share(0.2, 2)
-    assert 0 < share(1) < 1
-    with pytest.raises(UserError, match="made for 2 rounds, but round 3"):
-        share(2)
-    with pytest.raises(UserError, match="beta > 0"):
-        beta_share(0.0, 2)
-
-
 @pytest.mark.parametrize(
     "wrap", [lambda s: s, lambda s: ByName({"p": FedAvg(), "q": s}), lambda s: MovingAverage(s, ema_share(0.5), ("p",))]
 )
