@@ -129,6 +129,5 @@ class Plots(FederationCallback):
             return
         title = f"{type(pl_module).__name__}, {type(federation.data).__name__}\n{federation.data.protocol}"
         figure = accuracy_figure(history, self.baselines.scores, title)
-        # In one step, as a viewer may have the earlier picture open.
         with atomic_write(Path(federation.log_dir) / FIGURE_FILE) as temporary:
             figure.savefig(temporary, format="png")

@@ -63,7 +63,6 @@ class MetricsLoggers(FederationCallback):
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Sends the row."""
-        # Loggers take numbers alone.
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 

@@ -82,7 +82,6 @@ COMMANDS = (
     Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),
 )
 
-# Made of the table, so that a command that is added is in the help.
 _NAMES = ",".join(command.name for command in COMMANDS)
 _LINES = "\n".join(f"  {command.name:<12}{command.help}" for command in COMMANDS)
 
@@ -163,7 +162,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0 if words else 2
-    # Neither help nor version may wait for torch.
     if words[0] == "--version":
         sys.stdout.write(f"fedvlp {__version__}\n")
         return 0

@@ -195,7 +195,6 @@ class FederatedModule(L.LightningModule):
 
     def shared_state(self) -> State:
         """What the server starts from: every tensor that some phase uploads."""
-        # Phases may upload different tensors; the server needs all of them from the start.
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
@@ -259,7 +258,6 @@ class FederatedModule(L.LightningModule):
         """Prepares for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
-        # Set for each client, since phases train different tensors of the one module.
         for name, tensor in self.communicable_state().items():
             if isinstance(tensor, nn.Parameter):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
@@ -283,7 +281,6 @@ class FederatedModule(L.LightningModule):
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Logs as in Lightning; in a federation the values are averaged over the client's local steps."""
-        # In a federation there is no Trainer to log to; elsewhere it is asked as always.
         if self.context is not None:
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:

@@ -44,7 +44,6 @@ class Slots(Reducer):
         """Fills the slots of those who took part."""
         if not updates:
             return server
-        # A copy, as strategies change nothing that they are given.
         stacks = {name: server.shared[name].clone() for name in updates[0].state}
         memory: State = {}
         # In the order of slots and not of arrivals, so that sums are taken in one order.

@@ -176,7 +176,6 @@ class Record:
             return digest([self.method, self.tuning["of"], self.tuning["search"], self.tuning["trials"], self.rounds])[
                 :12
             ]
-        # The seed and the images are left out, since runs of other seeds and domains fill the same row.
         how = (self.method, self.options, self.optimizer, self.training_without_seed, self.rounds)
         return digest([*how, self.is_centralised])[:12]
 
@@ -266,14 +265,12 @@ def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tupl
                 for name in needs:
                     getattr(record, name)
             except UserError as error:
-                # A run that was stopped is no news where one that was begun after it has ended.
                 is_damaged = (folder / "summary.json").is_file()
                 later = [other for other in ended if other.parent == folder.parent and other.name > folder.name]
                 if is_damaged or not later:
                     problems.append(str(error))
                 continue
             identity = (record.key, record.settings, record.seed, record.held_out, record.split)
-            # Folders are named after the time at which a run began, so the later one has the greater name.
             if identity not in records or records[identity].folder.name < record.folder.name:
                 records[identity] = record
     return list(records.values()), problems
@@ -314,7 +311,6 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
     records, problems = find_records([folder] if isinstance(folder, (str, Path)) else folder)
     if not records:
         raise UserError(f"There is no finished run to load. {' '.join(problems)}")
-    # A notebook continues with the runs that can be read.
     for problem in problems:
         warnings.warn(f"left out: {problem}", stacklevel=2)
     return runs_frame(records)

@@ -48,7 +48,6 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
     1
     """
     evaluated = [row for row in history if role in row]
-    # max takes the first of equals: the earlier round is as good, and cheaper to train.
     return max(evaluated, key=lambda row: row[role]) if evaluated else None
 
 

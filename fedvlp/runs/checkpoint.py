@@ -102,7 +102,6 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
         # Of a long value, such as all class names, the first 200 characters do.
         return [] if saved == now else [f"{name}: was {saved!r:.200}, is {now!r:.200}"]
     different: list[str] = []
-    # Sorted, so that the same difference is always the same message.
     for key in sorted(saved.keys() | now.keys()):
         inner = f"{name}.{key}" if name else str(key)
         different += differences(saved.get(key), now.get(key), inner)

@@ -104,7 +104,6 @@ def resume(
         try:
             state, saved = load_checkpoint(path)
         except UserError as error:
-            # A damaged file costs one round: the checkpoint before it is tried.
             if path == candidates[-1]:
                 raise
             say(f"{error} Going back to the checkpoint before it.")

@@ -86,7 +86,6 @@ def _summed(counts: Sequence[Counts]) -> Counts:
 def _row(
     phase: str, counts: Sequence[Counts], once: tuple[int, int], rounds: int, cohort_size: int | None
 ) -> dict[str, Any]:
-    # Clients may send different amounts, so totals are those of all of them, scaled to the cohort.
     num_clients = len(counts)
     cohort = num_clients if cohort_size is None else min(cohort_size, num_clients)
     all_clients = _summed(counts)

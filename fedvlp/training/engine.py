@@ -145,7 +145,6 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
 
 def _on_cpu(result: ClientResult) -> ClientResult:
     """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    # Names of files stay as they are.
     stored = [each if isinstance(each, str) else detached(each) for each in (result.personal, result.optimizer_state)]
     update = replace(result.update, state=detached(result.update.state))
     return replace(result, update=update, personal=stored[0], optimizer_state=stored[1])

@@ -75,7 +75,6 @@ def evaluate(
         measured = stack(by_state, names, split.class_names)
         if predictions is not None:
             predictions[split.name] = measured
-        # Images out of distribution are of none of the classes, so no prediction of theirs is right.
         if split.name.split("/")[0] != OUT_OF_DISTRIBUTION:
             accuracy[split.name] = measured.accuracy
     return with_means(accuracy)
@@ -108,7 +107,6 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
     >>> with_means({"test/ink": 60.0, "test_new/ink": 20.0})["test_harmonic"]
     30.0
     """
-    # Each domain counts once, however many images it has.
     by_role: dict[str, list[float]] = {}
     for name, value in accuracy.items():
         by_role.setdefault(name.split("/")[0], []).append(value)
@@ -193,7 +191,6 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
     correct = 0
     count = 0
     for split in splits:
-        # What the phase trains, which may be less than what is deployed.
         for logits, labels in _logits(module.local_logits, fabric, split):
             correct += int((logits.argmax(-1) == labels).sum())
             count += len(labels)

@@ -179,7 +179,6 @@ class LocalTraining:
         loader = loader_of(0 if spans_rounds else round)
         steps = num_steps(len(loader), self.epochs, self.steps)
         if not spans_rounds:
-            # Each pass goes through the loader from its beginning.
             return islice(chain.from_iterable(repeat(loader)), steps), steps
         # The passes before this round are skipped by arithmetic, the batches before it in its first pass by reading.
         pass_number, num_done = divmod(round * steps, len(loader))
@@ -220,7 +219,6 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
             f"{type(module).__name__}.configure_optimizers must return one optimizer or None; got a "
             f"{type(optimizer).__name__}. For a schedule over rounds pass --trainer.local.schedule."
         )
-    # The schedule scales each group, since a method may train its layers at different rates.
     for group in optimizer.param_groups:
         if group.get("scheduled", True):
             group["lr"] *= factor

@@ -133,7 +133,6 @@ def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
                 "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
                 "set trainer.local.reset_optimizer to false, as --config centralised does."
             )
-    # A cohort that is larger than all clients is all of them.
     cohort = min(len(clients), options.clients.cohort_size or len(clients))
     needed = options.server.min_clients
     if cohort < needed:

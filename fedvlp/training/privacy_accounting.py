@@ -42,7 +42,6 @@ class PrivacyAccount:
             return 0.0
         if min(self.noise_multipliers) == 0:
             return math.inf
-        # Imported where it is used, since it is an extra that few runs need.
         from dp_accounting.rdp import compute_epsilon
 
         orders, divergences = self._round
@@ -91,7 +90,6 @@ def privacy_account(
     except ImportError as error:
         missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
         raise UserError(missing) from error
-    # The smallest holds for all phases together.
     delta = min(guarantee.delta for guarantee in given)
     if delta * num_clients >= 1:
         raise UserError(

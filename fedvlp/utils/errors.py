@@ -78,7 +78,6 @@ def unwrapped_errors() -> Iterator[None]:
 
 def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
     """Find at most ``count`` valid names that are alike by ``cutoff`` in [0, 1], whatever their case; nearest first."""
-    # Names are compared without case, but offered as they must be written.
     by_folded = {each.casefold(): each for each in valid}
     return [by_folded[each] for each in get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)]
 

@@ -46,7 +46,6 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
     """Returns one line for each row, with cells padded to the width of their column and two spaces between them."""
     columns = []
     for index, cells in enumerate(zip(*rows, strict=True)):
-        # Numbers of equally many decimals line up on the right, words on the left.
         width = max(map(len, cells))
         columns.append([cell.ljust(width) if index < text_columns else cell.rjust(width) for cell in cells])
     return ["  ".join(row) for row in zip(*columns, strict=True)]

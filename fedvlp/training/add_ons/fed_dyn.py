@@ -70,7 +70,6 @@ class FedDyn(AddOn):
         drifts: State = {}
         for name, value in combined.items():
             drift = share * (value.float() - server.shared[name].float())
-            # Before the first round h is zero.
             drifts[name] = server.memory[name] + drift if name in server.memory else drift
             after[name] = (value.float() + drifts[name]).to(value.dtype)
         return after, drifts

@@ -82,7 +82,6 @@ def model_contrast(
 
 def represented(module: FederatedModule, tensors: State, inputs: Inputs) -> Float[Tensor, "B n"]:
     """Returns the representations of images by other tensors than those in the module."""
-    # The wrapped module's names have its own in front.
     given = {f"module.{name}": value for name, value in tensors.items()}
     found: Tensor = functional_call(_Representation(module), given, (inputs,), tie_weights=False)
     return found
