@@ -1,13 +1,12 @@
 """Scores that classes of different sizes do not distort: balanced accuracy, chance, and the largest class."""
 
-from __future__ import annotations
-
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedvlp.core.predictions import LEVEL, Predictions
 from fedvlp.core.roles import ROLES
@@ -78,12 +77,12 @@ def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
     centre = (weights * share).sum()
     variance = (weights**2 * share * (1 - share) / (images + 2 * added)).sum()
     radius = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
-    totals: dict[str, Counter[str]] = {"images": Counter(), "predicted": Counter()}
+    totals: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(3))
     for by_class in splits:
-        for name, (of_class, _, predicted) in by_class.items():
-            totals["images"][name] += of_class  # type: ignore[assignment]
-            totals["predicted"][name] += predicted  # type: ignore[assignment]
-    name = max(totals["predicted"], key=totals["predicted"].__getitem__)
+        for name, of_class in by_class.items():
+            totals[name] += of_class
+    name = max(totals, key=lambda each: totals[each][2])
+    all_images, _, all_predicted = sum(totals.values(), np.zeros(3))
     return {
         "balanced_accuracy": 100 * float((weights * right / images).sum()),
         "low": 100 * max(0.0, float(centre - radius)),
@@ -91,7 +90,8 @@ def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
         "chance": 100 * float(np.mean([1 / len(by_class) for by_class in splits])),
         "largest_class": 100 * float(np.mean([kinds[:, 0].max() / kinds[:, 0].sum() for kinds in present])),
         "predicted_class": name,
-        **{kind: 100 * total[name] / sum(total.values()) for kind, total in totals.items()},
+        "images": 100 * float(totals[name][0] / all_images),
+        "predicted": 100 * float(totals[name][2] / all_predicted),
     }
 
 
