@@ -179,18 +179,15 @@ class NormClipping(OuterAggregator):
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
         """What the inner aggregator makes of the shortened updates, with its memory."""
-        shortened = [clipped(state, before, self.max_norm) for state in states]
+        shortened: list[State] = []
+        for state in states:
+            update = update_of(state, before)
+            # Adding a difference again would round an upload that need not change.
+            if norm_of(update) > self.max_norm:
+                moves = clip_to_norm(update, self.max_norm)
+                state = {name: (before[name].double() + move).to(state[name].dtype) for name, move in moves.items()}
+            shortened.append(state)
         return self.inner.aggregate(shortened, weights, before, memory)
-
-
-def clipped(state: State, before: State, max_norm: float) -> State:
-    """An upload whose difference from ``before`` has at most the norm; a shorter one is unchanged."""
-    update = update_of(state, before)
-    # Adding a difference again would round an upload that need not change.
-    if norm_of(update) <= max_norm:
-        return state
-    shorter = clip_to_norm(update, max_norm)
-    return {name: (before[name].double() + move).to(state[name].dtype) for name, move in shorter.items()}
 
 
 @dataclass(frozen=True)
