@@ -132,14 +132,9 @@ class EventLog(FederationCallback):
         federation: RunView = trainer
         # One line, as a table of events shows it; the traceback is on the terminal.
         first_line = str(exception).strip().split("\n")[0]
+        about = {"error": type(exception).__name__, "message": first_line}
         with suppress(OSError):
-            self._write(
-                federation,
-                "fit_failed",
-                after_round=federation.run_state.server.round,
-                error=type(exception).__name__,
-                message=first_line,
-            )
+            self._write(federation, "fit_failed", after_round=federation.run_state.server.round, **about)
 
     def _write(self, federation: RunView, event: str, **values: Any) -> None:
         self._append(federation, [{"event": event, **values}])

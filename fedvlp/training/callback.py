@@ -64,16 +64,12 @@ class RunView:
     val_check_interval = 1.0
     state = TrainerState(fn=TrainerFn.FITTING)
     lightning_module = property(attrgetter("module"))
+    is_global_zero = property(attrgetter("fabric.is_global_zero"))
     strategy = property(attrgetter("fabric.strategy"))
     world_size = property(attrgetter("fabric.world_size"))
     global_rank = property(attrgetter("fabric.global_rank"))
     loggers = property(attrgetter("fabric.loggers"))
     check_val_every_n_epoch = property(attrgetter("evaluate_every"))
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Whether this process writes files."""
-        return self.fabric.is_global_zero
 
     @property
     def log_dir(self) -> str:
