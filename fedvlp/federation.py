@@ -143,7 +143,7 @@ class Federation(RunView):
         self.description = {}
 
     def add_callback(self, callback: Callback) -> None:
-        """Adds a Lightning or fedvlp callback, whose hooks are called after those of all others."""
+        """Add a Lightning or fedvlp callback, whose hooks are called after those of all others."""
         self.callbacks.append(callback)
 
     def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:

@@ -33,7 +33,7 @@ __all__ = [
 
 
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
-    """Returns the callbacks of every run; those that measure come before those that write."""
+    """Return the callbacks of every run; those that measure come before those that write."""
     baselines = Baselines()
     return [
         baselines,

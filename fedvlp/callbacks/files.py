@@ -35,7 +35,7 @@ class Checkpoints(FederationCallback):
         self.keep = keep
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
+        """Write the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
         if not federation.is_global_zero:
             return
         _write_prompts(federation, "prompts.safetensors")
@@ -49,13 +49,13 @@ class Checkpoints(FederationCallback):
             old.unlink()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Writes the prompts of a method that trains nothing, too."""
+        """Write the prompts of a method that trains nothing, too."""
         if trainer.is_global_zero:
             _write_prompts(trainer, "prompts.safetensors")
 
 
 def _write_prompts(federation: RunView, name: str) -> None:
-    """Writes the deployed state, and clients' personal tensors where they cannot be tested without them."""
+    """Write the deployed state, and clients' personal tensors where they cannot be tested without them."""
     run_state = federation.run_state
     personal = run_state.personal if federation.module.personal else {}
     path = Path(federation.log_dir) / name
@@ -66,7 +66,7 @@ class MetricsFile(FederationCallback):
     """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Writes the file."""
+        """Write the file."""
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
@@ -90,16 +90,16 @@ class PredictionsFile(FederationCallback):
         self.last: Mapping[str, Predictions] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forgets an earlier run."""
+        """Forget an earlier run."""
         self.last = {}
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Keeps the predictions of a round that was evaluated."""
+        """Keep the predictions of a round that was evaluated."""
         if any(map(is_accuracy, row)):
             self.last = federation.predictions
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Writes both files; a run that had ended before, and has no new round, keeps its files."""
+        """Write both files; a run that had ended before, and has no new round, keeps its files."""
         federation: RunView = trainer
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
@@ -122,7 +122,7 @@ class Plots(FederationCallback):
         self.baselines = baselines
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Draws it."""
+        """Draw it."""
         federation: RunView = trainer
         history = federation.run_state.history
         if not federation.is_global_zero or not history:

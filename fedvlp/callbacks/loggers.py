@@ -35,7 +35,7 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
             raise UserError('TensorBoardLogger needs TensorBoard: pip install "fedvlp[tensorboard]".') from error
 
     def begin(self, folder: str) -> None:
-        """Writes into the run's folder, which is known only now, unless there is a ``save_dir``."""
+        """Write into the run's folder, which is known only now, unless there is a ``save_dir``."""
         self._root_dir = self.save_dir or folder
 
 
@@ -47,7 +47,7 @@ class MetricsLoggers(FederationCallback):
         self.attributes: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Sends the run's description."""
+        """Send the run's description."""
         federation: RunView = trainer
         if not federation.loggers:
             return
@@ -62,24 +62,24 @@ class MetricsLoggers(FederationCallback):
         self._each(federation, lambda logger: keep_id(logger, folder))
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Sends the row."""
+        """Send the row."""
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Sends what a table needs, and closes the loggers."""
+        """Send what a table needs, and close the loggers."""
         federation: RunView = trainer
         folder = Path(federation.log_dir)
         self._each(federation, lambda logger: send_results(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.finalize("success"))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Closes the loggers, which write what they have."""
+        """Close the loggers, which write what they have."""
         if self.attributes:  # else they have not begun
             self._each(trainer, lambda logger: logger.finalize("failed"))
 
     def _each(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
-        """Does something with each logger that has not failed; training is worth more than a log."""
+        """Do something with each logger that has not failed; training is worth more than a log."""
         if not federation.is_global_zero:
             return
         for index, logger in enumerate(federation.loggers):

@@ -29,7 +29,7 @@ class Baselines(FederationCallback):
         self.balance: dict[str, Balance] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measures the baselines."""
+        """Measure the baselines."""
         federation: RunView = trainer
         for of_run_before in (self.scores, self.predictions, self.balance):
             of_run_before.clear()
@@ -47,7 +47,7 @@ class Communication(FederationCallback):
         self.counts: dict[int, Counter[str]] = {}
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Starts counting at zero."""
+        """Start counting at zero."""
         self.counts = {}
 
     def on_phase_end(

@@ -32,7 +32,7 @@ class ProgressBar(FederationCallback):
         self.last_update = 0.0
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Opens the bar."""
+        """Open the bar."""
         hidden = not (self.enabled and federation.is_global_zero and sys.stderr.isatty())
         batch_size = getattr(federation.data, "batch_size", 1)
         # Clients have unequal numbers of images, so the bar counts steps, whose time is about equal.
@@ -54,7 +54,7 @@ class ProgressBar(FederationCallback):
         self.bar.close()
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Prints the round."""
+        """Print the round."""
         history = federation.run_state.history
         rounds_left = federation.options.rounds - row["round"]
         # The mean over all rounds, since those that are evaluated take longer than the others.
@@ -76,7 +76,7 @@ class EventLog(FederationCallback):
     """
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Notes which process starts or resumes the run, after which round."""
+        """Note which process starts or resumes the run, after which round."""
         federation: RunView = trainer
         self._write(
             federation,
@@ -90,7 +90,7 @@ class EventLog(FederationCallback):
         )
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Notes who takes part."""
+        """Note who takes part."""
         number = federation.run_state.server.round + 1
         self._write(federation, "round_started", round=number, cohort=[client.id for client in cohort])
 
@@ -115,7 +115,7 @@ class EventLog(FederationCallback):
         self._append(federation, [*trained, {"event": "phase_ended", **place, "uploads": len(updates)}])
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Notes the round's accuracies in percent and its time, and the checkpoint."""
+        """Note the round's accuracies in percent and its time, and the checkpoint."""
         shown = {name: row[name] for name in ("seconds", "lost", *ROLES) if name in row}
         self._write(federation, "round_ended", round=row["round"], **shown)
         checkpoint = checkpoint_file(Path(federation.log_dir), row["round"])
@@ -123,12 +123,12 @@ class EventLog(FederationCallback):
             self._write(federation, "checkpoint", round=row["round"], file=checkpoint.name)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Notes that the run came to its end."""
+        """Note that the run came to its end."""
         federation: RunView = trainer
         self._write(federation, "fit_ended", after_round=federation.run_state.server.round)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Notes what ended the run; on a disk that is full, nothing."""
+        """Note what ended the run; on a disk that is full, nothing."""
         federation: RunView = trainer
         # One line, as a table of events shows it; the traceback is on the terminal.
         first_line = str(exception).strip().split("\n")[0]

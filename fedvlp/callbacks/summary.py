@@ -46,7 +46,7 @@ class Summary(FederationCallback):
         self.balance: dict[str, Balance] = {}  # by the title of the row, without its round
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Prints what will run, and writes the split."""
+        """Print what will run, and write the split."""
         federation: RunView = trainer
         data = federation.data
         # Restored before this hook where the run resumes.
@@ -78,7 +78,7 @@ class Summary(FederationCallback):
         self.balance = state_dict
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Prints the table and writes the file."""
+        """Print the table and write the file."""
         federation: RunView = trainer
         if not federation.is_global_zero:
             return

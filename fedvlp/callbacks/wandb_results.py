@@ -23,7 +23,7 @@ MAX_TAG_LENGTH = 64  # the service refuses longer tags
 
 
 def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values by which runs are grouped, each under one short name."""
+    """Return the values by which runs are grouped, each under one short name."""
     model = description["model"]
     clip = model["init_args"].get("clip")
     return {
@@ -78,7 +78,7 @@ def _known_ids(folder: Path) -> dict[str, str]:
 
 
 def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Sends a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped."""
+    """Send a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped."""
     if hasattr(logger, "_wandb_init"):
         record = load_record(folder)
         logger.experiment.summary.update({**attributes, **_summary(record), "ended": True})
@@ -86,7 +86,7 @@ def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> No
 
 
 def _summary(record: Record) -> dict[str, Any]:
-    """Returns accuracies as ``<row>/<role>/<domain>``, communication, and what identifies the run."""
+    """Return accuracies as ``<row>/<role>/<domain>``, communication, and what identifies the run."""
     values: dict[str, Any] = {}
     baselines = {name: record.accuracy.get(title, {}) for name, title in BASELINES.items()}
     for title, row in {"last": record.last, "best": record.best, **baselines}.items():
@@ -99,7 +99,7 @@ def _summary(record: Record) -> dict[str, Any]:
 
 
 def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
-    """Yields all numbers and names among the scores of a split or role; those of classes are in a table instead."""
+    """Yield all numbers and names among the scores of a split or role; those of classes are in a table instead."""
     for name, value in scores.items():
         # The only lists are intervals, whose ends become two columns of the project's table.
         if isinstance(value, list):

@@ -32,7 +32,7 @@ AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
 
 
 def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
-    """Returns the predictions of a single state, on the CPU."""
+    """Return the predictions of a single state, on the CPU."""
     finite = confidence.cpu().float().nan_to_num(0.0)
     return Predictions(labels.cpu().int().numpy(), predicted.cpu().int()[None].numpy(), finite[None].numpy())
 

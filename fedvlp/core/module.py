@@ -90,7 +90,7 @@ class FederatedModule(L.LightningModule):
         self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leaves out the default optimizer, a lambda in the constructor's signature, which no pickle can hold."""
+        """Leave out the default optimizer, a lambda in the constructor's signature, which no pickle can hold."""
         state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
         if self.make_optimizer is self._default_optimizer():
             del state["make_optimizer"]
@@ -105,7 +105,7 @@ class FederatedModule(L.LightningModule):
         return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:
-        """Takes the frozen CLIP as ``self.clip`` and records in ``hparams`` which one it is."""
+        """Take the frozen CLIP as ``self.clip`` and record in ``hparams`` which one it is."""
         self.clip = clip
         self.save_hyperparameters({"clip": asdict(clip.spec)})
 
@@ -217,7 +217,7 @@ class FederatedModule(L.LightningModule):
 
     @contextmanager
     def shared_part_alone(self) -> Iterator[None]:
-        """Lets ``forward`` do without the personal tensors in the block."""
+        """Let ``forward`` do without the personal tensors in the block."""
         self.uses_personal = False
         try:
             yield
@@ -225,7 +225,7 @@ class FederatedModule(L.LightningModule):
             self.uses_personal = True
 
     def load_state(self, state: State) -> None:
-        """Copies tensors into the module; raises UserError if a name is unknown or a shape differs."""
+        """Copy tensors into the module; raise UserError if a name is unknown or a shape differs."""
         copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
     def communicable_state(self) -> dict[str, Tensor]:
@@ -255,7 +255,7 @@ class FederatedModule(L.LightningModule):
         return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepares for one client's local training: only the phase's tensors get gradients."""
+        """Prepare for one client's local training: only the phase's tensors get gradients."""
         self.context = context
         self._logged = {}
         for name, tensor in self.communicable_state().items():
@@ -267,7 +267,7 @@ class FederatedModule(L.LightningModule):
         return {name: torch.stack(values).float().mean().item() for name, values in self._logged.items()}
 
     def clear_logs(self) -> None:
-        """Forgets what was logged."""
+        """Forget what was logged."""
         self._logged = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
@@ -280,7 +280,7 @@ class FederatedModule(L.LightningModule):
         return self.make_optimizer(trainable)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """Logs as in Lightning; in a federation the values are averaged over the client's local steps."""
+        """Log as in Lightning; in a federation the values are averaged over the client's local steps."""
         if self.context is not None:
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:
@@ -310,22 +310,22 @@ class FederatedModule(L.LightningModule):
         return loss
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
-        """Logs and returns the accuracy of a batch, in [0, 1]."""
+        """Log and return the accuracy of a batch, in [0, 1]."""
         inputs, labels = batch
         accuracy: Tensor = (self(inputs).argmax(-1) == labels).float().mean()
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
         return accuracy
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
-        """Returns and logs ``val_accuracy``."""
+        """Log and return ``val_accuracy``."""
         return self.evaluation_step(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
-        """Returns and logs ``test_accuracy``."""
+        """Log and return ``test_accuracy``."""
         return self.evaluation_step(batch, "test")
 
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
-        """Returns class probabilities; a batch may come with labels, which are ignored."""
+        """Return class probabilities; a batch may come with labels, which are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         return torch.softmax(self(inputs), -1)
 
@@ -405,7 +405,7 @@ def _made_for(method: FederatedModule, class_names: Sequence[str]) -> FederatedM
 
 @contextmanager
 def restored(module: FederatedModule) -> Iterator[None]:
-    """Restores a method's tensors and mode after the block, in which others are loaded or it is trained."""
+    """Restore a method's tensors and mode after the block, in which others are loaded or it is trained."""
     before = detached(module.communicable_state())
     was_training = module.training
     try:

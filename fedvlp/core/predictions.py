@@ -55,12 +55,12 @@ class Predictions:
         return sum(percent(correct, len(self.labels)) for correct in rights) / len(rights)
 
     def of_client(self, client: str) -> int:
-        """Returns which of the K states is a client's."""
+        """Return which of the K states is a client's."""
         return self.clients.index(client) if len(self.predicted) > 1 else 0
 
 
 def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:
-    """Returns the predictions of several states, at least one, for the same images."""
+    """Return the predictions of several states, at least one, for the same images."""
     predicted = np.concatenate([each.predicted for each in of_states])
     confidence = np.concatenate([each.confidence for each in of_states])
     return Predictions(of_states[0].labels, predicted, confidence, tuple(clients), tuple(class_names))

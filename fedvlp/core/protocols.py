@@ -56,7 +56,7 @@ class Loader(Protocol):
         """The number of batches."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """Goes through the images once."""
+        """Go through the images once."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         """Lightning's hook."""
 
     def setup(self, stage: str) -> None:
-        """Reads what there is and splits it."""
+        """Read what there is and split it."""
 
     def bind(
         self,
@@ -160,4 +160,4 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         """Receive the method's transforms and its ``precompute`` with the key of its cache."""
 
     def encode(self) -> None:
-        """Computes once per image what never changes, with ``precompute``."""
+        """Compute once per image what never changes, with ``precompute``."""

@@ -41,7 +41,7 @@ class Slots(Reducer):
     aggregator: Aggregator = field(default_factory=WeightedMean)
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Fills the slots of those who took part."""
+        """Fill the slots of those who took part."""
         if not updates:
             return server
         stacks = {name: server.shared[name].clone() for name in updates[0].state}
@@ -63,11 +63,11 @@ class Slots(Reducer):
         return server.updated(stacks, **memory)
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Returns the clients of each domain; none where each slot is one client's."""
+        """Return the clients of each domain; none where each slot is one client's."""
         return {} if self.by == "client" else groups_by_domain(clients)
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raises UserError if slots are missing, or are by domain and a client has images of several domains."""
+        """Raise UserError if slots are missing, or are by domain and a client has images of several domains."""
         needed = max((self.slot(client) for client in clients), default=-1) + 1
         if self.slots is not None and needed > self.slots:
             raise UserError(f"The server has {self.slots} slots, one a {self.by}, but {needed} are needed. Make more.")
@@ -81,7 +81,7 @@ class Slots(Reducer):
             )
 
     def slot(self, client: Client) -> int:
-        """Returns the slot that this client's upload fills."""
+        """Return the slot that this client's upload fills."""
         return client.id if self.by == "client" else client.domain
 
 
@@ -107,13 +107,13 @@ class IndicatorMean(Reducer):
     aggregator: Aggregator = field(default_factory=WeightedMean)
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Returns the clients of each domain, or all where a client may move any; none if a domain is a client."""
+        """Return the clients of each domain, or all where a client may move any; none if a domain is a client."""
         if any(client.domain < 0 for client in clients):
             return {"": cohort_size}
         return groups_by_domain(clients)
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Adds to each domain the weighted mean of the clients' moves that are not zero."""
+        """Add to each domain the weighted mean of the clients' moves that are not zero."""
         if not updates:
             return server
         # The mean is taken of all domains at once; any other aggregator sees one domain's uploads after another.
@@ -127,7 +127,7 @@ class IndicatorMean(Reducer):
         return server.updated(means)
 
     def _by_aggregator(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Lets the aggregator combine, tensor by tensor and domain by domain, the uploads of those who moved it."""
+        """Let the aggregator combine, tensor by tensor and domain by domain, the uploads of those who moved it."""
         stacks = {name: server.shared[name].clone() for name in updates[0].state}
         memory: State = {}
         for name, stack in stacks.items():
@@ -146,7 +146,7 @@ class IndicatorMean(Reducer):
 
     @staticmethod
     def _mean(old: Tensor, uploads: Tensor, sizes: Tensor) -> Tensor:
-        """Returns [domains, ...] from ``uploads`` [clients, domains, ...] and the clients' ``sizes`` [clients]."""
+        """Return [domains, ...] from ``uploads`` [clients, domains, ...] and the clients' ``sizes`` [clients]."""
         # Differences and not values, so that a domain that no client moved keeps its value exactly.
         moves = uploads.float() - old.float()
         weights = sizes[:, None] * moves.reshape(*moves.shape[:2], -1).any(2)  # [clients, domains]

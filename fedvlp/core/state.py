@@ -150,7 +150,7 @@ def strip_prefix(tensors: State, group: str) -> State:
 
 
 def detached(state: Mapping[str, Tensor]) -> State:
-    """Copies a state to the CPU so that later training can't change it."""
+    """Copy a state to the CPU so that later training can't change it."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 

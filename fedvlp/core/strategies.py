@@ -156,7 +156,7 @@ class FedAvg(Reducer):
     reduces_cohort = True  # all uploads go through the aggregator
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Replaces the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
+        """Replace the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
         # The loop has reported it; a method may also be trained outside of it.
         if len(updates) < self.aggregator.min_clients:
             return server
@@ -278,7 +278,7 @@ class ServerComputed(Wrapper):
     make: Callable[[State], State]
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Combines the uploads and computes what follows from them; an empty cohort changes nothing."""
+        """Combine the uploads and compute what follows from them; an empty cohort changes nothing."""
         if not updates:
             return server
         server = self.inner.aggregate(server, updates)

@@ -52,7 +52,7 @@ class Picture:
     alt: str
 
     def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
-        """Returns the figure as a file's content; the same for the same figure."""
+        """Return the figure as a file's content; the same for the same figure."""
         file = io.BytesIO()
         # An SVG has a date and random identifiers in it by default.
         metadata = {"Date": None} if kind == "svg" else None
@@ -62,7 +62,7 @@ class Picture:
 
 
 def series_style(index: int) -> dict[str, Any]:
-    """Returns how a series is drawn as matplotlib's options; no two of ``MAX_SERIES`` neighbours share any of them."""
+    """Return how a series is drawn as matplotlib's options; no two of ``MAX_SERIES`` neighbours share any of them."""
     place = index % MAX_SERIES
     return {"color": COLOURS[place], "linestyle": LINES[place], "marker": MARKERS[place]}
 
@@ -88,7 +88,7 @@ def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = (
 
 
 def add_legend(figure: Figure, axes: Axes) -> None:
-    """Adds a legend of what the axes show, below the figure."""
+    """Add a legend of what the axes show, below the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles,
@@ -103,7 +103,7 @@ def add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def escape_text(text: str) -> str:
-    r"""Escapes a string so that matplotlib draws it unchanged, in lines that fit into a column.
+    r"""Escape a string so that matplotlib draws it unchanged, in lines that fit into a column.
 
     >>> print(escape_text("a_$b$"))
     a_\$b\$
@@ -119,7 +119,7 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 
 def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Returns accuracy in percent over rounds: validation thin, what tests bold, baselines dotted."""
+    """Return accuracy in percent over rounds: validation thin, what tests bold, baselines dotted."""
     evaluated = [row for row in history if "validation" in row]
     labels = _domain_labels(evaluated)
     figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), *baselines])
@@ -144,7 +144,7 @@ def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
-    """Returns what the legend calls each domain's accuracy, of those that the last evaluated round has."""
+    """Return what the legend calls each domain's accuracy, of those that the last evaluated round has."""
     labels = {}
     for name in sorted(evaluated[-1]) if evaluated else []:
         role, _, domain = name.partition("/")

@@ -22,7 +22,7 @@ PredictionsByRow = Mapping[str, Mapping[str, Predictions]]
 
 
 def write_predictions(run: Path, predictions: PredictionsByRow) -> None:
-    """Writes the predictions into a run's folder."""
+    """Write the predictions into a run's folder."""
     import torch  # what only reads runs needs none
 
     tensors: dict[str, torch.Tensor] = {}
@@ -53,7 +53,7 @@ def read_predictions(run: Path) -> PredictionsByRow:
 
 
 def confusions(predictions: PredictionsByRow, class_names: Sequence[str]) -> pd.DataFrame:
-    """Returns a row for each pair of a true and a predicted class that has images, over all states.
+    """Return a row for each pair of a true and a predicted class that has images, over all states.
 
     The splits are those whose images train and choose nothing. Of 345 classes most of the 119,025 pairs are empty.
     """

@@ -93,7 +93,7 @@ class Record:
 
     @classmethod
     def from_summary(cls, folder: Path, summary: Mapping[str, Any]) -> Record:
-        """Takes a record from the content of ``summary.json``."""
+        """Take a record from the content of ``summary.json``."""
         model = summary["model"]
         init_args = model["init_args"]
         clip = init_args.get("clip", "")
@@ -214,7 +214,7 @@ def row_of(title: str) -> str:
 
 
 def load_record(folder: str | Path) -> Record:
-    """Reads a finished run.
+    """Read a finished run.
 
     Raises:
         UserError: if the folder is no run, the run has not ended, or its summary is damaged.
@@ -232,7 +232,7 @@ def load_record(folder: str | Path) -> Record:
 
 
 def sweep_name(run: Path) -> str:
-    """Returns the name of the folder of the sweep that made a run; empty if none did."""
+    """Return the name of the folder of the sweep that made a run; empty if none did."""
     return next((parent.name for parent in run.absolute().parents if (parent / SWEEP_FILE).is_file()), "")
 
 
@@ -277,7 +277,7 @@ def find_records(paths: Sequence[str | Path], needs: Sequence[str] = ()) -> tupl
 
 
 def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
-    """Reads finished runs into a table with one row for each run, measured row and split.
+    """Read finished runs into a table with one row for each run, measured row and split.
 
     Columns:
         run: the run's folder.
@@ -317,7 +317,7 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
 
 
 def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """Returns the table of ``load_runs`` for records that were read already."""
+    """Return the table of ``load_runs`` for records that were read already."""
     import pandas as pd
 
     rows: list[dict[str, Any]] = []

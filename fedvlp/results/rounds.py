@@ -29,7 +29,7 @@ def is_accuracy(name: str) -> bool:
 
 
 def last_round(history: History) -> Mapping[str, Any] | None:
-    """Returns the last evaluated round's row, or the last one where nothing was evaluated; None without rounds.
+    """Return the last evaluated round's row, or the last one where nothing was evaluated; None without rounds.
 
     >>> last_round([{"round": 1, "held_out": 9.0}, {"round": 2}])["round"]
     1
@@ -39,7 +39,7 @@ def last_round(history: History) -> Mapping[str, Any] | None:
 
 
 def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
-    """Returns the row of the round with the highest mean accuracy of a role, the first of equals; None without one.
+    """Return the row of the round with the highest mean accuracy of a role, the first of equals; None without one.
 
     Of any role but source validation this is an oracle, which no result may use. It is here to be subtracted: tables
     that report the best round on the test images are higher than those of a last round by as much as they were lucky.
@@ -52,7 +52,7 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
 
 
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
-    """Returns a sentence if training diverged; empty if it did not, or that can't be known.
+    """Return a sentence if training diverged; empty if it did not, or that can't be known.
 
     It did if accuracy ended at chance, or far below the untrained baseline with a loss above that of the first round;
     in the first case the baseline, if it was measured, must be clearly better than chance, 100 / C percent.
@@ -151,7 +151,7 @@ def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None 
 
 
 def column_titles(columns: Sequence[str]) -> list[str]:
-    """Returns the titles of columns: the domain, or which mean, with the mark of its role; or what was computed.
+    """Return the titles of columns: the domain, or which mean, with the mark of its role; or what was computed.
 
     >>> column_titles(["validation", "held_out/sketch"]), column_titles(["test", "test_new", "test_harmonic"])
     (['mean', 'sketch*'], ['Base', 'New', 'H'])

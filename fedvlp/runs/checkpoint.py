@@ -16,7 +16,7 @@ from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
 
 def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; a reader sees all of it or nothing."""
+    """Write a checkpoint; a reader sees all of it or nothing."""
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
     # Stored once if they are the very same tensors; to compare large states would cost more than to write them.
@@ -65,7 +65,7 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
 
 
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
-    """Writes what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
+    """Write what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
 
     Personal states on disk or at sites are not copied: the header names their files.
     """
@@ -93,7 +93,7 @@ def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:
-    """Lists where two descriptions differ, as ``name: was …, is …``.
+    """List where two descriptions differ, as ``name: was …, is …``.
 
     >>> differences({"model": {"length": 16}}, {"model": {"length": 8}})
     ['model.length: was 16, is 8']
@@ -109,7 +109,7 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
 
 
 def _of_all_clients(states: Mapping[int, State], group: str) -> State:
-    """Returns the clients' tensors as ``<group>/<client>/<name>``."""
+    """Return the clients' tensors as ``<group>/<client>/<name>``."""
     tensors: State = {}
     for client, state in states.items():
         tensors |= add_prefix(state, f"{group}/{client}")
@@ -117,7 +117,7 @@ def _of_all_clients(states: Mapping[int, State], group: str) -> State:
 
 
 def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]) -> Mapping[int, State]:
-    """Returns the states of clients: the tensors themselves, or their files on disk."""
+    """Return the states of clients: the tensors themselves, or their files on disk."""
     clients = header["clients" if group == "personal" else "optimizers"]
     files = header["files"]
     if files:

@@ -31,7 +31,7 @@ class StatesOnDisk(Mapping[int, State]):
     files: Mapping[int, str]
 
     def __getitem__(self, client: int) -> State:
-        """Reads the state of a client; nothing of one that is at its site."""
+        """Read the state of a client; nothing of one that is at its site."""
         if self.folder is None:
             return {}
         return strip_prefix(read_tensors(self.folder / self.files[client], f"{self.group}/")[0], self.group)
@@ -47,7 +47,7 @@ class StatesOnDisk(Mapping[int, State]):
         return client in self.files
 
     def check(self) -> None:
-        """Raises UserError if a file is missing, damaged or of another kind."""
+        """Raise UserError if a file is missing, damaged or of another kind."""
         if self.folder is None:
             return
         for name in set(self.files.values()):
@@ -62,11 +62,11 @@ class ClientStore:
         return dict(states)
 
     def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Stores both states of one client after a phase, and returns what the run state has to hold of them."""
+        """Store both states of one client after a phase, and return what the run state has to hold of them."""
         return personal, optimizer_state
 
     def flush(self) -> None:
-        """Makes what was stored in a phase survive a power failure."""
+        """Make what was stored in a phase survive a power failure."""
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
         """Delete what no checkpoint and no ``current`` state refers to.
@@ -80,7 +80,7 @@ class StoreAtSites(ClientStore):
     """Keeps the names under which sites find personal tensors; the states themselves never come here."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Returns the names."""
+        """Return the names."""
         if states and not are_at_sites(states):
             raise UserError(
                 "The run to resume keeps its clients' tensors in its folder, as a simulation does, and not at sites. "
@@ -103,7 +103,7 @@ class DiskStore(ClientStore):
         self.written: list[Path] = []
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Returns the states as files."""
+        """Return the states as files."""
         if isinstance(states, StatesOnDisk) or not states:
             return StatesOnDisk(self.folder, group, files_of(states))
         raise UserError(
@@ -112,7 +112,7 @@ class DiskStore(ClientStore):
         )
 
     def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Writes both states of a client and returns the file's name for each that is not empty."""
+        """Write both states of a client and return the file's name for each that is not empty."""
         if not personal and not optimizer_state:
             return "", ""
         path = self.folder / f"{client:06d}-{round:05d}-{self.phase}.safetensors"
@@ -122,7 +122,7 @@ class DiskStore(ClientStore):
         return path.name if personal else "", path.name if optimizer_state else ""
 
     def flush(self) -> None:
-        """Waits until a phase's files would survive a power failure, since a checkpoint will count on them."""
+        """Wait until a phase's files would survive a power failure, since a checkpoint will count on them."""
         # The waits of several files overlap, and a disk serves them together.
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(make_durable, self.written))
@@ -130,7 +130,7 @@ class DiskStore(ClientStore):
         self.phase += 1
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
-        """Deletes files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
+        """Delete files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
             with suppress(UserError):  # a damaged file refers to none
@@ -147,7 +147,7 @@ def are_at_sites(*states: Mapping[int, State]) -> bool:
 
 
 def files_of(*states: Mapping[int, State]) -> dict[int, str]:
-    """Returns the file of each client that has one."""
+    """Return the file of each client that has one."""
     files: dict[int, str] = {}
     for each in states:
         files.update(each.files if isinstance(each, StatesOnDisk) else {})
@@ -163,7 +163,7 @@ def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) 
 
 
 def restored(states: Mapping[int, State], before: Mapping[int, State], clients: Iterable[int]) -> Mapping[int, State]:
-    """Returns the states in which some clients have what they had before."""
+    """Return the states in which some clients have what they had before."""
     ids = set(clients)
     # Of states on disk the names of the files are exchanged, so none of them is read.
     now: Mapping[int, Any] = files_of(states) or states
@@ -174,6 +174,6 @@ def restored(states: Mapping[int, State], before: Mapping[int, State], clients: 
 
 
 def round_and_phase(path: Path) -> tuple[int, int]:
-    """Returns in which round and in which phase of its process a client's file was written, from its name."""
+    """Return in which round and in which phase of its process a client's file was written, from its name."""
     _, round, phase = path.stem.split("-")
     return int(round), int(phase)

@@ -21,7 +21,7 @@ from fedvlp.utils.errors import UserError
 
 
 def run_name(model: FederatedModule, data: FederatedData) -> str:
-    """Returns ``<method>-<data>-<held-out domains>``, with ``-pool`` if centralised, safe as a folder's name."""
+    """Return ``<method>-<data>-<held-out domains>``, with ``-pool`` if centralised, safe as a folder's name."""
     held_out = "+".join(data.held_out_domains) or "none"
     name = f"{type(model).__name__}-{type(data).__name__}-{held_out}"
     name += "-pool" if any(client.is_pool for client in data.clients) else ""
@@ -30,7 +30,7 @@ def run_name(model: FederatedModule, data: FederatedData) -> str:
 
 
 def describe_model(model: FederatedModule) -> dict[str, Any]:
-    """Returns the method's class, its options and the digest of its CLIP: all that a state must fit."""
+    """Return the method's class, its options and the digest of its CLIP: all that a state must fit."""
     kind = type(model)
     return {
         "class_path": f"{kind.__module__}.{kind.__qualname__}",
@@ -69,7 +69,7 @@ def describe_run(
 
 
 def describe_data(data: FederatedData) -> dict[str, Any]:
-    """Returns what a summary says of images and clients."""
+    """Return what a summary says of images and clients."""
     return {
         "data": data.describe(),
         "held_out": data.held_out_domains,
@@ -78,7 +78,7 @@ def describe_data(data: FederatedData) -> dict[str, Any]:
 
 
 def describe_optimizer(model: FederatedModule) -> dict[str, Any] | None:
-    """Returns the optimizer's class and settings."""
+    """Return the optimizer's class and settings."""
     if model.make_optimizer is None:
         return None
     # Defaults are known only to an optimizer that exists, so one is made of a tensor for nothing.
@@ -142,13 +142,13 @@ def load_trained(where: Path, model: FederatedModule) -> tuple[State, Mapping[in
 
 
 def load_deployed_to_all(where: Path, model: FederatedModule) -> State:
-    """Returns the deployed state of a method that has one model for all clients; raises as what it calls."""
+    """Return the deployed state of a method that has one model for all clients; raise UserError for other methods."""
     check_predicts(model)
     return load_trained(where, model)[0]
 
 
 def check_predicts(model: FederatedModule) -> None:
-    """Raises UserError if the method keeps tensors on each client, without which it can't predict."""
+    """Raise UserError if the method keeps tensors on each client, without which it can't predict."""
     if model.personal and model.held_out_evaluation != "shared":
         raise UserError(
             f"{type(model).__name__} keeps tensors on each client, so there is no one model to predict with."
@@ -156,7 +156,7 @@ def check_predicts(model: FederatedModule) -> None:
 
 
 def comparable(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves out where CLIP's weights came from: their digest says what they are."""
+    """Leave out where CLIP's weights came from: their digest says what they are."""
     model = dict(description["model"])
     model["init_args"] = {name: value for name, value in model["init_args"].items() if name != "clip"}
     return {**description, "model": model}

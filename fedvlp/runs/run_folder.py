@@ -25,7 +25,7 @@ FILES = (
 
 
 def new_run_folder(parent: Path) -> Path:
-    """Makes and returns ``parent/<time>``, which did not exist before."""
+    """Make and return ``parent/<time>``, which did not exist before."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     # Several runs may start in one second; all but one of them fail to make the folder, and count up.
     for attempt in count():
@@ -59,14 +59,14 @@ def is_claimed(run: Path) -> bool:
 
 
 def files_of_runs(paths: Iterable[Path]) -> Iterator[Path]:
-    """Yields some paths, and the files below them of which runs consist."""
+    """Yield some paths, and the files below them of which runs consist."""
     for path in paths:
         yield path
         yield from (file for file in path.rglob("*") if file.name in FILES or file.suffix == ".safetensors")
 
 
 def find_checkpoints(where: Path) -> list[Path]:
-    """Returns the checkpoints in a run folder, or in the newest run below a folder, newest first."""
+    """Return the checkpoints in a run folder, or in the newest run below a folder, newest first."""
     # Folders are named after the time and files after the padded round, so names sort as these do.
     runs = [where] if (where / "checkpoints").is_dir() else sorted(where.glob("*/"), reverse=True)
     for run in runs:
@@ -81,7 +81,7 @@ def checkpoint_file(run: Path, round: int) -> Path:
 
 
 def run_of(trained: Path) -> Path:
-    """Returns the run folder of trained tensors, from a file in it or a folder above it."""
+    """Return the run folder of trained tensors, from a file in it or a folder above it."""
     if trained.is_file():
         return trained.parent.parent if trained.parent.name == "checkpoints" else trained.parent
     checkpoints = find_checkpoints(trained)

@@ -62,7 +62,7 @@ def is_own_class(path: str) -> bool:
 
 
 def _importable(value: Any, key: str = "") -> Iterator[str]:
-    """Yields every string that the parser might import, at any depth."""
+    """Yield every string that the parser might import, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _importable(inner, str(name))
@@ -83,7 +83,7 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _parsed(text: str) -> Any:
-    """Returns what the parser reads in a string, which it takes for YAML where an option may be a class."""
+    """Return what the parser reads in a string, which it takes for YAML where an option may be a class."""
     try:
         return parse_yaml(text)
     except UserError:

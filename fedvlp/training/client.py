@@ -190,7 +190,7 @@ def check_loss(module: FederatedModule, loss: object) -> Tensor:
 
 
 def checked_upload(module: FederatedModule) -> State:
-    """Copies of what the client in the module sends; raises ClientError if that is something else than tensors."""
+    """Copy what the client in the module sends; raise ClientError if that is something else than tensors."""
     upload = module.upload_state()
     # Looked at here, where a client is to blame, and again by the server, which trusts no site.
     if problem := upload_error(upload):
@@ -203,7 +203,7 @@ class AddOnsAtWork(list[tuple[AddOn, LocalContext]]):
     """The add-ons in one client's training, each with what it sees of the client; often none."""
 
     def backward(self, inputs: Inputs) -> None:
-        """Adds the gradients of what add-ons add to the loss, then lets add-ons see and change those of the step."""
+        """Add the gradients of what add-ons add to the loss, then let add-ons see and change those of the step."""
         for add_on, local in self:
             with local.fabric.autocast():
                 added = add_on.loss(local, inputs)
@@ -226,7 +226,7 @@ class AddOnsAtWork(list[tuple[AddOn, LocalContext]]):
 def begin_add_ons(
     client: Client, task: PhaseTask, workspace: Workspace, download: State, optimizer: Any, steps: int
 ) -> AddOnsAtWork:
-    """Begins the add-ons of the phase, once the client's tensors are in the module."""
+    """Begin the add-ons of the phase, once the client's tensors are in the module."""
     at_work = AddOnsAtWork()
     if not task.add_ons:
         return at_work
@@ -285,7 +285,7 @@ def try_client(client: Client, task: PhaseTask, workspace: Workspace) -> ClientR
 
 
 def keep_error(client: Client, task: PhaseTask, workspace: Workspace, error: Exception) -> str:
-    """Writes a client's traceback into the run's folder; what went wrong, in a line."""
+    """Write a client's traceback into the run's folder; what went wrong, in a line."""
     # Kept with its traceback: if every client fails, the first is raised unchanged.
     workspace.errors[client.id] = error
     # Not with its frames' variables, by which a step's whole graph would take the next client's memory.

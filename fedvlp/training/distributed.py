@@ -37,14 +37,14 @@ class GlooStrategy(DDPStrategy):
         self.limit = limit
 
     def gather(self, value: Value) -> list[Value]:
-        """Returns the values of all processes, by rank; raises MachineError if one does not answer."""
+        """Return the values of all processes, by rank; raise MachineError if one does not answer."""
         values: list[Value | None] = [None] * self.world_size
         with self._all_answer():
             torch.distributed.all_gather_object(values, value)
         return cast(list[Value], values)
 
     def broadcast(self, obj: Value, src: int = 0) -> Value:
-        """Returns the value of one process; raises MachineError if one does not answer."""
+        """Return the value of one process; raise MachineError if one does not answer."""
         with self._all_answer():
             return super().broadcast(obj, src)
 
@@ -56,7 +56,7 @@ class GlooStrategy(DDPStrategy):
 
     @contextmanager
     def _all_answer(self) -> Iterator[None]:
-        """Raises MachineError where a process has ended, or is busy for longer than the limit."""
+        """Raise MachineError where a process has ended, or is busy for longer than the limit."""
         try:
             # Unlike other collectives it names the first rank that is missing.
             torch.distributed.monitored_barrier(timeout=timedelta(seconds=self.limit))
@@ -71,7 +71,7 @@ class GlooStrategy(DDPStrategy):
 
 
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
-    """Returns what a step gives on this process; raises UserError on all processes if the step did on any."""
+    """Return what a step gives on this process; raise UserError on all processes if the step did on any."""
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return step()

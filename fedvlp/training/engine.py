@@ -108,7 +108,7 @@ class LocalEngine:
     def evaluate(
         self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """Measures on all splits in this process."""
+        """Measure on all splits in this process."""
         # Where nothing was trained, the method still holds what its clients begin with.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
@@ -144,7 +144,7 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
 
 
 def _on_cpu(result: ClientResult) -> ClientResult:
-    """Copies a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
+    """Copy a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
     stored = [each if isinstance(each, str) else detached(each) for each in (result.personal, result.optimizer_state)]
     update = replace(result.update, state=detached(result.update.state))
     return replace(result, update=update, personal=stored[0], optimizer_state=stored[1])

@@ -228,14 +228,14 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
 
 
 def reset_gradient_scale(fabric: Fabric) -> None:
-    """Has gradients scaled from scratch in 16-mixed, so that no client depends on those before it."""
+    """Have gradients scaled from scratch in 16-mixed, so that no client depends on those before it."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None:
         scaler.load_state_dict({**scaler.state_dict(), "scale": GRADIENT_SCALE, "_growth_tracker": 0})
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
-    """Copies of an optimizer's moments, as ``<parameter>/<what it is>``; UserError if one is something else."""
+    """Copy an optimizer's moments, as ``<parameter>/<what it is>``; UserError if one is something else."""
     # By names and not by place, so that a method may list its parameters in another order later.
     names = {parameter: name for name, parameter in tensors.items()}
     state: State = {}
@@ -252,7 +252,7 @@ def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> Stat
 
 
 def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], state: State) -> None:
-    """Gives a fresh optimizer what :func:`optimizer_state` returned; learning rates and such stay its own."""
+    """Give a fresh optimizer what :func:`optimizer_state` returned; learning rates and such stay its own."""
     names = {parameter: name for name, parameter in tensors.items()}
     by_index: dict[int, State] = {}
     # PyTorch numbers the parameters through all groups, in their order.

@@ -140,7 +140,7 @@ def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
 
 
 def link_method_options(parser: Any) -> None:
-    """Makes a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two."""
+    """Make a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two."""
     # A data module must be made to know its classes; the number of rounds is known from the words alone.
     parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")

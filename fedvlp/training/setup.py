@@ -51,7 +51,7 @@ def choose_precision(precision: Precision, accelerator: str) -> tuple[str, str]:
 
 
 def bfloat16_units() -> str:
-    """Returns by what the processor multiplies bfloat16, ``AMX`` or ``AVX512-BF16``; empty if that is slow."""
+    """Return by what the processor multiplies bfloat16, ``AMX`` or ``AVX512-BF16``; empty if that is slow."""
     # PyTorch's questions are private; where one is missing, the answer counts as no.
     for kind, question in (("AMX", "_is_amx_tile_supported"), ("AVX512-BF16", "_is_avx512_bf16_supported")):
         if getattr(torch.cpu, question, bool)():
@@ -101,7 +101,7 @@ def check_method(model: FederatedModule, rounds: int) -> None:
 
 
 def check_writable(parent: Path) -> None:
-    """Raises UserError if a folder can't be made, as this user may not write there; does not make it."""
+    """Raise UserError if a folder can't be made, as this user may not write there; do not make it."""
     # Found out now, and not after the images were encoded.
     nearest = next(folder for folder in (parent.absolute(), *parent.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
@@ -110,7 +110,7 @@ def check_writable(parent: Path) -> None:
 
 
 def check_data(data: FederatedData, cohort_size: int | None) -> None:
-    """Warns of a cohort of too many, and where no image validates."""
+    """Warn of a cohort of too many, and where no image validates."""
     clients = len(data.clients)
     if cohort_size is not None and cohort_size > clients:
         log.warning("cohort_size is %d, but all %d clients there are train in a round.", cohort_size, clients)
@@ -185,7 +185,7 @@ def _precompute(fabric: Fabric, module: FederatedModule) -> Precompute | None:
 
 
 def with_short_splits(data: FederatedData) -> FederatedData:
-    """Returns a copy of a data module that evaluates on the first batch of each split; what was read is shared."""
+    """Return a copy of a data module that evaluates on the first batch of each split; what was read is shared."""
 
     def shorten(splits: Iterable[EvaluationSplit]) -> list[EvaluationSplit]:
         return [replace(split, loader=list(islice(iter(split.loader), 1))) for split in splits]

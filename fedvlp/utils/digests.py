@@ -50,7 +50,7 @@ def from_jsonable(value: Any, classes: Mapping[str, type]) -> Any:
 
 
 def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
-    """Returns all arguments that a class takes by name, those of its bases included where it passes them on.
+    """Return all arguments that a class takes by name, those of its bases included where it passes them on.
 
     >>> class Base:
     ...     def __init__(self, depth=1): ...

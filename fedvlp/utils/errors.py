@@ -41,7 +41,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def escape_control_chars(text: str) -> str:
-    r"""Escapes what a terminal would act on instead of showing, such as in a file's name; ends of lines stay.
+    r"""Escape what a terminal would act on instead of showing, such as in a file's name; ends of lines stay.
 
     >>> escape_control_chars("photo \x1b[31m.png")
     'photo \\x1b[31m.png'
@@ -63,7 +63,7 @@ def in_one_line(text: str) -> str:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Raises a UserError unchanged, in place of the ValueError that a parser wraps around it."""
+    """Raise a UserError unchanged, in place of the ValueError that a parser wraps around it."""
     try:
         yield
     except ValueError as error:
@@ -83,7 +83,7 @@ def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Returns ``Did you mean 'x'?`` for the nearest valid name; an empty string if none is near.
+    """Return ``Did you mean 'x'?`` for the nearest valid name; an empty string if none is near.
 
     >>> did_you_mean("lenght", ["length", "depth"]), did_you_mean("lenght", ["depth"])
     ("Did you mean 'length'?", '')

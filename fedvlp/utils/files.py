@@ -62,19 +62,19 @@ def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Removes the temporary files that killed processes left in a folder, in which no other process may be writing."""
+    """Remove the temporary files that killed processes left in a folder, in which no other process may be writing."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes bytes in one step, into a folder that exists."""
+    """Write bytes in one step, into a folder that exists."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Writes a string in UTF-8 in one step, with line ends unchanged.
+    r"""Write a string in UTF-8 in one step, with line ends unchanged.
 
     Bytes of a file's name that are no UTF-8 come as lone surrogates, which UTF-8 has not: they are written as JSON has
     them, such as ``\udcff``.
@@ -83,7 +83,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a value as indented JSON, in one step."""
+    """Write a value as indented JSON, in one step."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -124,13 +124,13 @@ def checked_values(value: Any, depth: int = 0) -> Any:
 
 
 def check_inside(path: Path, folder: Path) -> None:
-    """Raises UserError if a file in a stranger's folder is a link to one elsewhere, which must not be shown."""
+    """Raise UserError if a file in a stranger's folder is a link to one elsewhere, which must not be shown."""
     if not path.resolve().is_relative_to(folder.resolve()):
         raise UserError(f"{path} is a link out of {folder}, so it is not opened. Put the file itself there.")
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Makes ``write`` fill a file of a cache, in one step; a disk that refuses (full, read-only) costs a warning."""
+    """Make ``write`` fill a file of a cache, in one step; a disk that refuses (full, read-only) costs a warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
@@ -181,7 +181,7 @@ def is_locked(path: Path) -> bool:
 
 
 def free_bytes(path: Path) -> int:
-    """Returns how many bytes are free where a path is or is to be."""
+    """Return how many bytes are free where a path is or is to be."""
     place = path.absolute()
     # What does not exist yet will be on the disk of the nearest folder above it.
     while not place.exists():
@@ -190,7 +190,7 @@ def free_bytes(path: Path) -> int:
 
 
 def size_in_words(count: int) -> str:
-    """Formats a number of bytes.
+    """Format a number of bytes.
 
     >>> size_in_words(18_521_436_207), size_in_words(191_395_900), size_in_words(1_900)
     ('18.5 GB', '191 MB', '2 kB')

@@ -15,7 +15,7 @@ M_MMAP_MAX = -4
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Lets glibc use the block's freed memory again at once, and gives it back to the system at the end.
+    """Let glibc use the block's freed memory again at once, and give it back to the system at the end.
 
     By default each large tensor is taken from the system and given back, and the system clears every page again: a
     quarter to a third of a step whose graph has gigabytes. Another C library is left as it is.

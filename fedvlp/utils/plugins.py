@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 @cache
 def registered_classes() -> dict[str, EntryPoint]:
-    """Finds the entry points of classes by their short names; imports none of their packages."""
+    """Find the entry points of classes by their short names; import none of their packages."""
     installed = entry_points()  # read once for all groups
     return {entry.name: entry for group in CLASS_GROUPS for entry in installed.select(group=group)}
 
 
 def import_plugins() -> None:
-    """Imports all registered classes, whose short names the command line then knows; warns of those that fail."""
+    """Import all registered classes, whose short names the command line then knows; warn of those that fail."""
     for name, entry in registered_classes().items():
         try:
             entry.load()
@@ -48,7 +48,7 @@ def is_plugin_class(path: str) -> bool:
 
 
 def plugins_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """Returns the version of each plug-in that some objects' classes come from, and these classes, by package."""
+    """Return the version of each plug-in that some objects' classes come from, and these classes, by package."""
     plugins: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(map(type, parts)):
         entry = registered_classes().get(kind.__name__)
@@ -60,7 +60,7 @@ def plugins_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Returns the name of the installed package that an entry point is of."""
+    """Return the name of the installed package that an entry point is of."""
     return "?" if entry.dist is None else str(entry.dist.metadata["Name"])
 
 

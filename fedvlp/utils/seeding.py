@@ -11,7 +11,7 @@ import torch
 
 
 def derive_seed(*where: int) -> int:
-    """Returns a seed in [0, 2^63) for a place such as (seed, round, phase, client).
+    """Return a seed in [0, 2^63) for a place such as (seed, round, phase, client).
 
     Draws that have seeds of their own depend neither on the order of the clients nor on where a run was interrupted.
 
@@ -24,7 +24,7 @@ def derive_seed(*where: int) -> int:
 
 @contextmanager
 def restored_generators() -> Iterator[None]:
-    """Restores all global generators after the block, in which they may be seeded as often as is needed."""
+    """Restore all global generators after the block, in which they may be seeded as often as is needed."""
     python_state = random.getstate()
     numpy_state = np.random.get_state()
     torch_states = [generator.get_state() for generator in _generators()]
@@ -38,7 +38,7 @@ def restored_generators() -> Iterator[None]:
 
 
 def seed_generators(seed: int) -> None:
-    """Seeds all global generators: PyTorch's on every device in use, NumPy's and Python's."""
+    """Seed all global generators: PyTorch's on every device in use, NumPy's and Python's."""
     for generator in _generators():
         generator.manual_seed(seed)
     # Augmentations draw from Python's and NumPy's generators as well.

@@ -49,7 +49,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, A
 
 
 def make_durable(path: Path) -> None:
-    """Waits until what was written to a file would survive a power failure."""
+    """Wait until what was written to a file would survive a power failure."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

@@ -15,7 +15,7 @@ SPECIAL = re.compile(r"^#|[\\`\[|]|:(?=//)|(?<=\w)\.(?=[^\W\d])")
 
 
 def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
-    """Returns rows as aligned columns with a rule under the first row.
+    """Return rows as aligned columns with a rule under the first row.
 
     Args:
         rows: the cells; all rows have equally many.
@@ -31,19 +31,19 @@ def text_table(rows: Sequence[Sequence[str]], text_columns: int = 1) -> str:
 
 
 def frame_table(frame: pd.DataFrame, text_columns: int = 1) -> str:
-    """Returns a frame of strings as aligned columns below their titles; arguments as of :func:`text_table`."""
+    """Return a frame of strings as aligned columns below their titles; arguments as of :func:`text_table`."""
     return text_table([list(frame), *frame.to_numpy().tolist()], text_columns)
 
 
 def frame_markdown(frame: pd.DataFrame, text_columns: int = 1) -> str:
-    """Returns a frame of strings as a Markdown table; arguments as of :func:`text_table`."""
+    """Return a frame of strings as a Markdown table; arguments as of :func:`text_table`."""
     alignment = ["---"] * text_columns + ["---:"] * (frame.shape[1] - text_columns)
     rows = [list(map(markdown_text, row)) for row in frame.to_numpy().tolist()]
     return markdown_table(list(map(markdown_text, frame)), alignment, rows)
 
 
 def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[str]:
-    """Returns one line for each row, with cells padded to the width of their column and two spaces between them."""
+    """Return one line for each row, with cells padded to the width of their column and two spaces between them."""
     columns = []
     for index, cells in enumerate(zip(*rows, strict=True)):
         width = max(map(len, cells))
@@ -52,12 +52,12 @@ def align_columns(rows: Sequence[Sequence[str]], text_columns: int = 1) -> list[
 
 
 def markdown_table(head: Sequence[str], alignment: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a Markdown table of cells that are Markdown; see :func:`markdown_text` for cells that are not."""
+    """Return a Markdown table of cells that are Markdown; see :func:`markdown_text` for cells that are not."""
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, alignment, *rows))
 
 
 def markdown_text(text: str) -> str:
-    r"""Returns a string in a line, also as a table's cell, without HTML, links and pictures.
+    r"""Return a string in a line, also as a table's cell, without HTML, links and pictures.
 
     >>> print(markdown_text("a|b <c> [d](http://e.org)"))
     a\|b &lt;c&gt; \[d](http\://e\.org)

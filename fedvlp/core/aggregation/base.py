@@ -98,7 +98,7 @@ class Aggregator:
         return self.combine(states, weights, before), {}
 
     def check(self, num_clients: int, where: str) -> None:
-        """Raises UserError if so many clients are too few; ``where`` they are is such as ``phase 'train'``."""
+        """Raise UserError if so many clients are too few; ``where`` they are is such as ``phase 'train'``."""
         if num_clients < self.min_clients:
             raise UserError(
                 f"{to_jsonable(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
@@ -148,7 +148,7 @@ class OuterAggregator(Aggregator):
         return self.inner.client_noise
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
-        """Binds the inner aggregator."""
+        """Bind the inner aggregator."""
         # The base class is no dataclass, so type checkers must be told.
         this: Any = self
         outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))

@@ -65,11 +65,11 @@ class FedDGGA(AddOn):
     sets_weights = True
 
     def begin(self, local: LocalContext) -> None:
-        """Measures the average that the client downloaded."""
+        """Measure the average that the client downloaded."""
         local.scratch["accuracy"] = torch.tensor(local.accuracy(), dtype=torch.float64)
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Sends G_k and whether there is one, and keeps the accuracy after training."""
+        """Send G_k and whether there is one, and keep the accuracy after training."""
         # A client that never trained has no gap, which is not the same as a gap of zero.
         gap = [0.0, 0.0]
         if local.kept:

@@ -56,7 +56,7 @@ class FedDyn(AddOn):
         return torch.stack([*linear, proximal]).sum()
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Sends nothing more, and keeps the new gradient."""
+        """Send nothing more, and keep the new gradient."""
         kept: State = {}
         for name, start in local.averaged.items():
             move = local.trained[name].detach() - start

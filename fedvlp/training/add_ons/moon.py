@@ -68,20 +68,20 @@ class MOON(AddOn):
         return self.weight * model_contrast(own, shared, last, self.temperature)
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Sends nothing more, and keeps the trained tensors."""
+        """Send nothing more, and keep the trained tensors."""
         return Finished(upload, kept=local.trained if self.weight else {})
 
 
 def model_contrast(
     own: Float[Tensor, "B n"], shared: Float[Tensor, "B n"], last: Float[Tensor, "B n"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Returns the mean over images of l_con (Eq. 3) of z, z_glob and z_prev."""
+    """Return the mean over images of l_con (Eq. 3) of z, z_glob and z_prev."""
     likeness = torch.stack([F.cosine_similarity(own, shared), F.cosine_similarity(own, last)], 1)  # [B, 2]
     return -(likeness / temperature).log_softmax(1)[:, 0].mean()
 
 
 def represented(module: FederatedModule, tensors: State, inputs: Inputs) -> Float[Tensor, "B n"]:
-    """Returns the representations of images by other tensors than those in the module."""
+    """Return the representations of images by other tensors than those in the module."""
     given = {f"module.{name}": value for name, value in tensors.items()}
     found: Tensor = functional_call(_Representation(module), given, (inputs,), tie_weights=False)
     return found
@@ -95,5 +95,5 @@ class _Representation(torch.nn.Module):
         self.module = module
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """Returns what the method makes of images."""
+        """Return what the method makes of images."""
         return self.module.representation(inputs)

@@ -44,7 +44,7 @@ class Scaffold(AddOn):
         return {name: memory[name] if name in memory else torch.zeros_like(value) for name, value in shared.items()}
 
     def begin(self, local: LocalContext) -> None:
-        """Makes room for the sum of the corrected gradients."""
+        """Make room for the sum of the corrected gradients."""
         for name, value in local.averaged.items():
             local.scratch[name] = torch.zeros_like(value)
 
@@ -54,7 +54,7 @@ class Scaffold(AddOn):
         return torch.stack([(local.trained[name] * value).sum() for name, value in _correction(local).items()]).sum()
 
     def after_backward(self, local: LocalContext) -> None:
-        """Adds the gradients by which the optimizer steps."""
+        """Add the gradients by which the optimizer steps."""
         for name in local.names:
             gradient = local.trained[name].grad
             # A step's batch may leave a tensor out, such as another domain's prompt.
@@ -62,7 +62,7 @@ class Scaffold(AddOn):
                 local.scratch[name] += gradient
 
     def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Sends c_i+ - c_i, and keeps c_i+."""
+        """Send c_i+ - c_i, and keep c_i+."""
         own = _own_variate(local)
         correction = _correction(local)
         control: State = {}
