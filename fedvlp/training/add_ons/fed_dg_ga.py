@@ -9,24 +9,22 @@ training, less that of the average of the same round, both on its own validation
     a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
     theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_aggregation`
 
-What is sent: a client uploads two numbers more: G_k of its last round, and whether it has one. The accuracy after its
-training stays on it, and that of the average is measured on what it downloads for its next round, so nothing is asked
-again in between. Nothing is measured on a held-out domain.
+What is sent: a client uploads two numbers more: G_k of its last round, and whether it has one. It keeps the accuracy
+after its training, and measures the average on its next download. Nothing is measured on a held-out domain.
 
 Departures:
-    * The step is divided by the number of clients, for which the released code has the 3 of its own, and by the largest
-      absolute gap, as there, so that no weight moves farther. The released code does not take the mean gap away
-      (``centered`` false); then gaps that are all the same change weights that are not.
-    * There, R + 1 rounds are counted from 0, and the step is d (1 - (r - 1) / R), in the first above d.
-    * Risks are error rates, one of the two that the released code offers; the other is the loss.
-    * Of a round's cohort only clients that took part before have a gap; the weights of others stay as they are, and all
-      are divided by their sum. In an average of a cohort its clients' weights are divided by theirs.
-    * Gaps of which none is farther than 1e-12 from their mean (from 0 where it is not taken away) are tied and change
-      no weight. Gaps of n images differ by 1 / n^2 or more; what rounding leaves would become a full step. Gaps that
-      are all zero make the released code's weights nan.
-    * Weights are rounded to 1e-9 and count at least that, so that a client that is alone still counts.
-    * A client that takes part again after several rounds compares its last tensors with the average that it finds.
-    * Clients with images of one domain measure on the same validation images, which are the domain's.
+    * Step size: the released code divides the step by its 3 clients; fedvlp divides it by the number of clients. Both
+      divide by the largest absolute gap, so that no weight moves farther.
+    * Mean gap: the released code does not subtract it (``centered`` false), so equal gaps change unequal weights.
+    * Schedule: the released code counts R + 1 rounds from 0 with the step d (1 - (r - 1) / R), at first above d.
+    * Risk: the released code offers error rates and losses; fedvlp uses error rates.
+    * Cohorts: a client without a previous round has no gap and keeps its weight; then all weights are normalised. The
+      average of a cohort normalises its clients' weights again.
+    * Ties: gaps within 1e-12 of their mean (of 0 if not centered) change no weight, since rounding errors would become
+      full steps: gaps of n images differ by 1 / n^2 or more. In the released code, zero gaps make the weights NaN.
+    * Rounding: weights are multiples of 1e-9 and at least 1e-9, so that a single client still counts.
+    * Pauses: a client that skips rounds compares its last tensors with the average that it finds.
+    * Shared domains: clients with images of one domain measure on the same validation images.
 """
 
 from __future__ import annotations

@@ -9,14 +9,13 @@ Symbols: theta^{t-1} -> ``start``, theta_k^t -> ``trained``, grad L_k(theta_k^{t
     h^t = h^{t-1} - alpha / m sum_{k in P} (theta_k^t - theta^{t-1})                    :meth:`FedDyn.after_aggregation`
     theta^t = mean_{k in P} theta_k^t - h^t / alpha                                     :meth:`FedDyn.after_aggregation`
 
-What is sent: nothing more than without. A client keeps as many numbers as it sends.
+What is sent: nothing more than without. A client keeps as many values as it sends.
 
 Departures:
-    * The server's step starts from what the method's own mean, or another ``trainer.server.aggregation``, makes of
-      uploads. h takes the share of the weights of all clients that took part, |P| / m where each counts once. With
-      weights p_k it thus ends where sum_k p_k grad L_k is zero, as FedAvg should; the paper counts each client once,
-      and its released code comes to the weighted objective by an alpha for each client.
-    * The paper minimizes each client's objective; here, as in its experiments, a client takes its steps or epochs.
+    * Weights: the paper counts each client once, and its released code has an alpha for each client; in fedvlp the
+      server's step starts from the method's own mean or ``trainer.server.aggregation``, and h takes the cohort's share
+      of all weights p_k. It thus ends where sum_k p_k grad L_k is zero, as FedAvg should.
+    * Local training: the paper minimizes each client's objective; fedvlp takes steps or epochs, as its experiments do.
     * Averages over rounds: the paper has none; if a method deploys one, it is of tensors before the server's step.
 """
 

@@ -8,16 +8,15 @@ of the client's last training, ``kept``; mu -> ``weight``, tau -> ``temperature`
     l = l_sup + mu E[l_con]                                                                              Eq. 4
     both in :meth:`MOON.loss`
 
-What is sent: nothing more than without. A client keeps as many numbers as it trains, and its steps take about three
+What is sent: nothing more than without. A client keeps as many values as it trains, and its steps take about three
 times as long, for three more passes of which one has gradients.
 
 Departures:
-    * The paper's representation is what a projection head of its own makes of features. Methods here have none, and
-      the image features of many never change, so it is :meth:`.FederatedModule.representation`: the logits less their
-      mean over classes, on which probabilities do not depend. A method may override it.
-    * A client's first round has no last training, and no term. The paper's z_prev is then that of the first model, from
-      which z is drawn and held off alike.
-    * Personal tensors are those of the client in each: at the start, in training, and at the end of the last training.
+    * Representation: the paper adds a projection head; fedvlp uses :meth:`.FederatedModule.representation`, by default
+      the logits less their mean over classes, because the image features of many methods never change.
+    * First round: the paper takes z_prev from the first model, so that z is both attracted and repelled; fedvlp leaves
+      the term out.
+    * Personal tensors: each of the three representations uses the client's own tensors of that time.
 """
 
 from __future__ import annotations

@@ -11,13 +11,12 @@ number of steps.
 What is sent: a client downloads c beside x and uploads c_i+ - c_i beside its tensors, twice as much as without.
 
 Departures:
-    * Option II is computed as the mean over the K steps of g_i(y_i), which is the same for plain SGD: (x - y_i) / eta_l
-      is the sum of g_i(y_i) - c_i + c. It does not depend on the optimizer, so it is right with momentum, Adam or
-      weight decay, where the distance moved is no sum of gradients. These take the corrected gradient as theirs.
-    * Where the method weighs clients by their images, so does the server's c: c + sum_{i in S} p_i (c_i+ - c_i). The
-      corrections of all clients then cancel in the same mean that their tensors go into, as they do in the paper,
-      which counts each client once.
-    * x is moved by the method's own server (eta_g is 1), or by another ``trainer.server.aggregation``.
+    * Option II: fedvlp computes the mean of g_i(y_i) over the K steps. For plain SGD it is the same, since
+      (x - y_i) / eta_l is the sum of g_i(y_i) - c_i + c. It also holds with momentum, Adam or weight decay, where the
+      distance moved is no sum of gradients. These optimizers receive the corrected gradient.
+    * Weights: the paper counts each client once; fedvlp weighs c as the method weighs clients,
+      c + sum_{i in S} p_i (c_i+ - c_i), so that all corrections cancel in the mean of the clients' tensors.
+    * Server: the method's own aggregation (eta_g is 1) or ``trainer.server.aggregation`` moves x.
 """
 
 from __future__ import annotations
