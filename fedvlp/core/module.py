@@ -33,10 +33,8 @@ ADVICE = (
 class FederatedModule(L.LightningModule):
     """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward``.
 
-    Its loss is the cross-entropy unless it has a ``training_step`` of its own.
-
-    It is an ordinary LightningModule, so ``lightning.Trainer`` trains it centrally. ``Federation`` trains it on many
-    clients: it swaps their states in and out of this one module.
+    Its loss is the cross-entropy unless it has a ``training_step`` of its own. ``lightning.Trainer`` can train it
+    centrally. ``Federation`` trains it on many clients: it swaps their states in and out of this one module.
 
     Args:
         optimizer: makes the optimizer of one client's local training from its trainable parameters.
@@ -47,19 +45,17 @@ class FederatedModule(L.LightningModule):
             mean accuracy with those of ``each`` client in turn; by the ``mean`` of the probabilities with those of all
             clients; or without any, by the ``shared`` part alone.
         uses_personal: whether ``forward`` may use the personal tensors; false where the shared part is on its own.
-        train_only_personal: those that stay there too, but for training alone: the deployed model does without them.
+        train_only_personal: names of further personal tensors, which only training needs.
         strategy: how the server combines uploads, unless ``configure_phases`` is overridden.
         broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
-        image_statistics: names (or prefixes) of what clients send that is computed from their images and not learned.
-        needs_images: whether batches hold images, since what is trained changes the image tower; else they hold the
-            joint image features of the frozen CLIP, which are computed once.
+        image_statistics: names (or prefixes) of uploads that are computed from images and not learned.
+        needs_images: whether batches hold images, since training changes the image tower; otherwise they hold the joint
+            image features of the frozen CLIP, which are computed once.
         is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
         precompute_options: The constructor options that ``precompute`` depends on, which are part of the cache's key;
             None for all options. Only methods that override ``precompute`` need it.
-        precompute_version: Increase it whenever ``precompute`` computes something different from before, so that no
-            cached value is reused.
-        needs_domains: whether the inputs of training batches are a dict that also says, as ``domain`` [B], which source
-            domain each image is of, by its position among them from 0.
+        precompute_version: Increase it whenever ``precompute`` changes, so that no cached value is reused.
+        needs_domains: whether training inputs are a dict with each image's source domain, ``domain`` [B], from 0.
         context: where the federation is; None outside a federation.
     """
 
@@ -118,11 +114,7 @@ class FederatedModule(L.LightningModule):
         return (Phase("train", train=names, upload=shared, strategy=self.strategy),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
-        """The same method for other classes, with the same frozen CLIP and with copies of all its tensors.
-
-        Raises:
-            UserError: if what it learns is of its own classes alone.
-        """
+        """Make a copy of the method for other classes; raise UserError if it can tell only its own."""
         names = tuple(class_names)
         if names not in self._of_other_classes:
             self._of_other_classes[names] = with_classes(self, names)

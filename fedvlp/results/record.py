@@ -293,20 +293,13 @@ def load_runs(folder: str | Path | Sequence[str | Path]) -> pd.DataFrame:
         worst_domain, worst_client: the lowest accuracy in percent, for a mean over domains.
         auroc, fpr_at_95: how well images of none of the classes are detected, in percent; NaN without such images.
         upload_parameters, download_parameters, upload_bytes, download_bytes: of one client and round.
-        bytes: both ways.
-        seconds: of all rounds.
+        bytes, seconds: both ways, and of all rounds.
 
     Args:
         folder: a run's folder, a folder of runs at any depth, or several of these.
 
     Raises:
         UserError: if there is no finished run. A run that can't be read gives a warning, and is left out.
-
-    Example, mean accuracy of each method on each held-out domain:
-
-        runs = fedvlp.load_runs("runs/first")
-        last = runs[(runs["row"] == "last round") & (runs["role"] == "held_out") & (runs["domain"] != "")]
-        last.pivot_table(index="method", columns="domain", values="accuracy")
     """
     records, problems = find_records([folder] if isinstance(folder, (str, Path)) else folder)
     if not records:
