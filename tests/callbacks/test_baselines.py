@@ -68,8 +68,7 @@ def direct(clip, root, run):
 
 
 def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, capsys):
-    arguments = ["fit", "--config=promptfl", *short_fit(hard, tmp_path)]
-    assert main(arguments) == 0
+    assert main(["fit", "--config=promptfl", *short_fit(hard, tmp_path)]) == 0
     printed = capsys.readouterr().out
     (run,) = tmp_path.glob("runs/*/*/")
     record = load_record(run)
@@ -94,19 +93,6 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
         ("zero-shot CLIP", "-"),
         ("class means", "-"),
     ]
-    # A resumed run measures the same row, and anyone can measure it again.
-    assert main([*arguments, "--trainer.rounds=3", "--ckpt_path=last"]) == 0
-    assert load_record(run).accuracy["class means"] == means
-    capsys.readouterr()
-    assert main(["verify", str(run)]) == 0
-    summary = json.loads((run / "summary.json").read_text())
-    summary["accuracy"]["class means"]["held_out"] += 5
-    summary["balance"]["last round"]["held_out"]["balanced_accuracy"] += 5
-    (run / "summary.json").write_text(json.dumps(summary))
-    assert main(["verify", str(run)]) == 1
-    errors = capsys.readouterr().err
-    assert "accuracy.class means.held_out: the summary says" in errors
-    assert "balance.last round.held_out.balanced_accuracy: the summary says" in errors
 
 
 def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
@@ -124,11 +110,6 @@ def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
     assert list(accuracies(run)) == ["zero-shot CLIP"]
     found = load_record(run.trainer.folder)
     assert found.last == found.best == found.baseline
-
-
-def test_there_are_no_class_means_where_features_are_not_cached(hard, tmp_path):
-    rows = accuracies(make_run(hard, tmp_path, "ivlp", "--trainer.rounds=1", "--trainer.local.steps=1"))
-    assert list(rows)[:2] == ["zero-shot CLIP", "last round (1)"]
 
 
 def test_class_means_do_not_classify_new_classes(clip, tmp_path, capsys):

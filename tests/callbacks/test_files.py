@@ -31,7 +31,7 @@ def test_columns_that_come_late_are_in_every_row(tmp_path):
 
 def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):
     others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
-    options = ("--trainer.rounds=2", "--data.test_fraction=0.3", others)
+    options = ("--trainer.rounds=1", "--data.test_fraction=0.3", others)
     parts = build("promptfl", *options)
     parts.trainer.fit(parts.model, parts.datamodule)
     record = load_record(parts.trainer.folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -21,9 +20,6 @@ def end_as_told(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{ending} on {device} with {threads} threads\n")
     with (folder / "attempts").open("a") as attempts:
         attempts.write("attempt\n")
-    if ending == "server":
-        threads_of_server = os.listdir(f"/proc/{os.getppid()}/task")
-        atexit.register(sys.stdout.write, f"{len(threads_of_server)} thread in the server\n")
     if ending == "raise":
         raise ValueError("no such luck")
     if ending == "refuse":

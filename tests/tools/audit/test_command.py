@@ -8,7 +8,6 @@ import shutil
 import pytest
 
 from fedvlp.commands.cli import main
-from tests.helpers.runs import short_fit
 
 SHORT = [
     *("--inversion.gradients=1", "--inversion.steps=1", "--membership.images=5", "--membership.resamples=9"),
@@ -16,23 +15,12 @@ SHORT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def trained(image_root, tmp_path_factory):
-    """The folder of a run of one round, which augments its training images."""
-    root = tmp_path_factory.mktemp("trained")
-    given = ["--config=methods/promptfl", *short_fit(image_root, root), "--trainer.rounds=1"]
-    assert main(["fit", *given, "--data.augmentation=crop_flip", "--model.prompt_length=2"]) == 0
-    (folder,) = root.glob("runs/*/*")
-    return folder
-
-
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_run_is_audited_into_its_folder(trained, tmp_path, capsys):
-    folder = tmp_path / "run"
-    shutil.copytree(trained, folder)
+def test_a_run_is_audited_into_its_folder(copied_run, capsys):
+    folder = copied_run
     assert main(["audit", f"--ckpt_path={folder}", *SHORT]) == 0
     printed = capsys.readouterr().out
     assert names(folder / "audit") == ["audit.json", "inversion.png"]
@@ -45,9 +33,9 @@ def test_a_run_is_audited_into_its_folder(trained, tmp_path, capsys):
     assert [result["name"] for result in facts["membership"]["clients"]] == ["ink", "paint"]
 
 
-def test_prompts_alone_are_audited_with_data(trained, image_root, tmp_path, capsys):
+def test_prompts_alone_are_audited_with_data(finished_run, image_root, tmp_path, capsys):
     path = tmp_path / "prompts.safetensors"
-    shutil.copyfile(trained / "prompts.safetensors", path)
+    shutil.copyfile(finished_run / "prompts.safetensors", path)
     assert main(["audit", f"--ckpt_path={path}", *SHORT]) == 1
     assert "There is nothing to audit of PromptFL. inversion left out: There are no images" in capsys.readouterr().err
     given = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
@@ -76,14 +64,14 @@ def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, mo
         (["--ckpt_path=nowhere"], "No file"),
     ],
 )
-def test_mistakes_write_nothing(trained, tmp_path, capsys, given, message):
-    assert main(["audit", f"--ckpt_path={trained}", f"--output={tmp_path / 'out'}", *SHORT, *given]) == 1
+def test_mistakes_write_nothing(finished_run, tmp_path, capsys, given, message):
+    assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}", *SHORT, *given]) == 1
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_in_place_of_the_folder_is_refused_before_any_work(trained, tmp_path, capsys):
+def test_a_file_in_place_of_the_folder_is_refused_before_any_work(finished_run, tmp_path, capsys):
     (tmp_path / "out").write_text("mine", encoding="utf-8")
-    assert main(["audit", f"--ckpt_path={trained}", f"--output={tmp_path / 'out'}"]) == 1
+    assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}"]) == 1
     assert "Expected --output to be a folder" in capsys.readouterr().err
     assert (tmp_path / "out").read_text(encoding="utf-8") == "mine"

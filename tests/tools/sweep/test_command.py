@@ -65,12 +65,6 @@ def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsy
     assert states(output) == {"zero_shot": ["done"], "promptfl": ["done"]}
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
-    same = ["--config=methods/promptfl", "--config=data/folders", *more, "--data.held_out=ink"]
-    assert main(["fit", *same, "--seed_everything=0", f"--trainer.default_root_dir={tmp_path / 'alone'}"]) == 0
-    (alone,) = (tmp_path / "alone").rglob("prompts.safetensors")
-    (swept,) = output.glob("promptfl-*/ink-0/*/prompts.safetensors")
-    assert alone.read_bytes() == swept.read_bytes()
-
 
 def test_a_sweep_whose_run_fails(more, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
@@ -114,6 +108,18 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     assert [call[0] for call in calls] == ["squeue", "sbatch", "squeue"]
 
 
+def test_impossible_launchers(tmp_path, capsys):
+    file = tmp_path / "sweep.yaml"
+    for launcher, message in (
+        ({"partition": "gpu"}, "local, slurm or a mapping"),
+        ({"name": "slurm", "partitions": "gpu"}, "no option 'partitions'; slurm has account, "),
+        ({"name": "slurm", "time": 14400}, "in quotes"),
+    ):
+        file.write_text(yaml.safe_dump({"models": "trip", "launcher": launcher}))
+        assert main(["sweep", f"--file={file}"]) == 1
+        assert message in capsys.readouterr().err
+
+
 def test_one_sweep_at_a_time(more, tmp_path, capsys):
     with locked(tmp_path / "sweep.json", wait=False):
         own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]
@@ -127,15 +133,14 @@ def test_one_sweep_at_a_time(more, tmp_path, capsys):
         (["--models=trip", "--slurm.time=1:00"], "Add --launcher slurm"),
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
-        (["--models=trip", "--", "--data.root=/nowhere"], "/nowhere"),
         (["--models=trip", "--", "--trainer.devices=2"], "one device"),
         (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),
     ],
 )
 def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):
-    given = [] if "--data.root=/nowhere" in arguments else [f"--data.root={image_root}"]
     line = arguments if "--" in arguments else [*arguments, "--"]
-    assert main(["sweep", "--config=data/folders", f"--output={tmp_path / 'runs'}", *line, *given]) == 1
+    output = f"--output={tmp_path / 'runs'}"
+    assert main(["sweep", "--config=data/folders", output, *line, f"--data.root={image_root}"]) == 1
     errors = capsys.readouterr().err
     assert errors.startswith("fedvlp: error: ")
     assert message in errors

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from fedvlp.tools.sweep import jobs as module
-from fedvlp.tools.sweep.jobs import Job, SlurmArray, Status, SweepProgress, run_jobs
+from fedvlp.tools.sweep.jobs import PRELOADED, Job, SlurmArray, Status, SweepProgress, run_jobs
 from fedvlp.utils.errors import UserError
 from tests.helpers.stand_in import end_as_told
 
@@ -24,8 +26,10 @@ esac
 
 
 @pytest.fixture(autouse=True)
-def _no_threads_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes start fast, and no number of threads is chosen."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(module, "PRELOADED", (end_as_told.__module__,))
 
 
 def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
@@ -39,7 +43,7 @@ def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
 
 
 def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, capsys):
-    jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "server", "end")
+    jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "end")
     progress = SweepProgress(tmp_path, jobs)
     run_jobs(jobs, 2, progress.report, command=end_as_told)
     entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
@@ -48,20 +52,27 @@ def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, capsys):
         "1-end": ("done", ""),
         "2-refuse": ("failed", "fedvlp: error: a bad root"),
         "3-kill": ("failed", "The process was ended by SIGKILL."),
-        "4-server": ("failed", "1 thread in the server"),
-        "5-end": ("done", ""),
+        "4-end": ("done", ""),
     }
     assert jobs[1].log.read_text() == f"$ fedvlp end {jobs[1].folder}\nend on cpu with 1 threads\n"
     assert progress.print_failures() == 1
     printed = capsys.readouterr()
-    assert printed.out.endswith("2 of 6 runs done\n")
+    assert printed.out.endswith("2 of 5 runs done\n")
     assert " raise, held out ink, seed 0: failed: ValueError: no such luck, " in printed.out
     assert f"failed: refuse, held out ink, seed 2: fedvlp: error: a bad root\n  {jobs[2].log}\n" in printed.err
     # The next call keeps the entries of runs that it does not make, and replaces a file that is damaged.
     SweepProgress(tmp_path, jobs_of(tmp_path, "other")).write()
-    assert len(json.loads((tmp_path / "sweep.json").read_text())["runs"]) == 7
+    assert len(json.loads((tmp_path / "sweep.json").read_text())["runs"]) == 6
     (tmp_path / "sweep.json").write_text('{"runs": ')
     assert SweepProgress(tmp_path, []).entries == {}
+
+
+@pytest.mark.every_config
+def test_what_is_preloaded_starts_no_thread():
+    program = f"import os, {', '.join(PRELOADED)}; print(len(os.listdir('/proc/self/task')))"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
 
 
 def test_each_worker_has_a_device_and_its_runs_a_fresh_interpreter(tmp_path):

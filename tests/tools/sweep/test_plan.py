@@ -67,9 +67,8 @@ def test_a_sweep_of_names():
     assert (sweep.configs, sweep.held_out, sweep.seeds, sweep.arguments) == ((), "all", (0, 1, 2), ())
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_impossible_sweeps(tmp_path):
+    for content, message in (
         ({}, "at least one method"),
         ({"models": ["trip", "trip"]}, "Several models are called 'trip'"),
         ({"models": ["folders"]}, "no model.class_path"),
@@ -78,14 +77,9 @@ def test_a_sweep_of_names():
         ({"models": ["trip"], "seeds": ["a"]}, "integers"),
         ({"models": ["trip"], "held_out": []}, "all, none or domains"),
         ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "A sweep sets --data.held_out itself"),
-    ],
-)
-def test_impossible_sweeps(content, message):
-    with pytest.raises(UserError, match=message):
-        make_sweep(content)
-
-
-def test_a_wrong_key_in_a_file_is_named(tmp_path):
+    ):
+        with pytest.raises(UserError, match=message):
+            make_sweep(content)
     (tmp_path / "sweep.yaml").write_text("modls: [a]")
     with pytest.raises(UserError, match="'modls'"):
         read_sweep(tmp_path / "sweep.yaml")

@@ -5,8 +5,6 @@ from jsonargparse import ArgumentParser, dict_to_namespace
 
 import fedvlp
 from fedvlp.results.record import LINKED_OPTIONS
-from fedvlp.tools.sweep.methods import parse_methods
-from fedvlp.tools.sweep.plan import make_sweep
 from fedvlp.tools.tune.search import LEARNING_RATE, Space, automatic_spaces, spaces_of, trials_of
 from fedvlp.utils.errors import UserError
 
@@ -59,12 +57,6 @@ def test_auto_has_what_the_method_has_and_the_config_switches_on():
     assert [str(space) for space in spaces] == ["model.optimizer.lr=loguniform(0.0002,0.02)", "model.prompt_length=2,3"]
 
 
-def test_auto_has_the_learning_rate_of_a_method_that_learns():
-    plan = make_sweep({"config": "data/icon_domains", "models": ["promptfl", "zero_shot"]})
-    spaces = {name: spaces_of(config, ["auto"]) for name, config in parse_methods(plan).items()}
-    assert (spaces["promptfl"][0].option, spaces["zero_shot"]) == (LEARNING_RATE, [])
-
-
 def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
     for kind, spaces in automatic_spaces().items():
         parser = ArgumentParser(exit_on_error=False)
@@ -74,22 +66,26 @@ def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
             assert parser.parse_args([f"--{option}={value}" for option, value in ends.items()])
 
 
+def test_a_mistake_in_the_file_is_named(tmp_path, monkeypatch):
+    file = tmp_path / "spaces.yaml"
+    monkeypatch.setattr("fedvlp.tools.tune.search.SPACES_FILE", file)
+    for content, message in (
+        ("TRIPP:\n  - model.kl_weight=0.1,1", "no method TRIPP. Did you mean 'TRIP'"),
+        ("TRIP:\n  - model.kl_weigth=0.1,1", "no option model.kl_weigth. Did you mean 'kl_weight'"),
+    ):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=re.escape(message)):
+            spaces_of(config_of("fedvlp.TRIP", kl_weight=0.8), ["auto"])
+
+
 def test_a_method_that_lacks_an_option_is_tried_once():
     zero_shot = dict_to_namespace({"model": {"class_path": "fedvlp.ZeroShotCLIP", "init_args": {"templates": 1}}})
     assert trials_of(spaces_of(zero_shot, ["auto", RATES]), 8, 0) == [()]
     assert [space.option for space in spaces_of(zero_shot, ["trainer.rounds=1,2"])] == ["trainer.rounds"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "lr=0.1,0.2",
-        "model.optimizer.lr=normal(0,1)",
-        "model.optimizer.lr=loguniform(0,1)",
-        "model.optimizer.lr=uniform(a,b)",
-        "model.prompt_length=integer(1,2.5)",
-    ],
-)
-def test_what_is_no_space_is_an_error(text):
-    with pytest.raises(UserError, match="Expected --search"):
-        Space.parse(text)
+def test_what_is_no_space_is_an_error():
+    values = ("lr=0.1,0.2", "model.optimizer.lr=normal(0,1)", "model.optimizer.lr=loguniform(0,1)")
+    for text in (*values, "model.optimizer.lr=uniform(a,b)", "model.prompt_length=integer(1,2.5)"):
+        with pytest.raises(UserError, match="Expected --search"):
+            Space.parse(text)
