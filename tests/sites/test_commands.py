@@ -41,31 +41,25 @@ def test_flower_itself_takes_the_app(tmp_path):
     assert not warnings
 
 
-def test_a_missing_extra_is_one_line(tmp_path, monkeypatch, capsys):
+def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "note.txt").write_text("mine", encoding="utf-8")
+    app = str(tmp_path / "app")
+    for words, code, message in (
+        ([str(tmp_path), *CONFIG], 1, "new or empty folder"),
+        ([str(tmp_path / "note.txt"), *CONFIG], 1, "new or empty folder"),
+        ([app], 1, "--config methods/promptfl"),
+        ([app, *CONFIG, "--trainer.round=3"], 2, "--trainer.round: "),
+    ):
+        assert main(["deploy", "init", *words]) == code
+        assert message in capsys.readouterr().err
     monkeypatch.setattr(deploy, "find_spec", lambda name: None)
-    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG]) == 1
+    assert main(["deploy", "init", app, *CONFIG]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert 'pip install "fedvlp[flower]"' in line
-    assert not (tmp_path / "app").exists()
-
-
-def test_what_is_in_the_folder_stays(tmp_path, capsys):
-    (tmp_path / "note.txt").write_text("mine", encoding="utf-8")
-    for folder in (tmp_path, tmp_path / "note.txt"):
-        assert main(["deploy", "init", str(folder), *CONFIG]) == 1
-        assert "new or empty folder" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
 
 
-def test_a_config_is_needed_and_must_be_one(tmp_path, capsys):
-    assert main(["deploy", "init", str(tmp_path / "app")]) == 1
-    assert "--config methods/promptfl" in capsys.readouterr().err
-    assert main(["deploy", "init", str(tmp_path / "app"), *CONFIG, "--trainer.round=3"]) == 2
-    assert "--trainer.round: " in capsys.readouterr().err
-    assert not (tmp_path / "app").exists()
-
-
-@pytest.mark.parametrize("action", ["start", "stop", "status"])
-def test_a_folder_that_is_no_sites(tmp_path, capsys, action):
-    assert main(["site", action, str(tmp_path)]) == 1
-    assert "Expected site.yaml" in capsys.readouterr().err
+def test_a_folder_that_is_no_sites(tmp_path, capsys):
+    for action in ("start", "stop", "status"):
+        assert main(["site", action, str(tmp_path)]) == 1
+        assert "Expected site.yaml" in capsys.readouterr().err

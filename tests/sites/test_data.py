@@ -30,11 +30,8 @@ def test_clients_are_known_before_they_are_there():
     assert known.clients == [Client(0, 0, 0, "a"), Client(1, 1, 8, "b"), Client(2, 2, 0, "c")]
     names = [split.name for split in known.evaluation_splits() if isinstance(split, SplitAtSite)]
     assert names == ["validation/a", "validation/b", "validation/c"]
-
-
-def test_training_images_are_not_here():
     with pytest.raises(UserError, match="at the sites"):
-        data().train_dataloader()
+        known.train_dataloader()
 
 
 def test_the_held_out_domain_is_the_servers(image_root):
@@ -44,9 +41,6 @@ def test_the_held_out_domain_is_the_servers(image_root):
     assert (split.name, split.num_examples) == ("held_out/photo", 24)
     assert known.domains == ["ink", "photo"]
     assert known.split_table()[0]["domain"] == "photo"
-
-
-def test_held_out_class_folders_are_those_that_the_config_lists(image_root):
     known = SitesData(sites=["ink"], class_names=CLASSES[1:], held_out="photo", root=str(image_root), cache_dir=None)
     with pytest.raises(UserError, match=f"lacks the class folder '{CLASSES[0]}' of 'photo'"):
         known.prepare_data()
@@ -114,26 +108,16 @@ def test_batches_and_splits_are_those_of_the_simulation(place, options, image_ro
     site_data = site(image_root, name, (place, place), **options)
     client = whole.clients[place]
     assert site_data.clients == [client]
+    # Both read the same cache.
+    assert site_data.images[name].names == whole.images[name].names
+    rows = range(len(site_data.images[name]))
+    assert site_data.images[name].fingerprint(rows) == whole.images[name].fingerprint(rows)
     assert same(batches(site_data.train_dataloader(client, seed=9)), batches(whole.train_dataloader(client, seed=9)))
     expected = [split for split in whole.evaluation_splits() if split.domain == name]
     found = site_data.evaluation_splits()
     assert [split.name for split in found] == [split.name for split in expected]
     for one, other in zip(found, expected, strict=True):
         assert same(batches(one.loader), batches(other.loader))
-
-
-def test_names_are_those_of_the_simulation_so_that_both_read_the_same_cache(image_root):
-    whole = everyone(image_root)
-    site_data = site(image_root, "paint")
-    assert site_data.images["paint"].names == whole.images["paint"].names
-    rows = range(len(site_data.images["paint"]))
-    assert site_data.images["paint"].fingerprint(rows) == whole.images["paint"].fingerprint(rows)
-
-
-def test_the_clients_id_is_the_servers(image_root):
-    site_data = site(image_root, "ink", (7, 5))
-    assert site_data.clients == [Client(7, 5, 6, "ink")]
-    assert len(list(site_data.train_dataloader(site_data.clients[0], seed=1))) == 3
 
 
 def test_labels_follow_the_servers_list_of_classes(tmp_path):

@@ -39,7 +39,7 @@ def sites(tmp_path, image_root):
     return in_process(make_sites(tmp_path, image_root, ["photo", "ink", "paint"]))
 
 
-def test_ids_follow_from_the_list_and_not_from_arrival(sites):
+def test_ids_follow_from_the_list_and_not_from_arrival(sites, caplog):
     found = registry(sites)
     found.gather(3)
     assert [(client.id, client.domain, client.name) for client in found.data.clients] == [
@@ -49,6 +49,7 @@ def test_ids_follow_from_the_list_and_not_from_arrival(sites):
     ]
     assert [client.num_examples for client in found.data.clients] == [9, 15, 18]
     assert found.places == {"photo": "node-0", "ink": "node-1", "paint": "node-2"}
+    assert "of all sites' training images" not in caplog.text
 
 
 def test_classes_that_only_one_side_has_are_named(sites):
@@ -75,14 +76,6 @@ def test_a_name_may_be_there_once(sites, tmp_path, image_root):
     sites.sites["node-9"] = Site(make_site(tmp_path / "again", "ink", image_root / "ink")).handle
     with pytest.raises(UserError, match="'ink' is connected twice, as the nodes node-1 and node-9"):
         registry(sites, sites=[*DOMAINS, "other"]).gather(3)
-
-
-def test_a_site_that_outweighs_all_others_is_named(sites, caplog):
-    registry(sites).gather(3)
-    assert "of all sites' training images" not in caplog.text
-    sites.sites["node-1"] = changed(sites.sites["node-1"], counts={"train": 10**18})
-    registry(sites).gather(3)
-    assert "The site 'ink' says it has 100.0 % of all sites' training images" in caplog.text
 
 
 def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root, caplog):
@@ -114,26 +107,21 @@ def test_a_site_that_nobody_listed_is_left_alone(sites, tmp_path, image_root, ca
     assert "'paint', which data.sites does not list" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"versions": {"fedvlp": "9.9"}}, r"'ink' has fedvlp 9\.9, and the server"),
-        ({"counts": {"validation": 4}}, "'ink' has no training image"),
-    ],
-)
-def test_a_site_that_can_not_take_part_is_refused(sites, values, message):
-    sites.sites["node-1"] = changed(sites.sites["node-1"], **values)
-    with pytest.raises(UserError, match=message):
-        registry(sites).gather(3)
-
-
-def test_another_version_of_pytorch_is_logged(sites, caplog):
+def test_versions_and_training_images_of_a_site(sites, caplog):
     usual = sites.sites["node-1"]
-    request = Message("describe", {"run": "", **description()}).to_bytes()
-    versions = read_reply(usual(request)).values["versions"]
-    sites.sites["node-1"] = changed(usual, versions={**versions, "torch": "1.0"})
+    versions = read_reply(usual(Message("describe", {"run": "", **description()}).to_bytes())).values["versions"]
+    for values, message in (
+        ({"versions": {**versions, "fedvlp": "9.9"}}, r"'ink' has fedvlp 9\.9, and the server"),
+        ({"counts": {"validation": 4}}, "'ink' has no training image"),
+    ):
+        sites.sites["node-1"] = changed(usual, **values)
+        with pytest.raises(UserError, match=message):
+            registry(sites).gather(3)
+    caplog.clear()
+    sites.sites["node-1"] = changed(usual, versions={**versions, "torch": "1.0"}, counts={"train": 10**18})
     registry(sites).gather(3)
     assert "The site 'ink' has torch 1.0, not" in caplog.text
+    assert "The site 'ink' says it has 100.0 % of all sites' training images" in caplog.text
 
 
 def test_images_that_changed_since_the_run_began_are_refused(sites):
@@ -190,20 +178,16 @@ def failing(handle, asked):
     return fails
 
 
-def test_a_site_that_can_not_describe_itself_is_named_before_anything_is_trained(sites):
-    asked = []
-    sites.sites["node-1"] = failing(sites.sites["node-1"], asked)
-    with pytest.raises(UserError, match="The site 'ink' has images that can't be used") as caught:
-        registry(sites).gather(2)
-    assert "Nothing was trained" in str(caught.value)
-    assert asked == ["describe"]
-
-
 def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_repaired(sites, caplog, monkeypatch):
     now = [0.0]
     monkeypatch.setattr("fedvlp.sites.registry.time.monotonic", lambda: now[0])
     asked = []
-    usual = sites.sites.pop("node-1")
+    usual = sites.sites["node-1"]
+    sites.sites["node-1"] = failing(usual, [])
+    with pytest.raises(UserError, match=r"The site 'ink' has images that can't be used.* Nothing was trained"):
+        registry(sites).gather(2)
+    caplog.clear()
+    del sites.sites["node-1"]
     found = registry(sites)
     found.regather(2)
     sites.sites["node-1"] = failing(usual, asked)

@@ -10,6 +10,8 @@ from fedvlp.sites.worker import Site
 from tests.helpers.images import CLASSES, DOMAINS, draw
 from tests.helpers.sites import description, in_process, make_site, make_sites, method_config, sites_config
 
+NOISE = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
+
 
 def asked(site, kind, **values):
     return read_reply(site.handle(Message(kind, values).to_bytes()))
@@ -45,25 +47,14 @@ def traffic(tmp_path_factory):
     return recorded
 
 
-def test_nothing_of_names_of_files_leaves_a_site(traffic):
-    assert {read_reply(reply).kind for reply in traffic.replies} >= {"described", "prepared", "trained", "evaluated"}
+def test_nothing_leaves_a_site_but_what_the_phase_uploads_and_the_policy_allows(traffic):
     for reply in traffic.replies:
-        assert b"PATIENT" not in reply
-        assert b"SECRET" not in reply
-        assert b".png" not in reply
-
-
-def test_no_counts_by_class_leave_a_site_whose_policy_does_not_allow_them(traffic):
-    evaluated = [reply for reply in map(read_reply, traffic.replies) if reply.kind == "evaluated"]
-    assert evaluated
-    assert all(reply.values["by_class"] == {} for reply in evaluated)
-
-
-def test_only_what_trained_has_tensors_and_they_are_those_that_the_phase_uploads(traffic):
-    names = set()
-    for reply in map(read_reply, traffic.replies):
-        assert not reply.tensors or reply.kind == "trained"
-        names |= reply.tensors.keys()
+        assert not [name for name in (b"PATIENT", b"SECRET", b".png") if name in reply]
+    replies = list(map(read_reply, traffic.replies))
+    assert {reply.kind for reply in replies} >= {"described", "prepared", "trained", "evaluated"}
+    assert all(reply.values["by_class"] == {} for reply in replies if reply.kind == "evaluated")
+    assert all(reply.kind == "trained" for reply in replies if reply.tensors)
+    names = {name for reply in replies for name in reply.tensors}
     assert names
     assert not [name for name in names if name.startswith("pool.own")]
 
@@ -78,17 +69,16 @@ def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplo
     assert "PATIENT.png" in caplog.text
 
 
-def test_a_site_says_what_it_has(site):
+def test_a_site_says_what_it_has_and_does_not_have(site):
     data = {"classes": [*CLASSES, "moon"], "validation_fraction": 0.5}
     found = asked(site, "describe", run="", **description(data=data))
-    assert found.values["name"] == "ink"
-    assert found.values["classes"] == CLASSES
+    assert (found.values["name"], found.values["classes"]) == ("ink", CLASSES)
     assert found.values["counts"] == {"train": 6, "validation": 6}
-
-
-def test_class_folders_are_compared_letter_by_letter(site):
+    # Names of class folders are compared letter by letter.
     found = reason(site, "describe", run="", **description(data={"classes": ["CIRCLE", "SQUARE"]}))
     assert found.startswith("has none of the classes that data.class_names lists; its folders are 'circle', ")
+    found = reason(site, "describe", run="", **description(data={"classes": CLASSES, "root": "/", "cache_dir": "/"}))
+    assert found.startswith("knows no data options cache_dir, root")
 
 
 def test_what_is_no_request_gets_a_reply_that_says_so(site):
@@ -104,17 +94,6 @@ def test_a_site_that_is_not_prepared_says_so(site):
     assert asked(site, "train", **order, **more).kind == "unprepared"
     assert asked(site, "sum", run="run", step="share", client=0, domain=0).kind == "unprepared"
     assert asked(site, "leave", run="run").kind == "left"
-
-
-def test_where_the_images_are_is_not_the_servers_affair(site):
-    found = reason(site, "describe", run="", **description(data={"classes": CLASSES, "root": "/", "cache_dir": "/"}))
-    assert found.startswith("knows no data options cache_dir, root")
-
-
-def test_a_run_has_the_name_of_a_folder(site):
-    values = {**description(), "client": 0, "domain": 0}
-    found = reason(site, "prepare", run="../elsewhere", **values)
-    assert found == "sent a wrong run: Input should be the plain name of a file"
 
 
 class TestPrepared:
@@ -143,6 +122,8 @@ class TestPrepared:
         first = read_reply(one)
         assert all(torch.equal(again.tensors[name], first.tensors[name]) for name in first.tensors)
         assert again.values["personal"] != first.values["personal"], "a file is never changed"
+        site.handle(request_of("leave"))
+        assert site.worker is None, "after the run the method is gone"
 
     @pytest.mark.parametrize(
         ("model", "reason"),
@@ -165,16 +146,18 @@ class TestPrepared:
             ("prepare", {"fingerprint": "another"}, "has other weights of CLIP than the server"),
             ("train", {"phase": 7}, "knows no phase of that number"),
             ("train", {"personal": "000000-00009-0.safetensors"}, "has lost what it kept in an earlier round"),
+            ("train", {"noise": NOISE}, "was told of other noise than it is asked to add"),
+            ("prepare", {"run": "../elsewhere"}, "sent a wrong run: Input should be the plain name of a file"),
         ],
     )
     def test_requests_that_do_not_fit(self, site, request_of, kind, values, text):
         site.handle(request_of("prepare"))
         assert read_reply(site.handle(request_of(kind, **values))).values["reason"] == text
 
-    @pytest.mark.parametrize("values", [{"run": "another"}, {"client": 1}, {"domain": 2}])
-    def test_another_run_or_place_needs_another_preparation(self, site, request_of, values):
+    def test_another_run_or_place_needs_another_preparation(self, site, request_of):
         site.handle(request_of("prepare"))
-        assert read_reply(site.handle(request_of("train", **values))).kind == "unprepared"
+        for values in ({"run": "another"}, {"client": 1}, {"domain": 2}):
+            assert read_reply(site.handle(request_of("train", **values))).kind == "unprepared"
 
     def test_a_download_that_does_not_fit_is_refused_without_its_names(self, site, request_of):
         site.handle(request_of("prepare"))
@@ -182,29 +165,15 @@ class TestPrepared:
         other = Message("train", message.values, {"elsewhere": torch.zeros(1)}).to_bytes()
         assert read_reply(site.handle(other)).values["reason"] == "raised UserError"
 
-    def test_after_the_run_the_method_is_gone(self, site, request_of):
-        site.handle(request_of("prepare"))
-        assert site.worker is not None
-        site.handle(request_of("leave"))
-        assert site.worker is None
-
     def test_noise_of_the_system_is_in_what_is_sent(self, site, request_of):
-        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
-
         def sent(noise, factor):
             site.handle(request_of("prepare", noise=noise))
             return read_reply(site.handle(request_of("train", 1, personal="", noise=noise, factor=factor))).tensors
 
-        plain, one, other = sent(None, 1.0), sent(noise, 1.0), sent(noise, 1.0 + 1e-12)
+        plain, one, other = sent(None, 1.0), sent(NOISE, 1.0), sent(NOISE, 1.0 + 1e-12)
         name = next(iter(plain))
         assert (one[name] - plain[name]).std() == pytest.approx(2.0, rel=0.3)
         assert (one[name] - other[name]).std() > 1
-
-    def test_other_noise_than_the_site_was_told_of_is_refused(self, site, request_of):
-        site.handle(request_of("prepare"))
-        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
-        found = read_reply(site.handle(request_of("train", 1, personal="", noise=noise)))
-        assert found.values["reason"] == "was told of other noise than it is asked to add"
 
     def test_a_server_that_sends_no_tensors_does_not_measure_what_the_site_trained(self, site, request_of):
         site.handle(request_of("prepare"))
@@ -216,9 +185,8 @@ class TestPrepared:
         assert not any(value.any() for value in trained.values())
 
     def test_a_tensor_that_the_server_did_not_send_gets_no_noise_and_does_not_leave(self, site, request_of):
-        noise = {"clip_norm": 1.0, "noise_multiplier": 2.0, "seed": None}
-        site.handle(request_of("prepare", noise=noise))
-        reply = read_reply(site.handle(request_of("train", noise=noise)))
+        site.handle(request_of("prepare", noise=NOISE))
+        reply = read_reply(site.handle(request_of("train", noise=NOISE)))
         assert reply.values["reason"].startswith("can't add the run's noise to 'pool.clients.text'")
 
     def test_no_tensor_of_an_add_on_leaves_where_noise_is_to_be_in_all(self, tmp_path, site, image_root):

@@ -103,7 +103,8 @@ def test_bytes_go_there_and_back(asked):
     made = transport({7: "/site/a", 9: "/site/b"})
     assert isinstance(made, Transport)
     assert made.names() == ["7", "9"]
-    assert dict(made.exchange({"9": ODD, "7": b""}, timeout=5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
+    assert dict(made.exchange({"9": ODD, "7": b""}, timeout=12.5)) == {"9": b"b" + ODD[::-1], "7": b"a"}
+    assert {message.metadata.ttl for message in made.grid.sent.values()} == {13.5}, "no request outlives its round"
     assert sorted(asked) == [(Path("/site/a"), b""), (Path("/site/b"), ODD)]
 
 
@@ -116,26 +117,35 @@ def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
         assert "does not say which site it is" in str(replies[name])
 
 
-def test_what_a_site_raises_is_said_in_its_words(asked):
-    replies = dict(transport({7: "/a", 8: "/b"}).exchange({"7": b"raise", "8": b"go"}, timeout=5))
-    assert isinstance(replies["7"], SiteError)
-    assert str(replies["7"]) == "did not answer: <class 'OSError'>:<'No 'space' left\\nat all'>"
-    assert replies["8"] == b"bog"
+def test_a_node_of_a_simulation_is_the_site_of_its_number(tmp_path, asked):
+    for name in ("south", "north", "west"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.yaml").touch()
+    (tmp_path / "no site").mkdir()
+
+    def home(number, **own):
+        context = Context(
+            1, 2, {"partition-id": number, "num-partitions": 4, **own}, RecordDict(), {"homes": str(tmp_path)}
+        )
+        return client_app._home(context)
+
+    assert [home(number).name for number in range(3)] == ["north", "south", "west"]
+    assert home(0, home="/site/a") == Path("/site/a"), "what the SuperNode says comes first"
+    with pytest.raises(UserError, match="the folder of as many homes"):
+        home(3)
+    # A node of a real federation has no number, so a server can't name its folder.
+    with pytest.raises(UserError, match="does not say which site it is"):
+        client_app._home(Context(1, 2, {}, RecordDict(), {"homes": str(tmp_path)}))
 
 
-def test_who_is_unknown_or_late_keeps_nobody_from_answering(asked):
-    made = transport({7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
-    replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3"}, timeout=0.05))
+def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
+    made = transport({6: "/f", 7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
+    replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))
     assert replies["7"] == b"a3"
+    assert isinstance(replies["6"], SiteError)
+    assert str(replies["6"]) == "did not answer: <class 'OSError'>:<'No 'space' left\\nat all'>"
     assert str(replies["8"]) == "is not connected"
     assert str(replies["9"]) == "did not answer in 0.05 s"
-
-
-def test_a_late_request_does_not_outlive_its_round(asked):
-    made = transport({7: "/a"})
-    assert dict(made.exchange({"7": b"1"}, timeout=12.5)) == {"7": b"a1"}
-    (message,) = made.grid.sent.values()
-    assert message.metadata.ttl == 13.5
 
 
 @pytest.mark.parametrize(
@@ -179,9 +189,6 @@ def test_the_server_app_serves(monkeypatch, tmp_path):
     assert run_server(monkeypatch, tmp_path, 0) == (Path("runs"), None)
     given = {"run-dir": "~/kept", "ckpt-path": "last"}
     assert run_server(monkeypatch, tmp_path, 0, **given) == (Path("/nowhere/kept"), "last")
-
-
-def test_a_run_that_ends_badly_is_marked_as_failed(monkeypatch, tmp_path):
     with pytest.raises(UserError, match="exit code 3"):
         run_server(monkeypatch, tmp_path, 3)
 

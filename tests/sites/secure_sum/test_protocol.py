@@ -1,7 +1,6 @@
 """The secure sum without network: it is the plain sum whoever drops out, and a server that lies gets none."""
 
 from contextlib import suppress
-from itertools import product
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ def refused(parties, sites, reason):
     return parties.sent["reveal"]
 
 
-@pytest.mark.parametrize(("count", "step"), [*product((3, 5), ("advertise", *STEPS, "never"))])
+@pytest.mark.parametrize(("count", "step"), [(3, "never"), *((5, step) for step in ("advertise", *STEPS, "never"))])
 def test_the_sum_is_the_plain_one_to_the_bit_whoever_drops_out_at_whatever_step(count, step):
     lost = {3: [], 5: ["birch", "fir"]}[count]
     parties = Parties(count, {step: lost})

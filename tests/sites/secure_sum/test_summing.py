@@ -302,18 +302,11 @@ def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
     assert not torch.equal(three.prompts()["prompt"], before["prompt"])
 
 
-def test_a_second_lost_round_in_a_row_ends_the_run_which_can_be_resumed(three, capsys):
-    assert three.serve(Crossed(three.homes, misses_the_last_step(0, 1)), rounds=3) == 1
-    assert "Round 2, phase 'train': 0 of 3 clients could be used, and 3 are needed" in capsys.readouterr().err
+@pytest.mark.parametrize(("lost", "options"), [((0, 1), {}), ((1,), {"on_failure": "fail"})], ids=["second", "fail"])
+def test_a_second_lost_round_or_one_where_no_client_may_fail_ends_the_run_which_can_be_resumed(three, lost, options):
+    assert three.serve(Crossed(three.homes, misses_the_last_step(*lost)), rounds=3, **options) == 1
     assert three.serve(checkpoint="last", rounds=3) == 0
-    assert three.lost_rounds() == [1, 2]
-
-
-def test_where_no_client_may_fail_a_lost_round_ends_the_run(three):
-    fails = misses_the_last_step(1)
-    assert three.serve(Crossed(three.homes, fails), on_failure="fail") == 1
-    assert three.serve(checkpoint="last") == 0
-    assert three.lost_rounds() == [2]
+    assert three.lost_rounds() == [round + 1 for round in lost]
 
 
 def test_a_sum_of_too_few_sites_ends_before_any_of_them_has_revealed_its_part(deployment, capsys):
@@ -354,14 +347,11 @@ def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, caps
     assert "was asked for something else than 'oil', or their rosters differ" in reasons
 
 
-def test_a_site_with_keys_sends_no_update_to_a_server_that_asks_for_one(deployment, capsys):
+def test_site_and_server_must_agree_on_a_secure_sum(deployment, capsys):
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport, secure_sum=False) == 1
     assert "trains only for a secure sum, for which the server does not ask" in capsys.readouterr().err
     assert not [reply for _, reply in transport.crossed if reply.kind == "trained"]
-
-
-def test_a_site_without_keys_takes_no_part_in_a_sum(deployment, capsys):
     homes = make_sites(deployment.folder / "plain", deployment.root, NAMES)
     assert deployment.serve(Crossed(homes)) == 1
     assert "has no secure_sum in its site.yaml, for which the server asks" in capsys.readouterr().err
