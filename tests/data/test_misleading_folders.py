@@ -65,10 +65,6 @@ REFUSED = {
         [f"{DOMAINS}/train,Val/cat,dog/*.png"],
         ("folders", "art, such as dog; found Val, train, which are parts of a split."),
     ),
-    "parts of other classes": (
-        ["train/cat,dog/*.png", "validation/cat/*.png"],
-        ("class_folders", "found train, validation, which are parts of a split."),
-    ),
     "parts for domains": (
         ["test,train,valid/cat,dog/*.png"],
         ("folders", "found test and train and valid, which are parts of a split, in"),
@@ -182,9 +178,7 @@ def test_names_of_classes_come_from_an_option_or_a_file(plant, read, tmp_path):
 
 
 WRONG_NAMES = {
-    "keys that YAML reads as booleans": ("{yes: cracked, no: intact}", "got True in {True: 'cracked'"),
     "names that YAML reads as booleans": ("{cat: yes}", "got True in {'cat': True}"),
-    "one name for two classes": ("{kitten: cat}", "cat and kitten are both called 'cat'. Name them differently"),
     "one prompt for two classes": ("{kitten: CAT, cat: Cat}", "cat and kitten are both called 'cat'"),
     "a number for text": ("{007: bond}", "renames '7', but there is no such class"),
     "a file that is a list": ("list.yaml", "got None in"),
@@ -203,7 +197,7 @@ def test_names_that_can_not_be_meant_are_refused(plant, read, tmp_path, monkeypa
     assert text in str(error.value)
 
 
-@pytest.mark.parametrize("names", ["0,1,2", "n01440764,n01443537,cat", "009.Brewer_Blackbird,010_Red_Bird"])
+@pytest.mark.parametrize("names", ["n01440764,n01443537,cat", "009.Brewer_Blackbird,010_Red_Bird"])
 def test_numbers_and_ids_for_names_are_reported(plant, read, caplog, capsys, names):
     root = plant(f"{names}/*.png")
     read("class_folders", root)

@@ -106,10 +106,7 @@ def test_base_and_new_classes_share_what_is_computed_of_images(transform):
         assert torch.equal(labels, expected_labels)
 
 
-PARTITIONS = [ByDomain(), Dirichlet(4, 0.5), FewClasses(3, 2), QuantitySkew(5)]
-
-
-@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
+@pytest.mark.parametrize("partition", [ByDomain(), Dirichlet(4, 0.5), QuantitySkew(5)], ids=repr)
 def test_each_client_tests_on_images_of_its_own_as_it_trains(partition):
     module = data("personal", partition=partition)
     training = [part for part in module.split_parts if part.role == "train"]
@@ -203,11 +200,8 @@ def test_a_result_says_its_protocol(name, text, kind):
     ("name", "options", "message"),
     [
         ("leave_domains_out", {"held_out": None}, "leave_domains_out holds domains out. Name them with data.held_out"),
-        ("new_classes_and_domains", {"held_out": None}, "new_classes_and_domains holds domains out"),
         ("all_seen", {"held_out": "ink"}, "all_seen trains on every domain. Leave out data.held_out"),
-        ("base_to_new", {"held_out": "ink"}, "base_to_new trains on every domain"),
         ("base_to_new", {"test_fraction": 0.0}, "base_to_new measures test images .* Set data.test_fraction"),
-        ("personal", {"test_fraction": 0.0}, "personal measures test images"),
         ("personal", {"partition": Pooled()}, "centralised training has none. Use all_seen"),
         ("personal", {"partition": QuantitySkew(40)}, "the client 'client 1' of 1 training images got none. Raise"),
         ("cross_dataset", {"targets": []}, "this is cross_dataset. Name the data sets with data.targets"),
@@ -231,27 +225,22 @@ def test_too_few_classes_and_targets_with_a_protocol_are_refused():
         data("cross_dataset", targets=[data("personal")])
 
 
-DISPERSED = ["--data.held_out=null", "--data.partition=Dispersed", "--data.partition.num_clients=6"]
-
-
 def test_a_run_of_six_clients_of_three_domains_in_cohorts_of_two(build, capsys):
+    dispersed = ["--data.held_out=null", "--data.partition=Dispersed", "--data.partition.num_clients=6"]
     options = ["--data.partition.alpha=1.0", "--data.test_fraction=0.25", "--trainer.clients.cohort_size=2"]
-    run = build("promptfl", *DISPERSED, *options)
+    run = build("promptfl", *dispersed, *options, "--trainer.rounds=1")
     run.trainer.fit(run.model, run.datamodule)
-    history = run.trainer.run_state.history
-    assert [client.domain for client in run.datamodule.clients] == [0, 0, 1, 1, 2, 2]
-    for row in history:
-        assert sum(name.endswith("/loss") for name in row) == 2
+    (row,) = run.trainer.run_state.history
+    assert sum(name.endswith("/loss") for name in row) == 2
     for role in ("validation", "test"):
-        found = {name: value for name, value in history[-1].items() if name.split("/")[0] == role}
+        found = {name: value for name, value in row.items() if name.split("/")[0] == role}
         assert found.keys() == {role, f"{role}/ink", f"{role}/paint", f"{role}/photo"}
         assert found.pop(role) == pytest.approx(sum(found.values()) / 3)
-    protocol = "all domains seen, test split 25 %; 6 clients, Dirichlet 1 within domains"
     summary = json.loads((run.trainer.folder / "summary.json").read_text(encoding="utf-8"))
-    assert summary["protocol"] == protocol
+    assert summary["protocol"] == "all domains seen, test split 25 %; 6 clients, Dirichlet 1 within domains"
     assert list(summary["clients"]) == ["ink 1", "ink 2", "paint 1", "paint 2", "photo 1", "photo 2"]
     assert "+ test split" in capsys.readouterr().out
-    tested = {name: value for name, value in history[-1].items() if name.split("/")[0] == "test"}
+    tested = {name: value for name, value in row.items() if name.split("/")[0] == "test"}
     assert run.trainer.test(run.model, run.datamodule) == tested
     run = build("promptfl", "--data.held_out=null")
     with pytest.raises(UserError, match=r"data\.held_out or --data\.test_fraction"):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
@@ -10,7 +9,6 @@ from fedvlp.catalog.description import DATA_SETS, DESCRIPTIONS
 from fedvlp.commands.cli import main
 from fedvlp.tools import data as command
 from tests.helpers.benchmark_layouts import LAYOUTS
-from tests.helpers.benchmark_trees import plain_tree
 from tests.helpers.hub import Hub
 from tests.helpers.hub_data_sets import as_uploaded, upload
 
@@ -43,7 +41,6 @@ def test_list(capsys):
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
-        ("PACS original", "official train/crossval split"),
         ("VLCS JigenDG", "official train/crossval/test split"),
         ("SUN397 torchvision", "108,754 published"),
         ("ImageNet CoOp", "licence, as far as known: "),
@@ -70,11 +67,6 @@ def test_check_of_own_images(capsys, image_root, tmp_path):
     (tmp_path / "images/ink/star/0.png").write_bytes(b"no image")
     assert main(["data", "check", "folders", f"--root={tmp_path / 'images'}"]) == 1
     assert "problem: 1 images can't be read: ink/star/0.png" in capsys.readouterr().out
-
-
-def test_check_prints_how_classes_are_called(capsys, tmp_path):
-    main(["data", "check", "office_home", f"--root={plain_tree('OfficeHome')(tmp_path)}"])
-    assert "prompts: spaces for _; TV -> television, unless data.class_names=plain" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -114,19 +106,6 @@ def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("fedvlp.data.benchmarks.download.write_images", stop)
     assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
     assert capsys.readouterr().err == "fedvlp: stopped; the same command resumes where it stopped, or begins again\n"
-
-
-FIT = ["--config=methods/promptfl", "--config=data/pacs", "--data.held_out=sketch", "--model.clip.name=fedvlp-tiny"]
-SHORT = ["--trainer.rounds=1", "--trainer.local.steps=1", "--trainer.accelerator=cpu", "--data.cache_dir=null"]
-
-
-def test_fit_downloads_what_it_trains_on(pacs_hub, tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    assert main(["fit", *FIT, *SHORT, "--data.download=true"]) == 0
-    assert f"PACS from {pacs_hub.address}/datasets/flwrlabs/pacs at 3941" in caplog.text
-    summary = json.loads(next((tmp_path / "runs").glob("*/*/summary.json")).read_text(encoding="utf-8"))
-    assert summary["data"]["source"] == "flwrlabs/pacs at 394113073258ead631f617d2e13bb377c0715c4b"
-    assert summary["clients"] == {"art_painting": 9, "cartoon": 9, "photo": 9}
 
 
 def test_a_sweep_downloads_before_its_runs(pacs_hub, tmp_path, monkeypatch, capsys):
