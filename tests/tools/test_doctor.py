@@ -65,16 +65,13 @@ def test_two_processes_write_what_one_does(written, code, message, monkeypatch, 
     assert message in found
 
 
-def test_extras_are_read_from_what_is_installed(monkeypatch):
+def test_facts_of_extras_and_caches(monkeypatch, tmp_path):
     needed = ["numpy", "tomli; python_version < '3'"]
     needed += ["absent; python_version < '3' and extra == 'a'", "torch; extra == 'b'"]
     monkeypatch.setattr(doctor, "requires", lambda _: needed)
     monkeypatch.setattr(doctor, "metadata", lambda _: SimpleNamespace(get_all=lambda _: ["a", "b"]))
     assert doctor.packages() == {"numpy": version("numpy")}
     assert doctor.extras() == "a missing: absent; b installed"
-
-
-def test_a_cache_says_its_size_and_whether_it_can_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").write_bytes(bytes(7000))
     assert f"{tmp_path}: 7 kB, " in doctor.cache_state(tmp_path)
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)

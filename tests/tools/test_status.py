@@ -112,7 +112,7 @@ def test_of_each_run_of_a_sweep(run, tmp_path, capsys):
     assert [status["stage"] for status in found] == ["finished", "dead"]
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(run, capsys, monkeypatch):
+def test_a_reader_that_has_enough_ends_it_quietly_and_what_is_no_run_is_refused(run, tmp_path, capsys, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "w", encoding="utf-8") as pipe:
@@ -120,8 +120,6 @@ def test_a_reader_that_has_enough_ends_it_quietly(run, capsys, monkeypatch):
         assert main(["status", str(run)]) == 141
         monkeypatch.undo()
     assert capsys.readouterr().err == ""
-
-
-def test_what_is_no_run_is_refused(tmp_path, capsys):
-    assert main(["status", str(tmp_path)]) == 1
-    assert f"No run at {tmp_path}" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert main(["status", str(tmp_path / "none")]) == 1
+    assert f"No run at {tmp_path / 'none'}" in capsys.readouterr().err

@@ -32,12 +32,9 @@ def test_images_are_those_of_the_split(folders, partition):
     assert measured == {domain: of for (_, domain), of in names_of(data, "validation").items()}
 
 
-def test_images_of_a_role_are_of_its_domains_alone(folders):
+def test_images_of_a_role_are_of_its_domains_alone_and_pooled_images_have_no_clients(folders):
     data = folders(test_fraction=0.25)
     assert list(evaluation_images(data, "test")) == ["ink", "paint"]
     assert list(evaluation_images(data, "held_out")) == ["photo"]
-
-
-def test_pooled_images_have_no_clients(folders):
     with pytest.raises(UserError, match="nothing was sent"):
         training_images(folders(partition=Pooled()))

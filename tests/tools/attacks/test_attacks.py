@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedvlp.commands.cli import main
 from fedvlp.core.state import Client
 from fedvlp.tools.attacks import GaussianNoise, LabelFlip, Scaling, SignFlip
 from fedvlp.training.add_ons import AddOn, Finished
@@ -39,22 +38,19 @@ def fit(tmp_path, attack=None, module=Linear, **options):
     return run, received
 
 
-@pytest.mark.parametrize(("clients", "count"), [(0, 0), (0.3, 3), (0.29, 2), (0.05, 0), (1, 1), (4.0, 4), (10, 10)])
-def test_number_or_share_of_hostile_clients(clients, count):
-    assert len(SignFlip(clients).hostile(CLIENTS)) == count
-
-
-def test_choice_depends_on_the_seed_alone():
+def test_number_or_share_of_hostile_clients_chosen_by_the_seed():
+    for clients, count in ((0, 0), (0.3, 3), (0.29, 2), (0.05, 0), (1, 1), (10, 10)):
+        assert len(SignFlip(clients).hostile(CLIENTS)) == count
     chosen = [SignFlip(3, seed=seed).hostile(CLIENTS) for seed in range(20)]
     assert chosen[4] == LabelFlip(3, seed=4).hostile(CLIENTS[::-1])
     assert len(set(chosen)) > 10
     assert {id for ids in chosen for id in ids} == set(range(10))
 
 
-@pytest.mark.parametrize("make", [lambda: SignFlip(-1), lambda: LabelFlip(1.5), lambda: Scaling(1, seed=-2)])
-def test_numbers_of_clients_that_are_none_are_refused(make):
-    with pytest.raises(UserError, match="whole number of clients, or a share"):
-        make()
+def test_numbers_of_clients_that_are_none_are_refused():
+    for make in (lambda: SignFlip(-1), lambda: LabelFlip(1.5), lambda: Scaling(1, seed=-2)):
+        with pytest.raises(UserError, match="whole number of clients, or a share"):
+            make()
     with pytest.raises(UserError, match="at most 10 hostile clients"):
         SignFlip(11).hostile(CLIENTS)
 
@@ -136,23 +132,3 @@ def test_resumed_attack_equals_an_unbroken_one(tmp_path, attack):
     again = federation(tmp_path, name="broken", rounds=4, attack=attack, **file_callbacks())
     again.fit(PersonalBias(), Points(), ckpt_path="last")
     assert_equal(run_tensors(again.run_state), run_tensors(whole.run_state))
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (["Scaling", "--trainer.clients.attack.clients=0.3"], 0, "class_path: fedvlp.Scaling"),
-        (["BackdoorPatch", "--trainer.clients.attack.opacity=1.5"], 2, "v<=1"),
-        (["BadPromptFL", "--trainer.clients.attack.steps=0"], 2, "v>0"),
-    ],
-)
-def test_chosen_by_short_name_with_options_in_their_ranges(capsys, options, code, message):
-    attack, option = options
-    words = ["fit", "--config=quickstart", f"--trainer.clients.attack={attack}", option, "--print_config"]
-    try:
-        ended = main(words)
-    except SystemExit as stopped:
-        ended = stopped.code
-    assert ended == code
-    printed = capsys.readouterr()
-    assert message in printed.out + printed.err

@@ -31,21 +31,11 @@ def test_a_shift_between_domains_is_not_taken_for_membership():
     assert stratified_auc([easy, hard]) == pytest.approx(0.5, abs=0.07)
 
 
-def test_interval_is_that_of_resampled_areas():
-    options = MembershipOptions(resamples=300, confidence=0.8)
-    found = interval([PHOTO, SKETCH], options, np.random.default_rng(7))
-    generator = np.random.default_rng(7)
-    drawn = {}
-    for stratum in (PHOTO, SKETCH):  # as many rows at once as are ranked at once
-        rows = []
-        for count in (256, 44):
-            members = generator.choice(stratum.members, (count, len(stratum.members)))
-            others = generator.choice(stratum.others, (count, len(stratum.others)))
-            rows += [Stratum(*row) for row in zip(members, others, strict=True)]
-        drawn[len(drawn)] = rows
-    areas = []
-    for photo, sketch in zip(drawn[0], drawn[1], strict=True):
-        counted = [*pairs(photo), *pairs(sketch)]
-        areas.append(sum(counted) / len(counted))
-    assert found == pytest.approx(tuple(np.percentile(areas, [10, 90])))
-    assert found[0] < stratified_auc([PHOTO, SKETCH]) < found[1]
+def test_interval_surrounds_the_area_and_grows_with_the_confidence():
+    strata = [PHOTO, SKETCH]
+    found = {
+        confidence: interval(strata, MembershipOptions(resamples=300, confidence=confidence), np.random.default_rng(7))
+        for confidence in (0.5, 0.95)
+    }
+    (low, high), (lowest, highest) = found.values()
+    assert lowest < low < stratified_auc(strata) < high < highest

@@ -162,12 +162,6 @@ def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips
         relevance(clip, logits, images, torch.tensor([1, 0]), "attention")
 
 
-def test_towers_without_tokens_are_refused(random_clips):
-    clip = random_clips["swin"]
-    with pytest.raises(UserError, match="SwinTransformer"):
-        relevance(clip, clip.encode_image, images_for(clip), torch.tensor([1, 0]), suited_method(clip))
-
-
 @pytest.mark.parametrize("kind", ["resnet", "convnext"])
 def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
     clip = random_clips[kind]
@@ -226,9 +220,12 @@ def test_the_mixture_is_a_constant(clip):
     torch.testing.assert_close(found, relevance(clip, logits, images, labels, "grad_cam"), rtol=1e-3, atol=1e-6)
 
 
-def test_logits_that_come_from_elsewhere_are_refused(clip):
+def test_what_attention_or_gradients_do_not_reach_is_refused(clip, random_clips):
     with pytest.raises(RuntimeError, match="Keep `features`"):
         relevance(clip, lambda pixels: pixels.mean((2, 3)), images_for(clip), torch.tensor([0, 1]), "attention")
+    swin = random_clips["swin"]
+    with pytest.raises(UserError, match="SwinTransformer"):
+        relevance(swin, swin.encode_image, images_for(swin), torch.tensor([1, 0]), suited_method(swin))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,9 @@ from torch import nn
 
 from fedvlp import (
     ADAPT,
-    IVLP,
     PLAN,
     TRIP,
     DiPrompT,
-    FedDPT,
     FedMaPLe,
     FedTPG,
     PromptFL,
@@ -56,10 +54,8 @@ def test_in_general_prompts_are_parameters_in_the_shape_that_the_text_encoder_ta
     [
         (lambda clip: FedTPG(CLASSES, clip), ["prompt"]),
         (lambda clip: FedMaPLe(CLASSES, clip), ["global prompt"]),
-        (lambda clip: IVLP(CLASSES, clip), ["global prompt"]),
         (lambda clip: PLAN(CLASSES, 2, clip), ["global prompt"]),
         (lambda clip: ADAPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
-        (lambda clip: FedDPT(CLASSES, DOMAINS, clip), ["prompt of ink", "prompt of oil"]),
         (lambda clip: DiPrompT(CLASSES, DOMAINS, clip), ["global prompt", "prompt of ink", "prompt of oil"]),
     ],
 )
@@ -85,14 +81,13 @@ def test_shares_of_tokens_are_the_weights_of_the_mixture(clip, options):
         assert torch.equal(alone[0], experts[1])
 
 
-def test_learned_router_sends_each_token_to_its_likeliest_expert(clip):
-    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing="learned_token").eval()
+def test_learned_routers_send_each_token_to_its_likeliest_expert_or_none(clip):
     images = images_for(clip)
+    by_token, by_image = (
+        TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing=routing).eval()
+        for routing in ("learned_token", "learned_image")
+    )
     tokens = clip.encode_image_tokens(images)[1]
-    assert torch.equal(token_experts(module, images), module.router.linear(tokens).argmax(dim=-1))
-
-
-def test_other_routers_send_no_token(clip):
-    module = TRIP(CLASSES, clip=clip, num_experts=3, prompt_length=2, routing="learned_image").eval()
-    assert token_experts(module, images_for(clip)) is None
-    assert token_experts(PromptFL(CLASSES, clip=clip), images_for(clip)) is None
+    assert torch.equal(token_experts(by_token, images), by_token.router.linear(tokens).argmax(dim=-1))
+    assert token_experts(by_image, images) is None
+    assert token_experts(PromptFL(CLASSES, clip=clip), images) is None

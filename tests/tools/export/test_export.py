@@ -139,23 +139,19 @@ def fill_disk(program, description, path):
     raise OSError("8 requested and 0 written")  # NumPy's error, which has no number
 
 
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [(write_nothing, "more than 1e-04"), (fill_disk, r"model\.pt2 was not written: 8 .*Check the disk")],
-)
-def test_a_wrong_file_and_a_full_disk_leave_nothing(tmp_path, monkeypatch, write, message):
-    other = Format(write, lambda path: lambda images: torch.full((len(images), 7), 3.0))
+def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "exported_program", lambda classifier, examples: None)
-    monkeypatch.setitem(FORMATS, "torch_export", other)
-    with unchecked(), pytest.raises(UserError, match=message):
-        export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    module = made("zero_shot")
+    for write, message in (
+        (write_nothing, "more than 1e-04"),
+        (fill_disk, r"model\.pt2 was not written: 8 .*Check the disk"),
+    ):
+        other = Format(write, lambda path: lambda images: torch.full((len(images), 7), 3.0))
+        monkeypatch.setitem(FORMATS, "torch_export", other)
+        with unchecked(), pytest.raises(UserError, match=message):
+            export_method(made("zero_shot"), "torch_export", tmp_path / "model.pt2")
     with pytest.raises(UserError, match="another suffix"):
-        export_method(module, "torch_export", tmp_path / "model.json")
-    monkeypatch.setattr("fedvlp.tools.export.export.find_spec", lambda name: None)
+        export_method(made("zero_shot"), "torch_export", tmp_path / "model.json")
+    monkeypatch.setattr(export, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r'pip install "fedvlp\[export\]"'):
-        export_method(module, "onnx", tmp_path / "model.onnx")
+        export_method(made("zero_shot"), "onnx", tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())

@@ -69,13 +69,21 @@ def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
     with pytest.raises(UserError, match="has not ended"):
         write_folder(tmp_path, tmp_path / "out", "ann/figs")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_with_something_in_it_is_left_alone(finished_run, tmp_path):
-    (tmp_path / "README.md").write_text("mine")
     with pytest.raises(UserError, match="Expected a new or empty folder"):
         write_folder(finished_run, tmp_path, "ann/figs")
-    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "expected"),
+    [
+        ("ViT-B-32", "laion2b_s34b_b79k", OPEN_CLIP),
+        ("ViT-B-16-quickgelu", "openai", OPENAI_CLIP),
+        ("local-dir:clips/biomedclip", "auto", OTHER_CLIP),
+        ("ViT-B-16", "mine.safetensors", OTHER_CLIP),
+    ],
+)
+def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
+    assert clip_licence({"name": name, "pretrained": pretrained}) == expected
 
 
 def test_every_method_names_its_paper():

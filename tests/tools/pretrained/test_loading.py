@@ -60,18 +60,10 @@ def test_one_image_or_several_of_any_kind(finished_run, image_root, clip):
     assert classifier.predict(batch).shape == classifier.predict(np.stack([np.asarray(image)] * 2)).shape == (2, 3)
     grey = np.asarray(image.convert("L"))
     assert torch.equal(classifier.predict(grey), classifier.predict(Image.fromarray(grey)))
-
-
-def test_what_is_no_image_is_one_error(finished_run, clip):
-    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
     with pytest.raises(UserError, match=r"Expected .*got Tensor of torch.float32 and shape \(3, 8, 8\)"):
         classifier.predict(torch.zeros(3, 8, 8))
-
-
-def test_it_is_frozen_and_stays_in_evaluation_mode(finished_run, clip):
-    classifier = fedvlp.from_pretrained(finished_run, clip=clip)
-    outer = torch.nn.Sequential(classifier).train()
-    assert outer.training
+    # It is frozen and stays in evaluation mode.
+    torch.nn.Sequential(classifier).train()
     assert not any(module.training for module in classifier.modules())
     assert not any(parameter.requires_grad for parameter in classifier.parameters())
 
@@ -99,12 +91,9 @@ def test_other_classes_are_told_with_what_was_learned(finished_run, clip, tmp_pa
     torch.testing.assert_close(other(pixels)[:, 0], classifier(pixels)[:, 1])
 
 
-def test_a_clip_with_other_weights_is_refused(finished_run):
+def test_other_weights_of_clip_and_tensors_on_clients_are_refused(finished_run, clip):
     with pytest.raises(UserError, match=r"belongs to another model: model\.clip_fingerprint"):
         fedvlp.from_pretrained(finished_run, clip=CLIPSpec("fedvlp-tiny", "random"))
-
-
-def test_a_method_that_keeps_tensors_on_clients_is_refused(clip):
     with pytest.raises(UserError, match="SingleDomain keeps tensors on each client"):
         Classifier(SingleDomain(["fig", "pear"], clip))
 
@@ -146,14 +135,11 @@ def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
     assert victim.read_text() == "precious"
 
 
-def test_what_is_no_method_is_refused(finished_run, tmp_path, clip):
-    folder = rewritten(finished_run, tmp_path, class_path="fedvlp.data.icon_domains.module.IconDomains")
-    with pytest.raises(UserError, match="IconDomains', which is no method"):
-        fedvlp.from_pretrained(folder, clip=clip)
-
-
-def test_options_of_another_version_are_refused(finished_run, tmp_path, clip):
+def test_what_is_no_method_and_other_options_are_refused(finished_run, tmp_path, clip):
     options = read_model(finished_run / "prompts.safetensors")["init_args"]
-    folder = rewritten(finished_run, tmp_path, init_args={**options, "crystals": 3})
-    with pytest.raises(UserError, match=r"other options than this version takes: .*crystals"):
-        fedvlp.from_pretrained(folder, clip=clip)
+    for changes, message in (
+        ({"class_path": "fedvlp.data.icon_domains.module.IconDomains"}, "IconDomains', which is no method"),
+        ({"init_args": {**options, "crystals": 3}}, r"other options than this version takes: .*crystals"),
+    ):
+        with pytest.raises(UserError, match=message):
+            fedvlp.from_pretrained(rewritten(finished_run, tmp_path, **changes), clip=clip)
