@@ -32,12 +32,9 @@ def test_what_a_killed_process_left_of_a_line_is_left_out(tmp_path, before, left
     assert names(tmp_path) == [*before, "c"]
 
 
-def test_without_a_file_there_is_no_run(tmp_path):
+def test_without_a_file_there_is_no_run_and_what_can_not_be_written_is_told_with_the_path(tmp_path):
     with pytest.raises(UserError, match=r"Pass the folder of a run"):
         names(tmp_path)
-
-
-def test_what_can_not_be_written_is_told_with_the_path(tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         append_events(tmp_path / "gone", [{"event": "a"}])
     assert caught.value.filename == str(tmp_path / "gone" / events.FILE)

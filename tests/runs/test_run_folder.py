@@ -49,17 +49,13 @@ class Held(Points):
         self.held_out_domains = list(held_out)
 
 
-@pytest.mark.parametrize(
-    ("held_out", "name"),
-    [
+def test_a_run_is_named_after_method_data_and_held_out_domains():
+    for held_out, name in (
         ((), "Linear-Held-none"),
-        (("sketch",), "Linear-Held-sketch"),
         (("photo", "art 1.5/x"), "Linear-Held-photo+art_1.5_x"),
         (("é\n..-_+",), "Linear-Held-é_..-_+"),
-    ],
-)
-def test_a_run_is_named_after_method_data_and_held_out_domains(held_out, name):
-    assert run_name(Linear(), Held(*held_out)) == name
+    ):
+        assert run_name(Linear(), Held(*held_out)) == name
 
 
 def test_checkpoints_are_those_of_the_newest_run_that_has_any_the_newest_first(tmp_path):

@@ -21,6 +21,8 @@ def test_configs_are_found_by_name():
         find_config("quikstart")
     with pytest.raises(UserError, match=r"icon_domains_30_clients[^?]*\.$"):
         find_config("xyz")
+    assert names_a_method(find_config("trip"))
+    assert not names_a_method(find_config("data/folders"))
 
 
 def test_a_bundled_config_is_hidden_only_by_a_file_with_a_suffix(tmp_path, monkeypatch):
@@ -32,14 +34,6 @@ def test_a_bundled_config_is_hidden_only_by_a_file_with_a_suffix(tmp_path, monke
         assert find_config(name) == str(bundled_configs()[name])
     for name in ("mine", "trip.yaml", "./quickstart", str(tmp_path / "quickstart")):
         assert find_config(name) == name
-
-
-def test_a_config_names_a_method(tmp_path):
-    path = tmp_path / "mine.yaml"
-    path.write_text("model: TRIP\n")
-    assert names_a_method(find_config("trip"))
-    assert names_a_method(str(path))
-    assert not names_a_method(find_config("data/folders"))
 
 
 def test_the_order_of_options_does_not_matter():

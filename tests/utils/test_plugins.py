@@ -49,16 +49,10 @@ def test_a_plugin_that_fails_is_named_and_does_not_stop_others(site, caplog):
     assert "sound_one" in sys.modules
 
 
-def configs(site, package, *names):
-    """Installs a package that has configs of these names."""
-    top = package.replace("-", "_")
-    files = {f"{top}/configs/{name}.yaml": "model: TRIP\n" for name in names}
-    init = {f"{top}/__init__.py": "raise SystemExit\n"}
-    install(site, package, "1.2", {"fedvlp.configs": {top: f"{top}.configs"}}, {**init, **files})
-
-
 def test_configs_of_plugins_are_found_by_name(site):
-    configs(site, "odd-one", "methods/odd", "even")
+    names = ("configs/methods/odd", "configs/even")
+    files = {"odd_one/__init__.py": "raise SystemExit\n"} | {f"odd_one/{name}.yaml": "model: TRIP\n" for name in names}
+    install(site, "odd-one", "1.2", {"fedvlp.configs": {"odd_one": "odd_one.configs"}}, files)
     for name in ("odd", "methods/odd", "odd.yaml"):
         assert Path(find_config(name)) == site / "odd_one" / "configs" / "methods" / "odd.yaml"
     with pytest.raises(UserError, match="Did you mean 'even'"):

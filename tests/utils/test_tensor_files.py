@@ -49,16 +49,13 @@ def test_equal_content_gives_equal_bytes(path, tmp_path):
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("length", [0, 5, 100, -1])
-def test_a_file_that_is_cut_short_is_named(path, length):
-    path.write_bytes(path.read_bytes()[:length])
-    for group in ("", None):
-        with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
-            read_tensors(path, group)
-
-
-def test_a_flipped_bit_anywhere_is_damage(path):
+def test_a_missing_end_and_a_flipped_bit_anywhere_are_damage(path):
     content = path.read_bytes()
+    for length in (0, 5, 100, -1):
+        path.write_bytes(content[:length])
+        for group in ("", None):
+            with pytest.raises(UserError, match=f"{path} is damaged, or not written by fedvlp"):
+                read_tensors(path, group)
     for place in range(len(content)):
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
@@ -75,9 +72,6 @@ def test_other_files_are_refused(tmp_path):
             read_tensors(tmp_path / name, None)
     with pytest.raises(UserError, match="No file"):
         read_tensors(tmp_path / "missing.safetensors")
-
-
-@pytest.mark.parametrize("header", [{}, {"kind": "client"}])
-def test_a_file_of_another_kind_is_refused(tmp_path, header):
-    with pytest.raises(UserError, match="is no file of the kind prompts or checkpoint"):
-        check_header(tmp_path, header, "prompts", "checkpoint")
+    for header in ({}, {"kind": "client"}):
+        with pytest.raises(UserError, match="is no file of the kind prompts or checkpoint"):
+            check_header(tmp_path, header, "prompts", "checkpoint")
