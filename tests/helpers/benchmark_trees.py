@@ -111,14 +111,6 @@ def plain_tree(root: Path, name: str, renamed: Mapping[str, str] | None = None, 
         write_images(root / inside, [path.replace(domain, folder, 1) for path in paths])
 
 
-@tree
-def label_lists(root: Path, name: str) -> None:
-    """A data set with a list of all images of each domain."""
-    for domain, paths in names_of(name).items():
-        write_images(root, paths)
-        write_list(root / f"{domain}_img_label_list.txt", paths, prefix="/data/elsewhere/")
-
-
 def dassl_office_home(root: Path) -> Path:
     """OfficeHome with train and val folders between domain and class."""
     for domain, paths in names_of("OfficeHome").items():
@@ -169,7 +161,6 @@ TREES: dict[str, tuple[str, Write, str]] = {
         plain_tree("OfficeHome", {"Real_World": "Real World"}, "OfficeHomeDataset_10072016"),
         "",
     ),
-    "OfficeHome FedDG-GA": ("OfficeHome", label_lists("OfficeHome"), ""),
     "OfficeHome Dassl": ("OfficeHome", dassl_office_home, ""),
     "VLCS DomainBed": ("VLCS", plain_tree("VLCS", inside="VLCS"), ""),
     "VLCS JigenDG": (
@@ -180,7 +171,7 @@ TREES: dict[str, tuple[str, Write, str]] = {
     "VLCS full": ("VLCS", numbered_vlcs({"full": (0, 1, 2), "test": (3, 4)}), "full/test"),
     "DomainNet lists beside": ("DomainNet", domain_net(lists="."), "train/test"),
     "DomainNet Dassl": ("DomainNet", domain_net(), "train/test"),
-    "TerraIncognita FedDG-GA": ("TerraIncognita", label_lists("TerraIncognita"), ""),
+    "TerraIncognita": ("TerraIncognita", plain_tree("TerraIncognita"), ""),
     "DomainNet10": ("DomainNet10", domain_net("DomainNet10"), "train/test"),
     "DomainNet126 Dassl": ("DomainNet126", domain_net("DomainNet126", "splits_mini"), "train/test"),
     "FedISIC2019 downloaded": ("FedISIC2019", domain_net("FedISIC2019"), "train/test"),

@@ -1,22 +1,16 @@
-"""A stand-in of the Hugging Face hub on the loopback: it answers what the client asks of data sets and their files.
-
-It keeps files in memory, counts what it sends, and can cut a connection, send something else than it announced, or ask
-for a token.
-"""
+"""A stand-in for the client of the Hugging Face hub, with the real signatures; its repositories are in memory."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from unittest.mock import create_autospec
 
+import huggingface_hub
 import pytest
 
 REVISION = "5" * 40
@@ -24,163 +18,63 @@ REVISION = "5" * 40
 
 @dataclass
 class Repository:
-    """One repository.
-
-    Attributes:
-        name: ``owner/name``.
-        files: contents by path.
-        revision: its only commit.
-        card: what its card says in machine-readable form.
-        gated: whether files are sent only to those with a token.
-        sent_instead: contents by path that are sent in place of those that are announced.
-    """
+    """A repository: contents of files by path, its only commit, and the fields of its card."""
 
     name: str
     files: dict[str, bytes] = field(default_factory=dict)
     revision: str = REVISION
     card: Mapping[str, Any] = field(default_factory=dict)
-    gated: bool = False
-    sent_instead: dict[str, bytes] = field(default_factory=dict)
-
-    def info(self) -> dict[str, Any]:
-        """What the hub says of the repository."""
-        siblings = []
-        for path, content in sorted(self.files.items()):
-            lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 130}
-            blob_id = hashlib.sha1(content).hexdigest()
-            siblings.append({"rfilename": path, "size": len(content), "blobId": blob_id, "lfs": lfs})
-        about = {"id": self.name, "sha": self.revision, "private": False, "disabled": False, "downloads": 0, "likes": 0}
-        gated = "manual" if self.gated else False
-        return {**about, "gated": gated, "tags": [], "cardData": dict(self.card), "siblings": siblings}
 
 
-class Hub(ThreadingHTTPServer):
-    """The hub of data sets.
+class Hub:
+    """The hub of data sets; while the patch lasts, every client asks it.
 
     Attributes:
-        address: where it answers.
-        requests: method and path of each request.
-        status: what every question is answered with, where it is not 200.
-        repositories: what it has, by name.
-        tokens: those that open gated repositories.
-        sent: bytes of each file that were sent, by path.
-        bytes_left: after how many bytes of files each connection is cut; None for never.
+        repositories: Its repositories by name.
+        requests: Repositories and files that clients asked for.
+        sent: Bytes that were sent of each file.
+        error: Raised in place of every answer.
+        lost: A file that cannot be downloaded.
     """
 
-    daemon_threads = True
+    endpoint = "https://hub"
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.address = f"http://127.0.0.1:{self.server_port}"
-        self.requests: list[str] = []
-        self.status = 200
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.repositories: dict[str, Repository] = {}
-        self.tokens = {"hf_stand_in"}
+        self.requests: list[str] = []
         self.sent: Counter[str] = Counter()
-        self.bytes_left: int | None = None
+        self.error: Exception | None = None
+        self.lost = ""
+        client = create_autospec(huggingface_hub.HfApi, instance=True)
+        client.endpoint = self.endpoint
+        client.dataset_info.side_effect = self._info
+        client.hf_hub_download.side_effect = self._download
+        monkeypatch.setattr(huggingface_hub, "HfApi", lambda: client)
 
     def add(self, repository: Repository) -> Repository:
-        """Adds a repository, in place of one of that name."""
+        """Add a repository, or replace the one of that name."""
         self.repositories[repository.name] = repository
         return repository
 
-    @contextmanager
-    def serving(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-        """Serves while the block runs a client without a token, which does not wait before it asks again."""
-        from huggingface_hub import constants
-        from huggingface_hub.utils import _http
+    def _info(self, name: str, revision: str | None, files_metadata: bool) -> SimpleNamespace:
+        self.requests.append(name)
+        if self.error is not None:
+            raise self.error
+        if name not in self.repositories:
+            raise FileNotFoundError("Repository Not Found")
+        found = self.repositories[name]
+        assert revision in (None, found.revision)
+        files = [SimpleNamespace(rfilename=path, size=len(content)) for path, content in found.files.items()]
+        return SimpleNamespace(sha=found.revision, siblings=files, card_data=found.card)
 
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
-        # It reads HF_ENDPOINT when it is imported.
-        monkeypatch.setattr(constants, "ENDPOINT", self.address)
-        template = f"{self.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self.shutdown()
-            self.server_close()
-            thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Hub
-    protocol_version = "HTTP/1.1"
-    # Else each answer would wait 40 ms between its head and its body.
-    disable_nagle_algorithm = True
-    wbufsize = -1
-
-    def log_message(self, *_: object) -> None:
-        """Says nothing."""
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def answer(self, content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Sends bytes, or another value as JSON; of a file only as much as before connections are cut."""
-        self.server.requests.append(f"{self.command} {self.path}")
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "HEAD":
-            return
-        left = self.server.bytes_left
-        if self.file and left is not None:
-            self.close_connection = left < len(data)
-            data = data[:left]
-            self.server.bytes_left = left - len(data)
-        if self.file:
-            self.server.sent[self.file] += len(data)
-        self.wfile.write(data)
-
-    def do_GET(self) -> None:
-        self.file = ""
-        parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-        if self.server.status != 200:
-            self.answer(b"", self.server.status)
-        elif parts[0] == "api":  # api/datasets/owner/name/revision/commit
-            repository = self._found("/".join(parts[2:4]), parts[5] if len(parts) > 5 else "main")
-            if repository is not None:
-                self.answer(repository.info(), headers={"Content-Type": "application/json"})
-        else:  # datasets/owner/name/resolve/commit/path
-            self._file("/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
-
-    def _found(self, name: str, revision: str) -> Repository | None:
-        """Returns a repository at a revision; says that there is none."""
-        repository = self.server.repositories.get(name)
-        if repository is None:
-            self._refuse(401, "RepoNotFound")
-        elif revision not in ("main", repository.revision):
-            self._refuse(404, "RevisionNotFound")
-            return None
-        return repository
-
-    def _file(self, name: str, revision: str, path: str) -> None:
-        """Sends a file, or the part of it that is asked for."""
-        repository = self._found(name, revision)
-        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        if repository is None:
-            return
-        if repository.gated and token not in self.server.tokens:
-            self._refuse(401, "GatedRepo")
-            return
-        digest = hashlib.sha256(repository.files[path]).hexdigest()
-        headers = {"X-Repo-Commit": repository.revision, "ETag": f'"{digest}"'}
-        content = repository.sent_instead.get(path, repository.files[path])
-        self.file = path
-        wanted = self.headers.get("Range")
-        if wanted is None:
-            self.answer(content, 200, headers)
-            return
-        first, last = wanted.removeprefix("bytes=").split("-")
-        end = min(int(last) + 1 if last else len(content), len(content))
-        headers["Content-Range"] = f"bytes {first}-{end - 1}/{len(content)}"
-        self.answer(content[int(first) : end], 206, headers)
-
-    def _refuse(self, status: int, code: str) -> None:
-        self.answer(b"{}", status, {"X-Error-Code": code, "X-Error-Message": code})
+    def _download(self, name: str, file: str, repo_type: str, revision: str, local_dir: Path) -> str:
+        """Write a file into a folder; as the real client, leave a file that is there already."""
+        self.requests.append(file)
+        if file == self.lost:
+            raise OSError("the connection was cut")
+        path = Path(local_dir) / file
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self.repositories[name].files[file])
+            self.sent[file] += path.stat().st_size
+        return str(path)

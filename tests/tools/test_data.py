@@ -22,9 +22,9 @@ def pacs_hub(monkeypatch):
     small = as_uploaded(PACS)
     monkeypatch.setattr(command, "DESCRIPTIONS", (small, *DESCRIPTIONS[1:]))
     monkeypatch.setattr(fedvlp.PACS, "description", small)
-    with Hub().serving(monkeypatch) as hub:
-        upload(hub, "PACS")
-        yield hub
+    hub = Hub(monkeypatch)
+    upload(hub, "PACS")
+    return hub
 
 
 def test_list(capsys):
