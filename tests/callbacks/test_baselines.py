@@ -1,7 +1,5 @@
 """The rows next to a method: class means against each image by itself, FedNCM's run, and where there is no such row."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``metrics.csv`` has every row and column, predictions are scored in the summary; a resumed run keeps both."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -1,7 +1,5 @@
 """Loggers under their short names; TensorBoard's below the run's folder, with one line where it is not installed."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Everything that happens in a run stands in its events."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedvlp.callbacks import Checkpoints, EventLog

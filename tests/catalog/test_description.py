@@ -1,7 +1,5 @@
 """Facts of the data sets: consistent with each other, with CoOp's and torchvision's names, and with the configs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

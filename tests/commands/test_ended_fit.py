@@ -1,7 +1,5 @@
 """``fedvlp fit`` is told to end, or is started again while it runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

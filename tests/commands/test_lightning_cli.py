@@ -1,7 +1,5 @@
 """What the command line's parser does beside LightningCLI's own."""
 
-from __future__ import annotations
-
 import time
 
 from fedvlp.commands.lightning_cli import ParsingCLI

@@ -1,7 +1,5 @@
 """What is computed once for each image: features and decoded images, found again where they are the same."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 import os

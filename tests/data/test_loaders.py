@@ -1,7 +1,5 @@
 """Batches of images and of precomputed tensors: the same images, orders and labels, whatever the workers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Clients of one domain or several, of few classes and of unequal sizes, against what a reader of the papers counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Which images each protocol trains on and measures, as its papers say, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Roles and clients of images: what is drawn, what depends on what, and how a split is written down and hashed."""
 
-from __future__ import annotations
-
 import hashlib
 from itertools import chain, pairwise
 

@@ -1,7 +1,5 @@
 """``predictions.safetensors`` is read back as it was written, and damage is named; ``confusion.csv`` counts it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

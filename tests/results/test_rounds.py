@@ -1,7 +1,5 @@
 """Which round is reported, when training is said to have diverged, and the table at the end of a run."""
 
-from __future__ import annotations
-
 import re
 
 from fedvlp.results.rounds import (

@@ -1,7 +1,5 @@
 """Checkpoints and prompts: what is damaged or does not fit is refused, and a run resumes from the checkpoint before."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

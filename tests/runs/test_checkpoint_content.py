@@ -1,7 +1,5 @@
 """What a checkpoint and prompts hold comes back as it was, each tensor at its place."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

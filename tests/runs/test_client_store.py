@@ -1,7 +1,5 @@
 """What stays on the clients, on disk: the same results, nothing lost whenever the run is killed, nothing left over."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The file of events: whole lines, whatever was killed while it wrote."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedvlp.runs import events

@@ -3,8 +3,6 @@
 An option that is new must change what is compared, or be named here with the reason why it need not.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

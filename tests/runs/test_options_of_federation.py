@@ -1,7 +1,5 @@
 """A run resumes only with the same options of local training, server and clients, but for those without effect."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

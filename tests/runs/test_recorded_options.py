@@ -1,7 +1,5 @@
 """Every argument of a method is recorded, so that a run is resumed, and compared, only with the same ones."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedvlp

@@ -1,7 +1,5 @@
 """Names and claims of run folders, which checkpoint is found from where, and what must be equal for a run to resume."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

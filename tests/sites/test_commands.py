@@ -1,7 +1,5 @@
 """``fedvlp site`` shows a site's process; ``fedvlp deploy init`` writes an app that Flower takes."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

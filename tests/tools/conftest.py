@@ -1,7 +1,5 @@
 """A run of PromptFL that tests of several commands share, and images of clients."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

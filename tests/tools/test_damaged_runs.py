@@ -1,7 +1,5 @@
 """A damaged run is left out with a line and the others are shown; text of others never reaches the terminal raw."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

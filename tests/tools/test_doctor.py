@@ -1,7 +1,5 @@
 """``fedvlp doctor``: the whole command on the CPU, and what becomes of facts and checks that fail."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from importlib.metadata import version

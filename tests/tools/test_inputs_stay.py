@@ -1,7 +1,5 @@
 """No command writes over what it reads."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """``fedvlp status`` of a run that goes on, one that is over, and one that died."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

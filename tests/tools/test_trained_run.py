@@ -1,7 +1,5 @@
 """Whose the images of a run are, and that each is read with its own label."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

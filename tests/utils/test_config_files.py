@@ -1,7 +1,5 @@
 """Configs by name, and among the arguments of a command."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

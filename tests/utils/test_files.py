@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, whatever the disk does, and locks that end with their process."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

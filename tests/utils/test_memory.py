@@ -1,7 +1,5 @@
 """Freed memory that is used again, seen by the pages that the system has to give."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

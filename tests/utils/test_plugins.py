@@ -1,7 +1,5 @@
 """What packages register is read from their metadata, and imported only where the command line needs it."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from pathlib import Path

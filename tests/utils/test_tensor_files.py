@@ -1,7 +1,5 @@
 """Files of tensors: what is written is read, equal content gives equal bytes, and damage is one clear error."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

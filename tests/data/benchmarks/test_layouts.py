@@ -1,7 +1,5 @@
 """Layouts other than folders domain/class/image: what each kind of file says, and what is said of a damaged one."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

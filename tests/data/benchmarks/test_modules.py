@@ -1,7 +1,5 @@
 """The data modules: labels, splits and clients of each data set, and what ImageNet's variants do."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """Labels of image files by their folders: which layouts state classes, and which folders are reported instead."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``fedvlp deploy check`` names what is wrong, before a server that refuses as a SuperLink or a proxy does."""
 
-from __future__ import annotations
-
 import re
 import socket
 import ssl

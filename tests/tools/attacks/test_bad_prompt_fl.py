@@ -1,7 +1,5 @@
 """A trigger that is learned: what it adds to pixels, that it serves its end, and that nothing else changes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

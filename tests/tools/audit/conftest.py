@@ -1,7 +1,5 @@
 """Methods around the tiny CLIP with clients' images, of which audits are made."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

@@ -1,7 +1,5 @@
 """Which images are attacked, and the similarity of what is recovered against its definition."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The measures of methods on the tiny CLIP, and what is written of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

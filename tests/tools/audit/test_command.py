@@ -1,7 +1,5 @@
 """``fedvlp audit``: what it writes for trained runs, prompts alone and untrained methods, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """The gradients of methods against differences of losses, and the image in a ViT's full gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Gradients of a linear classifier, which hold their image, and what the attack makes of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

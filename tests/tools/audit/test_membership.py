@@ -1,7 +1,5 @@
 """The area under the curve against counted pairs, and the comparison within domains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

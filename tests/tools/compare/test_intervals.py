@@ -1,7 +1,5 @@
 """Intervals over images in tables: seeds share their images, domains do not, and what is unknown has none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of runs: mean and deviation over seeds, what is left out, the oracle, and the order of results."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace

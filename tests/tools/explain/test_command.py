@@ -1,7 +1,5 @@
 """``fedvlp explain``: what it writes for trained runs of several methods, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

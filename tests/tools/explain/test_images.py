@@ -1,7 +1,5 @@
 """Relevance against forward passes written out by hand, and which images and features are looked at."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """What stands in each picture, and beside it for readers who can't see it."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from matplotlib.patches import Rectangle

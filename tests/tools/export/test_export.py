@@ -1,7 +1,5 @@
 """Exported files compute what the methods do: all by their exportable forward, a few by files that are run."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The folder that is given to others, and its card."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """A run's model on a hub: a stand-in for its client has the real signatures, and repositories are folders."""
 
-from __future__ import annotations
-
 import shutil
 from types import SimpleNamespace
 from unittest.mock import create_autospec

@@ -1,7 +1,5 @@
 """A trained model without its run: the same logits as `predict`, from any form of the source, and nothing untrusted."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A comparison of three methods: two held-out domains, and two seeds of those that train."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest

@@ -1,7 +1,5 @@
 """Figures of a table: what is drawn of which method, and which figures a table gets."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

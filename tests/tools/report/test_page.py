@@ -1,7 +1,5 @@
 """The page: what is in it, and that it asks for nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import date

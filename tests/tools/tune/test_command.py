@@ -1,7 +1,5 @@
 """``fedvlp tune`` as users call it, and that held-out images choose nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,4 +1,4 @@
-from __future__ import annotations
+import re
 
 import pytest
 from jsonargparse import ArgumentParser, dict_to_namespace

@@ -1,7 +1,5 @@
 """``fedvlp verify``: a good entry passes, and one that claims something else does not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
