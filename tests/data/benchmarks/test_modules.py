@@ -7,12 +7,10 @@ import shutil
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedvlp.catalog.description import DESCRIPTIONS
 from fedvlp.commands.cli import main
-from fedvlp.data.partition import Shards
 from fedvlp.testing import check_data
 from fedvlp.utils.config_files import find_config, read_yaml
 from fedvlp.utils.errors import UserError
@@ -94,36 +92,13 @@ def test_what_the_official_split_does_not_give_is_drawn_from_its_training_images
     assert [len(by_name[f"{role}/real"]) for role in ("train", "validation", "test")] == [6, 3, 6]
     assert "official test split" in data.protocol
     assert data.describe()["validation_fraction"] == 0.34
+    held_out = load("DomainNet", lay_out("DomainNet Dassl"), held_out="real")
+    (rows,) = held_out.split_parts[-1].rows_by_domain.values()
+    assert {held_out.images["real"].names[row].rsplit("/")[-1] for row in rows} == {"3.png", "4.png"}
+    assert "held-out domain: real, official test split only" in held_out.protocol
     pacs = load("PACS", lay_out("PACS original"), test_fraction=0.5)
     by_name = {part.name: part for part in pacs.split_parts}
     assert [len(by_name[f"{role}/photo"]) for role in ("train", "validation", "test")] == [6, 3, 6]
-
-
-def test_of_a_held_out_domain_of_domain_net_the_test_list_tests(load, lay_out):
-    data = load("DomainNet", lay_out("DomainNet Dassl"), held_out="real")
-    (rows,) = data.split_parts[-1].rows_by_domain.values()
-    assert {data.images["real"].names[row].rsplit("/")[-1] for row in rows} == {"3.png", "4.png"}
-    assert "held-out domain: real, official test split only" in data.protocol
-    assert len(load("DomainNet", lay_out("DomainNet Dassl"), held_out="real", split="stratified").split_parts[-1]) == 15
-    assert len(load("VLCS", lay_out("VLCS JigenDG"), held_out="sun").split_parts[-1]) == 15
-
-
-def test_the_training_images_of_one_domain_are_divided_among_clients(load, lay_out):
-    partition = Shards(3, shards_per_client=2)
-    data = load("EuroSAT", lay_out("EuroSAT CoOp"), partition=partition)
-    whole = load("EuroSAT", lay_out("EuroSAT CoOp"))
-    clients = [part for part in data.split_parts if part.role == "train"]
-    assert [client.domain for client in data.clients] == [0, 0, 0]
-    rows = np.concatenate([part.rows_by_domain["EuroSAT"] for part in clients])
-    assert sorted(rows) == whole.split_parts[0].rows_by_domain["EuroSAT"].tolist()
-    assert partition.description in data.protocol
-
-
-def test_an_official_split_that_is_not_there_or_has_tests(load, lay_out):
-    with pytest.raises(UserError, match=r"There is no official split of .*data.split=stratified"):
-        load("PACS", lay_out("PACS DomainBed"), split="official").prepare_data()
-    with pytest.raises(UserError, match="published is: none"):
-        load("OfficeHome", lay_out("OfficeHome Dassl"), split="official").prepare_data()
 
 
 def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
@@ -137,6 +112,8 @@ def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
     assert not caplog.records
     with pytest.raises(UserError, match=r"no official split of EuroSAT in .*train"):
         load("EuroSAT", root, split="official").prepare_data()
+    with pytest.raises(UserError, match="published is: none"):
+        load("OfficeHome", lay_out("OfficeHome Dassl"), split="official").prepare_data()
 
 
 def test_official_test_images_go_before_a_fraction(load, lay_out, caplog):
@@ -192,16 +169,13 @@ def test_copies_across_domains_are_refused_of_no_published_data_set(load, tmp_pa
     ] * is_reported
 
 
-def test_gaps(load, tmp_path, lay_out):
+def test_classes_without_images_are_named_unless_they_are_published_gaps(load, tmp_path, lay_out):
     with pytest.raises(UserError, match=r"Expected the 7 classes of PACS.*no domain has elephant, guitar"):
         load("PACS", lay_out("PACS original"), allow_missing_classes=False).prepare_data()
     paths = chain.from_iterable(names_of("DomainNet").values())
-    write_images(tmp_path, [path for path in paths if not path.startswith("painting/t-shirt")])
-    load("DomainNet", tmp_path).prepare_data()
-
-
-def test_a_class_without_images_is_named(load, tmp_path):
-    root = without_split("EuroSAT", "eurosat")(tmp_path)
+    write_images(tmp_path / "net", [path for path in paths if not path.startswith("painting/t-shirt")])
+    load("DomainNet", tmp_path / "net").prepare_data()
+    root = without_split("EuroSAT", "eurosat")(tmp_path / "sat")
     with pytest.raises(UserError, match=r"Expected the 10 classes of EuroSAT in .*; no domain has Forest, Herbaceous"):
         load("EuroSAT", root, allow_missing_classes=False).prepare_data()
     (root / "eurosat" / "2750" / "River").mkdir()
