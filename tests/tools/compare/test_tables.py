@@ -259,11 +259,10 @@ def at_rate(rate, value, **other):
     return make_record(value, rounds=15, optimizer={"class": "SGD", "lr": rate}, **other)
 
 
-def test_a_table_warns_of_what_a_person_would_have_seen():
+def test_a_table_warns_of_fewer_rounds_than_in_the_config():
     assert warnings(at_rate(0.1, 50.0), at_rate(0.1, 51.0, seed=1)) == []
-    assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [
-        "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
-    ]
+    said = "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
+    assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [said]
 
 
 def with_balance(value, balanced, low, largest=70.0, seed=0, **other):
@@ -300,9 +299,13 @@ def test_a_table_warns_of_what_is_no_better_than_chance():
     assert warnings(unknown) == [f"{reason}: zero-shot CLIP; promptfl, last"]
 
 
-def test_a_table_warns_of_methods_that_still_rise():
+def test_a_table_warns_of_methods_that_still_rise_and_of_a_best_learning_rate_at_the_edge():
     rising = {"accuracy": {"last round (15)": {"held_out/sketch": 3.0}, "best on source validation (15)": {}}}
-    said = ["source validation was best in the last round, so more rounds may help: trip"]
     runs = [at_rate(0.1, 50.0), at_rate(0.1, 50.0, method="TRIP", **rising)]
-    assert warnings(*runs) == said
+    assert warnings(*runs) == ["source validation was best in the last round, so more rounds may help: trip"]
     assert warnings(*runs, at_rate(0.1, 50.0, seed=1, method="TRIP")) == []  # one of two may be chance
+    said = "the best learning rate is at the edge of those tried: promptfl 0.3 of 0.02, 0.1, 0.3"
+    edge = [at_rate(0.1, 55.0), at_rate(0.3, 60.0), at_rate(0.02, 50.0)]
+    assert warnings(at_rate(0.1, 65.0), *edge[1:]) == []
+    assert warnings(*edge) == [said]
+    assert table_text(ranked(tables(edge)[0])).notes == [said]

@@ -48,15 +48,6 @@ def page_of(folder, problems=(), heading="Three methods"):
     return report_page(records, [*found, *problems], heading, date(2026, 3, 9))
 
 
-def explain(run, entries, size=(40, 30)):
-    """Puts pictures into a run's folder, as the command ``explain`` does."""
-    folder = run / "explanations"
-    folder.mkdir()
-    for entry in entries:
-        Image.new("RGB", size).save(folder / entry["file"])
-    (folder / "captions.json").write_text(json.dumps(entries), encoding="utf-8")
-
-
 def test_page_has_tables_figures_configs_and_versions(whole_page):
     read = Reader(whole_page)
     assert whole_page.startswith('<!doctype html>\n<html lang="en">')
@@ -74,15 +65,10 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
     assert "2.5" in read.text.split("Environment")[-1]
     levels = [int(name[1]) for name, _ in read.elements if re.fullmatch("h[1-6]", name)]
     assert all(after <= before + 1 for before, after in pairwise(levels))
-
-
-def test_the_finding_comes_first_and_rows_are_in_the_order_of_the_result(whole_page):
-    read = Reader(whole_page)
-    main = read.text.index("Accuracy in %")
-    assert "9 March 2026" in read.text[:main]
+    # The finding comes first, and rows are in the order of the result.
+    assert "9 March 2026" in read.text[: read.text.index("Accuracy in %")]
     assert "trip has the highest result, 58.0 ± 1.4 % mean accuracy on held-out domains" in read.text
-    names = re.findall(r'<th scope="row">([^<]*)', whole_page)
-    assert names[:4] == ["trip", "trip", "promptfl", "promptfl"]
+    assert re.findall(r'<th scope="row">([^<]*)', whole_page)[:4] == ["trip", "trip", "promptfl", "promptfl"]
     (best,) = re.findall(r'<tr class="best"><th scope="row">(.*?)</th>(.*?)</tr>', whole_page)
     assert best[0].startswith("trip<span")
     assert best[1].startswith('<td class="word">last</td><td class="number">58.0 ± 1.4</td>')
@@ -182,9 +168,10 @@ def test_headings_have_words_and_no_digests(tmp_path, no_figures):
 def test_explanations_are_shown_of_their_own_folder_alone(tmp_path, no_figures):
     run = write_run(tmp_path, [50.0, 51.0])
     entry = {"file": "map.png", "title": "Map", "caption": "Where it looks.", "alt": "A dark square."}
-    explain(run, [entry])
+    (run / "explanations").mkdir()
+    for path in (run / "explanations" / "map.png", run / "secret.png"):
+        Image.new("RGB", (8, 8)).save(path)
     listed = run / "explanations" / "captions.json"
-    Image.new("RGB", (8, 8)).save(run / "secret.png")
     listed.write_text(json.dumps([entry, {**entry, "file": "../secret.png", "alt": "seen"}]), encoding="utf-8")
     read = Reader(page_of(tmp_path))
     pictures = {attributes["alt"]: attributes["src"] for attributes in read.all("img")}
