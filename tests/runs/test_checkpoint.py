@@ -1,35 +1,10 @@
 """Checkpoints and prompts: what is damaged or does not fit is refused, and a run resumes from the checkpoint before."""
 
-import shutil
-
 import pytest
-import torch
 
-from fedvlp.runs.descriptions import load_trained
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of three rounds, as a folder and as a state."""
-    made = federation(tmp_path_factory.mktemp("finished"), name="run", **file_callbacks())
-    made.fit(PersonalBias(), Points())
-    return made
-
-
-@pytest.fixture
-def folder(finished, tmp_path):
-    """A copy of the run's folder."""
-    return shutil.copytree(finished.folder, tmp_path / "run" / "copy")
-
-
-def test_trained_tensors_of_the_method_are_taken(folder, finished):
-    for path in (folder, folder / "prompts.safetensors", folder / "checkpoints" / "round-00003.safetensors"):
-        deployed, personal = load_trained(path, PersonalBias())
-        assert torch.equal(deployed["weight"], finished.run_state.server.deployed["weight"])
-        assert torch.equal(personal[2]["bias"], finished.run_state.personal[2]["bias"])
 
 
 def test_only_last_may_start_anew(tmp_path):

@@ -148,52 +148,53 @@ def test_a_list_of_survivors_without_the_site_or_with_a_stranger_is_refused(name
     assert parties.refusals == {"ash": "got a list of survivors that can't be"}
 
 
-def with_own_keys(parties, victim):
-    """An advert in which the server has put its own keys, with the signature of the site's."""
-    advert = parties.sites[victim].advert
-    other = Parties(5).sites[victim].advert
-    return advert[:32] + other[32:96] + advert[96:]
+def own_keys(parties):
+    """The server's own keys in the advert of a site, with the signature of the site's."""
+    advert = parties.sites["birch"].advert
+    return {"birch": advert[:32] + Parties(5).sites["birch"].advert[32:96] + advert[96:]}
 
 
-def test_a_server_that_puts_its_own_keys_in_a_sites_place_gets_no_share():
+def stranger(parties):
+    key = Ed25519PrivateKey.generate()
+    return {"yew": SumSite("yew", key, {"yew": key.public_key()}, b"", parties.numbers["ash"]).advert}
+
+
+def copied_keys(parties):
+    """The keys of another site, signed by the one that copied them."""
+    keys = parties.sites["birch"].advert[:96]
+    copied = keys + KEYS["elm"].sign(protocol._said("keys", keys, "elm"))
+    assert len(copied) == ADVERT_BYTES
+    return {"elm": copied}
+
+
+def other_roster(parties):
+    roster = {**parties.roster, "yew": Ed25519PrivateKey.generate().public_key()}
+    parties.sites["elm"] = SumSite("elm", KEYS["elm"], roster, b"round 3", parties.numbers["elm"])
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (own_keys, "'birch' that are not signed by the key in its roster"),
+        (stranger, "'yew' that are not signed"),
+        (copied_keys, "the same keys twice"),
+        (other_roster, "or their rosters differ"),
+    ],
+)
+def test_wrong_keys_get_no_share(changed, reason):
     parties = Parties(5)
-    fake = with_own_keys(parties, "birch")
-    parties.lies["share"] = lambda name, adverts: {**adverts, "birch": fake}
-    assert not refused(parties, ["ash", "cedar"], "'birch' that are not signed by the key in its roster")
-    assert not parties.sent["share"]
-
-
-def test_a_stranger_is_refused_whatever_it_signs():
-    parties = Parties(5)
-    stranger = Ed25519PrivateKey.generate()
-    advert = SumSite("yew", stranger, {"yew": stranger.public_key()}, b"", parties.numbers["ash"]).advert
-    parties.lies["share"] = lambda name, adverts: {**adverts, "yew": advert}
-    assert not refused(parties, ["ash", "fir"], "'yew' that are not signed")
-
-
-def test_sites_with_different_rosters_refuse_each_other():
-    parties = Parties(5)
-    others = {**parties.roster, "yew": Ed25519PrivateKey.generate().public_key()}
-    parties.sites["elm"] = SumSite("elm", KEYS["elm"], others, b"round 3", parties.numbers["elm"])
-    assert not refused(parties, ["ash"], "or their rosters differ")
+    wrong = changed(parties)
+    parties.lies["share"] = lambda name, adverts: {**adverts, **wrong}
+    assert not refused(parties, ["ash", "cedar"], reason)
+    assert not parties.sent["mask"]
 
 
 def test_a_list_without_a_sites_own_keys_is_refused():
     parties = Parties(5)
-    again = parties.site("ash", b"round 3").advert
+    adverts = {name: site.advert for name, site in parties.sites.items()} | {"ash": parties.site("ash", b"").advert}
     with pytest.raises(SiteProblem, match="without its own"):
-        parties.sites["ash"].answer(
-            "share", {name: site.advert for name, site in parties.sites.items()} | {"ash": again}
-        )
-
-
-def test_keys_that_a_site_copied_of_another_are_refused():
-    parties = Parties(5)
-    keys = parties.sites["birch"].advert[:96]
-    copied = keys + KEYS["elm"].sign(protocol._said("keys", keys, "elm"))
-    assert len(copied) == ADVERT_BYTES
-    parties.lies["share"] = lambda name, adverts: {**adverts, "elm": copied}
-    refused(parties, ["ash", "cedar"], "the same keys twice")
+        parties.sites["ash"].answer("share", adverts)
 
 
 @pytest.mark.parametrize("change", ["a bit", "another's", "back to the sender"])

@@ -45,11 +45,7 @@ def differences(groups):
     return describe_differences([describe_records(group) for group in groups])
 
 
-def test_every_part_of_a_table_is_tried():
-    assert set(OTHER) == set(TABLE_KEYS)
-
-
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", TABLE_KEYS)
 def test_runs_that_differ_in_their_data_are_not_mixed(name):
     runs = [make_record(seed=0), make_record(seed=1), make_record(seed=2, data={name: OTHER[name]})]
     groups = group_records(runs)

@@ -88,6 +88,7 @@ def test_files_give_the_same_logits(tmp_path, monkeypatch):
     assert described["preprocess"]["size"] == 64
 
 
+@pytest.mark.every_config
 def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_path):
     """ONNX Runtime 1.24 and before takes a transposition into a product, and then has no operator for doubles."""
     onnx = pytest.importorskip("onnx")
