@@ -86,6 +86,10 @@ def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root,
     assert "calls itself 'ink', whose node in data.nodes is node-1" in caplog.text
     assert "may call itself 'ink'" not in caplog.text
     assert "Any site may call itself 'paint'; now the node node-2 does" in caplog.text
+    found = registry(sites, sites=["ink", "photo"], nodes={"ink": "node-1"})
+    found.gather(2)
+    assert found.places.keys() == {"ink", "photo"}
+    assert "'paint', which data.sites does not list" in caplog.text
 
 
 def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
@@ -98,13 +102,6 @@ def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
     del sites.sites["node-1"]
     found.regather(3)
     assert found.places["ink"] == "new place"
-
-
-def test_a_site_that_nobody_listed_is_left_alone(sites, tmp_path, image_root, caplog):
-    found = registry(sites, sites=["ink", "photo"])
-    found.gather(2)
-    assert found.places.keys() == {"ink", "photo"}
-    assert "'paint', which data.sites does not list" in caplog.text
 
 
 def test_versions_and_training_images_of_a_site(sites, caplog):
@@ -131,14 +128,6 @@ def test_images_that_changed_since_the_run_began_are_refused(sites):
     sites.sites["node-2"] = changed(sites.sites["node-2"], images="another")
     with pytest.raises(UserError, match="'paint' has other images than when the run began"):
         registry(sites, known).gather(3)
-
-
-def test_who_does_not_say_who_it_is_is_not_there(sites, caplog):
-    sites.sites["node-0"] = lambda request: Message("left").to_bytes()
-    found = registry(sites)
-    found.gather(2)
-    assert "A site that has just connected (node-0)" in caplog.text
-    assert found.missing() == ["photo"]
 
 
 def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, monkeypatch):
@@ -220,6 +209,12 @@ def test_a_node_without_a_name_is_reported_once(sites, caplog):
     def raises(request):
         raise SiteError("did not answer: the SuperNode does not say which site it is")
 
+    sites.sites["node-0"] = lambda request: Message("left").to_bytes()
+    found = registry(sites)
+    found.gather(2)
+    assert "A site that has just connected (node-0)" in caplog.text
+    assert found.missing() == ["photo"]
+    caplog.clear()
     sites.sites["node-0"] = sites.sites["node-1"] = raises
     found = registry(sites, nodes={"ink": "node-1"})
     for _ in range(3):

@@ -36,3 +36,12 @@ def finished_run(image_root, tmp_path_factory):
 def copied_run(finished_run, tmp_path):
     """A copy of it."""
     return Path(shutil.copytree(finished_run, tmp_path / "run"))
+
+
+@pytest.fixture
+def more(image_root, tmp_path):
+    """What every run of a short sweep or search needs."""
+    return [
+        *(f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}", "--data.batch_size=4"),
+        *("--model.clip.name=fedvlp-tiny", "--trainer.rounds=1", "--trainer.accelerator=cpu"),
+    ]

@@ -18,19 +18,6 @@ from tests.helpers.stand_in import make_here
 EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "experiments" / "sweeps").glob("*.yaml"))
 
 
-@pytest.fixture
-def more(image_root: Path, tmp_path: Path) -> list[str]:
-    """What every run of a short sweep needs."""
-    return [
-        f"--data.root={image_root}",
-        f"--data.cache_dir={tmp_path / 'cache'}",
-        "--data.batch_size=4",
-        "--model.clip.name=fedvlp-tiny",
-        "--trainer.rounds=1",
-        "--trainer.accelerator=cpu",
-    ]
-
-
 def states(folder: Path) -> dict[str, list[str]]:
     """The states in ``sweep.json``, by method."""
     found: dict[str, list[str]] = {}

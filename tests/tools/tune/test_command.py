@@ -14,17 +14,9 @@ from tests.helpers.stand_in import make_here
 
 
 @pytest.fixture
-def command(image_root, tmp_path, monkeypatch):
+def command(more, monkeypatch):
     monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_here)
     axes = ["--models=promptfl", "--held_out=ink", "--seeds=0,1", "--search=model.optimizer.lr=0.001,0.1"]
-    more = [
-        f"--data.root={image_root}",
-        f"--data.cache_dir={tmp_path / 'cache'}",
-        "--data.batch_size=4",
-        "--model.clip.name=fedvlp-tiny",
-        "--trainer.rounds=1",
-        "--trainer.accelerator=cpu",
-    ]
     return ["tune", "--config=data/folders", *axes, *more]
 
 
