@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedvlp.data import ByDomain, Dirichlet, Dispersed, FewClasses, QuantitySkew, Shards
-from fedvlp.data.partition import apportion
 from fedvlp.utils.errors import UserError
 
 PARTITIONS = {
@@ -67,19 +66,6 @@ def test_disjoint_complete_ascending_and_reproducible(description):
     assert ([rows.tolist() for rows in clients] == [rows.tolist() for rows in other]) == has_one_client_a_domain
 
 
-def test_dispersed_clients_have_one_domain_and_are_spread_as_evenly_as_possible():
-    labels, domains = problem()
-    clients = clients_of(Dispersed(20), of=(labels, domains))
-    assert [set(domains[rows].tolist()) for rows in clients] == [{0}] * 7 + [{1}] * 7 + [{2}] * 6
-    assert [len(rows) for rows in clients] == [18, 17, 17, 17, 17, 17, 17] * 2 + [20] * 6
-
-
-@pytest.mark.parametrize("partition", [Dispersed(12, alpha=1e7), Dirichlet(12, alpha=1e7)], ids=repr)
-def test_large_alpha_divides_each_class_evenly(partition):
-    labels, domains = problem((40, 40, 40))
-    assert np.abs(counts(labels, clients_of(partition, of=(labels, domains))) - 10).max() <= 1
-
-
 def test_few_images_favour_no_client():
     """One image of each class: rounding must not always give it to the clients in the middle."""
     found = clients_of(Dirichlet(5, alpha=100.0), of=(np.arange(400), np.zeros(400, np.int64)))
@@ -137,21 +123,6 @@ def test_drawn_sizes_have_the_mean_and_deviation_of_their_distribution():
     drawn = np.asarray([sizes(QuantitySkew(4, "dirichlet", alpha=2.0), seed) for seed in range(300)]) / 180
     assert np.abs(drawn.mean(0) - 0.25).max() < 5 * drawn.std() / np.sqrt(300)
     assert drawn.std() == pytest.approx(np.sqrt(3 / (16 * 9)), rel=0.1)
-
-
-def test_shares_become_whole_numbers_by_the_largest_remainders():
-    generator = np.random.default_rng(0)
-    for _ in range(50):
-        shares = generator.random(5) * (generator.random(5) < 0.8)
-        shares[0] += 0.01
-        total = int(generator.integers(0, 40))
-        exact = total * shares / shares.sum()
-        found = apportion(total, shares)
-        assert found.sum() == total
-        assert (np.abs(found - exact) < 1).all()
-        raised = exact[found > exact] % 1
-        cut = exact[found < exact] % 1
-        assert not len(raised) or not len(cut) or raised.min() >= cut.max()
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,6 @@ def transferred(target):
         ),
         ("personal", "each client on test images of its own; all domains seen, test split 25 %", "personal"),
         ("cross_dataset", "measured on SixClasses; all domains seen, no test split", "cross-dataset"),
-        ("all_seen", "all domains seen, test split 25 %", "all domains seen"),
         ("leave_domains_out", "held-out domain: photo", "leave-domains-out"),
     ],
 )
