@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -118,3 +119,9 @@ def run_of(folder: Path) -> Path:
     """Returns the only run's folder below another."""
     (run,) = folder.glob("*/*/")
     return run
+
+
+def metrics(run: Path) -> list[dict[str, str]]:
+    """Read the rows of a run's metrics without times."""
+    with open(run / "metrics.csv", newline="", encoding="utf-8") as file:
+        return [{name: row[name] for name in row if "seconds" not in name} for row in csv.DictReader(file)]

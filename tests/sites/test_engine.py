@@ -1,12 +1,10 @@
 """Sites that die, lie, come late or come back; and a server that is started again."""
 
-import csv
 import json
 import shutil
 from types import SimpleNamespace
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from fedvlp.core.state import Client
@@ -15,6 +13,7 @@ from fedvlp.sites.engine import SitesEngine
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteFacts, failure, read_reply, read_request
 from fedvlp.sites.worker import Site
+from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.shapes import unchecked
 from tests.helpers.sites import (
@@ -23,6 +22,7 @@ from tests.helpers.sites import (
     make_site,
     make_sites,
     method_config,
+    metrics,
     run_of,
     simulate,
     sites_config,
@@ -86,10 +86,8 @@ class Deployment:
 
     def assert_as_simulated(self, config):
         """The prompts are those of the simulation."""
-        prompts = load_file(self.run / "prompts.safetensors")
         expected = simulate(self.folder, config, self.image_root).run_state.server.deployed
-        assert prompts.keys() == expected.keys()
-        assert all(torch.equal(prompts[name], expected[name]) for name in prompts)
+        assert_equal(load_file(self.run / "prompts.safetensors"), expected)
 
 
 @pytest.fixture
@@ -275,8 +273,7 @@ def test_a_site_that_can_not_measure_leaves_no_mean_behind(deployment):
 
     transport.sites[BROKEN] = handle
     assert deployment.serve(method_config("promptfl", rounds=1), transport) == 0
-    with open(deployment.run / "metrics.csv", newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = metrics(deployment.run)
     assert "validation/ink" in row
     assert "validation/paint" not in row
     assert "validation" not in row

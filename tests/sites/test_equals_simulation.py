@@ -1,7 +1,5 @@
 """A federation of sites gives, bit for bit, what a simulation on the same folders gives."""
 
-import csv
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,26 +9,13 @@ from fedvlp.core.balance import UNAVAILABLE
 from fedvlp.results import load_record
 from fedvlp.runs.checkpoint import load_checkpoint
 from fedvlp.sites.server import serve
+from tests.helpers.assertions import assert_equal
 from tests.helpers.images import DOMAINS
-from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
-
-TIMES = ("seconds", "train_seconds")
-
-
-def rows(run):
-    """The rows of a run's metrics without times."""
-    with open(run / "metrics.csv", newline="") as file:
-        found = list(csv.DictReader(file))
-    return [{name: value for name, value in row.items() if name not in TIMES} for row in found]
+from tests.helpers.sites import in_process, make_sites, method_config, metrics, run_of, simulate, sites_config
 
 
 def checkpoints(run):
     return sorted((run / "checkpoints").glob("*.safetensors"))
-
-
-def assert_equal_states(one, other):
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def both(tmp_path, image_root, config, homes=None, policy=None, **data):
@@ -45,15 +30,15 @@ def both(tmp_path, image_root, config, homes=None, policy=None, **data):
 
 
 def assert_equal_runs(simulated, deployed):
-    assert_equal_states(load_file(simulated / "prompts.safetensors"), load_file(deployed / "prompts.safetensors"))
-    assert rows(simulated) == rows(deployed)
+    assert_equal(load_file(simulated / "prompts.safetensors"), load_file(deployed / "prompts.safetensors"))
+    assert metrics(simulated) == metrics(deployed)
     assert [path.name for path in checkpoints(simulated)] == [path.name for path in checkpoints(deployed)]
     for one, other in zip(checkpoints(simulated), checkpoints(deployed), strict=True):
         server = load_checkpoint(one)[0].server
         at_sites = load_checkpoint(other)[0].server
-        assert_equal_states(server.shared, at_sites.shared)
-        assert_equal_states(server.deployed, at_sites.deployed)
-        assert_equal_states(server.memory, at_sites.memory)
+        assert_equal(server.shared, at_sites.shared)
+        assert_equal(server.deployed, at_sites.deployed)
+        assert_equal(server.memory, at_sites.memory)
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +63,8 @@ def test_three_sites_compute_a_classifier_as_a_simulation_does(tmp_path, image_r
 def test_the_server_measures_on_a_domain_that_no_site_has(tmp_path, image_root, capsys):
     simulated, deployed = both(tmp_path, image_root, method_config("trip"), held_out="paint", test_fraction=0.3)
     assert_equal_runs(simulated, deployed)
-    assert "held_out/paint" in rows(deployed)[0]
-    assert "test/ink" in rows(deployed)[0]
+    assert "held_out/paint" in metrics(deployed)[0]
+    assert "test/ink" in metrics(deployed)[0]
     # Nobody but the sites can measure all of it again.
     capsys.readouterr()
     assert main(["verify", str(deployed)]) == 1
@@ -92,8 +77,10 @@ def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp
     config = method_config("single_domain", epochs=4)
     config["model"]["init_args"]["optimizer"] = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}}
     simulated, deployed = both(tmp_path, image_root, config)
-    assert rows(simulated) == rows(deployed)
-    assert rows(deployed)[0]["validation"] != rows(deployed)[1]["validation"], "no prompt of a client was measured"
+    assert metrics(simulated) == metrics(deployed)
+    assert metrics(deployed)[0]["validation"] != metrics(deployed)[1]["validation"], (
+        "no prompt of a client was measured"
+    )
     assert not load_file(deployed / "prompts.safetensors")
     # Elsewhere the prompts can't be used.
     data = ["--config=folders", f"--data.root={image_root}", "--data.cache_dir=null", "--model.clip.name=fedvlp-tiny"]
@@ -105,8 +92,8 @@ def test_a_method_that_keeps_its_prompts_on_clients_is_measured_at_the_sites(tmp
 def test_the_server_measures_by_what_all_share_where_a_method_says_so(tmp_path, image_root):
     config = method_config("fed_otp")
     simulated, deployed = both(tmp_path, image_root, config, held_out="paint", test_fraction=0.3)
-    assert rows(simulated) == rows(deployed)
-    assert {"held_out/paint", "test/ink"} <= rows(deployed)[0].keys()
+    assert metrics(simulated) == metrics(deployed)
+    assert {"held_out/paint", "test/ink"} <= metrics(deployed)[0].keys()
 
 
 def test_noise_of_clients_that_repeats_is_the_same_at_sites(tmp_path, image_root):

@@ -1,6 +1,5 @@
 """Sites that send no update but keys, shares and masked numbers: as a simulation to the bit, whoever drops out."""
 
-import csv
 import json
 import shutil
 
@@ -25,8 +24,9 @@ from fedvlp.sites.server import serve
 from fedvlp.sites.wire import Message, SiteError, SiteProblem, read_reply, read_request
 from fedvlp.sites.worker import Site
 from fedvlp.training.task import ClientResult
+from tests.helpers.assertions import assert_equal
 from tests.helpers.images import CLASSES, draw
-from tests.helpers.sites import InProcess, make_sites, method_config, run_of, simulate, sites_config
+from tests.helpers.sites import InProcess, make_sites, method_config, metrics, run_of, simulate, sites_config
 
 NAMES = ["ink", "oil", "paint", "photo"]
 DROPPED = "node-1"
@@ -135,17 +135,6 @@ def three(tmp_path, four_domains):
     return Deployment(tmp_path, tmp_path / "three", names)
 
 
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def rows(run):
-    with open(run / "metrics.csv", newline="") as file:
-        found = list(csv.DictReader(file))
-    return [{name: value for name, value in row.items() if "seconds" not in name} for row in found]
-
-
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -162,7 +151,7 @@ def test_sites_are_a_simulation_to_the_bit_with_a_secure_sum_as_well(method, opt
     expected = load_file(simulated / "prompts.safetensors")
     # What stays on clients no site sends.
     assert_equal(deployed, {name: expected[name] for name in expected if not name.startswith("personal/")})
-    assert rows(run_of(deployment.folder / "deployed")) == rows(simulated)
+    assert metrics(run_of(deployment.folder / "deployed")) == metrics(simulated)
 
 
 def is_asked(kind, step=None):
@@ -286,7 +275,7 @@ def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
     assert [(place, name) for place, name, _ in three.left_out()] == [(2, "ink"), (2, "oil"), (2, "paint")]
     assert three.left_out()[1] == (2, "oil", "did not answer in 7 s")
     run = run_of(three.folder / "deployed")
-    assert [row["lost"] for row in rows(run)] == ["", "1"]
+    assert [row["lost"] for row in metrics(run)] == ["", "1"]
     ended = [event.get("lost") for event in read_events(run) if event["event"] == "round_ended"]
     assert ended == [None, 1]
     assert json.loads((run / "summary.json").read_text())["communication_per_client_and_round"]["upload_bytes"] == 4096
