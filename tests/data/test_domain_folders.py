@@ -16,9 +16,9 @@ from tests.helpers.data import refused
 
 
 def test_domains_classes_and_order_and_odd_names_depths_and_endings(folders, tree, save):
-    for name in ("deep/er/1.PNG", "2.Jpg", "3.jpeg", "4.webp", "5.bmp", "6.gif", "7.tif", "8.TIFF", "9.ppm"):
-        save(tree / "sketch" / "cat" / name)
-    save(tree / "sketch" / "cat" / "träume & co" / "猫 1.png")
+    names = ["deep/er/1.PNG", "2.Jpg", "3.jpeg", "4.webp", "5.bmp", "6.gif", "7.tif", "8.TIFF", "9.ppm"]
+    for seed, name in enumerate([*names, "träume & co/猫 1.png"], 1000):
+        save(tree / "sketch" / "cat" / name, seed=seed)
     data = folders(tree, held_out="sketch")
     assert data.domains == ["art", "photo", "sketch"]
     assert data.class_names == ["cat", "dog"]

@@ -18,12 +18,12 @@ def runs(tmp_path, monkeypatch):
 
 def test_writes_the_page_into_a_new_folder_and_names_unknown_runs(runs, tmp_path, capsys):
     target = tmp_path / "new" / "deep" / "report.html"
-    command = ["report", str(runs), "-o", str(target), "--title", "A & B"]
-    assert main(command) == 0
+    options = ["-o", str(target), "--title", "A & B"]
+    assert main(["report", str(runs), *options]) == 0
     assert "<title>A &amp; B</title>" in target.read_text(encoding="utf-8")
     assert os.listdir(target.parent) == ["report.html"]
     assert capsys.readouterr().out.startswith(f"{target}: 1 runs, ")
-    assert main([*command, str(tmp_path / "nowhere")]) == 1
+    assert main(["report", str(runs), str(tmp_path / "nowhere"), *options]) == 1
     assert f"{tmp_path / 'nowhere'}: there is no such folder" in capsys.readouterr().err
     text = target.read_text(encoding="utf-8")
     assert "nowhere: there is no such folder" in text
