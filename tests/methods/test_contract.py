@@ -1,19 +1,18 @@
-"""What every method must keep to, through its config and on the tiny CLIP. A new config is tested by being there.
+"""The contract of every method, checked through its config on the tiny CLIP. A new config is tested by its presence.
 
-The checks are those of ``fedvlp.testing``, which methods of others are held to as well. All checks of a config are one
+The checks are those of ``fedvlp.testing``, which also apply to other people's methods. All checks of a config are one
 test, since each process of pytest-xdist would make its own run.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
+from fedvlp.callbacks import Communication
 from fedvlp.testing import ContractError
 from fedvlp.testing import method as checks
 from fedvlp.testing.runs import whole_run
-from tests.helpers.configs import KINDS, METHODS, each_config, few_templates
+from tests.helpers.configs import KINDS, LIKE_ANOTHER, METHODS, each_config, few_templates
 from tests.helpers.runs import make_run
 
 TRAINING = {
@@ -24,12 +23,21 @@ TRAINING = {
     checks.a_deployed_file_scores_the_same,
 }
 """Checks that train or evaluate again. By default they run for the twelve configs that differ in kind."""
+BRIEF = ("--trainer.runtime.default_callbacks=false", "--trainer.evaluate_every=2")
+"""Options of a run that is only counted and inspected."""
 
 
-def check_config(config, chosen, image_root, folder):
+def check_config(config, chosen, image_root, folder, *options):
     """Checks a run of two steps a client in each round."""
-    options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2"]
-    whole = whole_run(partial(make_run, image_root, folder, config, *options))
+    options = [*few_templates(config), "--trainer.local.epochs=1", "--trainer.local.steps=2", *options]
+
+    def build(*more):
+        run = make_run(image_root, folder, config, *options, *more)
+        if options[-1] in BRIEF:
+            run.trainer.add_callback(Communication())
+        return run
+
+    whole = whole_run(build)
     problems = []
     for check in chosen:
         try:
@@ -44,7 +52,7 @@ def test_every_method(config, image_root, tmp_path):
     check_config(config, checks.METHOD_CHECKS, image_root, tmp_path)
 
 
-@pytest.mark.parametrize("config", sorted({*METHODS} - KINDS))
+@pytest.mark.parametrize("config", sorted({*METHODS} - KINDS - LIKE_ANOTHER))
 def test_every_method_briefly(config, image_root, tmp_path):
     brief = [check for check in checks.METHOD_CHECKS if check not in TRAINING]
-    check_config(config, brief, image_root, tmp_path)
+    check_config(config, brief, image_root, tmp_path, *BRIEF)

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from fedvlp import FedLoRA, ZeroShotCLIP
+from fedvlp import FedLoRA, PFedMMA, ZeroShotCLIP
 from fedvlp.clip import load_clip
 from fedvlp.utils.errors import UserError
 from tests.helpers.made_up_clips import made_up_clip
@@ -98,8 +98,9 @@ def test_updates_of_other_towers_are_added_to_their_weights(text, image, tmp_pat
 
 @pytest.mark.parametrize(("kind", "name"), [("swin", "SwinTransformer"), ("convnext", "ConvNeXt")])
 def test_towers_without_such_blocks_are_refused(kind, name):
-    with pytest.raises(UserError, match=name):
-        FedLoRA(CLASSES, image_clip(kind))
+    for method in (FedLoRA, PFedMMA):
+        with pytest.raises(UserError, match=name):
+            method(CLASSES, image_clip(kind))
 
 
 def test_it_starts_as_zero_shot_clip(clip, images):

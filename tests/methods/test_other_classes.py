@@ -12,17 +12,13 @@ from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
-from tests.helpers.configs import METHODS, each_config
+from tests.helpers.configs import LIKE_ANOTHER, METHODS, each_config
 
 OWN = ["red car", "dog", "owl"]
 OTHERS = ["house", "blue bird", "cow"]  # as many, so that no shape tells them from its own
 OF_THEIR_CLASSES = {"fed_adg", "fed_apt", "fed_deap", "fed_med_clip", "fed_sr", "fine_tuning_head", "pfed_pg"}
 OF_THEIR_CLASSES |= {"fed3r", "fed_cof", "fed_gda", "fed_ncm", "linear_probe", "promptfl_class_specific", "stable_fdg"}
 GIVEN = {"domains": ["ink", "paint"], "num_clients": 2, "templates": 2}
-LIKE_ANOTHER = {"trip_keys", "trip_random", "trip_released", "trip_lite", "fine_tuning_fedprox", "zero_shot_ensemble"}
-LIKE_ANOTHER |= {"coop", "plan_released", "promptfl_kl", "diprompt_labels"}
-LIKE_ANOTHER |= {"promptfl_released", "kgcoop_released", "fed_mvp_released"}
-"""Configs of which another has the same tensors and the same way to the logits."""
 
 
 def make(name, class_names, clip):

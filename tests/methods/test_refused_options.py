@@ -10,25 +10,20 @@ from fedvlp import (
     DPFPL,
     ELCFS,
     PLAN,
-    PLOT,
     SWAD,
     TRIP,
     CoCoOp,
     DiPrompT,
-    FedLoRA,
     FedMaPLe,
     FedMVP,
-    FedOTP,
     FedPR,
     FedTPG,
     FineTuning,
-    PFedMMA,
     PFedMoAP,
     ProDA,
     PromptFL,
     StableFDG,
 )
-from fedvlp.clip import CLIPSpec
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
 
@@ -41,7 +36,6 @@ GIVEN = {
     "PLAN": {"num_clients": 2},
     "StableFDG": {"num_clients": 2},
 }
-RESNET = CLIPSpec("RN50", "random")
 
 
 @pytest.mark.parametrize(
@@ -55,16 +49,12 @@ RESNET = CLIPSpec("RN50", "random")
         (DiPrompT, {"without": ("lmse",)}, "parts of DiPrompT"),
         (DPFPL, {"rank": 17}, "rank of at most 16"),
         (ELCFS, {"frequency": 32}, "no frequency"),
-        (FedLoRA, {"clip": RESNET}, "ModifiedResNet has others"),
         (FedMaPLe, {"depth": 9}, r"depth in \[1, 3\]"),
         (FedMVP, {"heads": 3}, "divide 128"),
-        (FedOTP, {"clip": RESNET}, "ViT"),
         (FedPR, {"depth": 9}, r"depth in \[1, 4\]"),
         (FedTPG, {"heads": 7}, "heads that divide"),
         (FineTuning, {"towers": "both", "head": "linear"}, "reads no text features"),
-        (PFedMMA, {"clip": RESNET}, "ModifiedResNet has others"),
         (PFedMoAP, {"heads": 3}, "heads that divide"),
-        (PLOT, {"clip": RESNET}, "ViT"),
         (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
         (PLAN, {"reduction": 4096}, "reduction in"),
         (ProDA, {"num_prompts": 6}, "a multiple of 4, got 6"),
