@@ -138,17 +138,6 @@ def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
     assert (row["classes"], row["domains"], row["clients"]) == (3, 2, 2)
 
 
-def test_config_of_a_run_is_accepted(capsys, image_root, tmp_path):
-    options = ["--config=folders", f"--data.root={image_root}", f"--data.cache_dir={tmp_path / 'cache'}", TINY]
-    federation = ["--trainer.rounds=1", "--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path / 'runs'}"]
-    assert main(["fit", "--config=promptfl", *options, *federation]) == 0
-    capsys.readouterr()
-    config = next((tmp_path / "runs").glob("*/*/config.yaml"))
-    (row,) = json.loads(printed(capsys, f"--config={config}", "--format=json"))
-    summary = json.loads((config.parent / "summary.json").read_text())["communication_per_client_and_round"]
-    assert {name: row[name] for name in summary} == summary
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

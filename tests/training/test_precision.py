@@ -24,6 +24,10 @@ METHODS = {
 }
 
 
+SHORT = ("--model.templates=1", "--trainer.local.reset_optimizer=false", "--trainer.rounds=1")
+SHORT += ("--trainer.local.epochs=1", "--trainer.local.steps=2", "--trainer.runtime.default_callbacks=false")
+
+
 def autocast():
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
@@ -51,8 +55,7 @@ def test_losses_gradients_and_optimizers_are_single_precision(method, clip):
 def test_a_run_in_mixed_precision_learns_what_one_in_single_precision_does(build):
     losses = []
     for precision in ("32-true", "bf16-mixed"):
-        given = [f"--trainer.precision={precision}", "--trainer.local.reset_optimizer=false", "--trainer.rounds=1"]
-        run = build("trip_lite", *given)
+        run = build("trip_lite", f"--trainer.precision={precision}", *SHORT)
         run.trainer.fit(run.model, run.datamodule)
         state = run.trainer.run_state
         assert {value.dtype for value in run_tensors(state).values()} == {torch.float32}
