@@ -24,28 +24,14 @@ PROGRAM = """
 import sys
 import types
 
-import torch
-
-import fedvlp.federation
-from fedvlp.core.state import Client
-from fedvlp.clip import cosine_logits
+from fedvlp.core import predictions, state
 
 assert "beartype" not in sys.modules
-for function in (cosine_logits, fedvlp.federation.Federation.fit, Client.__init__):
+for function in (predictions.resample, predictions.Predictions.__init__, state.weighted_mean, state.Client.__init__):
     assert type(function) is types.FunctionType
     assert not hasattr(function, "__wrapped__")
-assert Client("not a number", None, 0).id == "not a number"
-try:
-    cosine_logits(torch.ones(2, 3), torch.ones(4, 5), 1.0)
-except RuntimeError as error:
-    print("multiplied:", error)
+print(state.Client("not a number", None, 0).id)
 """
-
-
-def test_a_wrong_shape_fails():
-    assert hasattr(cosine_logits, "__wrapped__")
-    with pytest.raises(jaxtyping.TypeCheckError, match="text_features"):
-        cosine_logits(IMAGES, TEXTS, 1.0)
 
 
 def test_the_first_calls_of_a_test_are_checked():
@@ -94,14 +80,9 @@ class Later:
     """Stands below the function that names it."""
 
 
-def test_unchecked_passes_what_annotations_forbid():
+def test_unchecked_passes_what_annotations_forbid_until_it_ends():
     with unchecked(), pytest.raises(RuntimeError, match="cannot be multiplied"):
         cosine_logits(IMAGES, TEXTS, 1.0)
-    with pytest.raises(jaxtyping.TypeCheckError):
-        cosine_logits(IMAGES, TEXTS, 1.0)
-
-
-def test_checks_are_on_again_after_an_error():
     with pytest.raises(ZeroDivisionError), unchecked():
         raise ZeroDivisionError
     with pytest.raises(jaxtyping.TypeCheckError):
@@ -118,5 +99,4 @@ def test_nothing_is_checked_or_wrapped_in_production():
     root = Path(__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "multiplied:" in done.stdout
-    assert "shapes cannot be multiplied" in done.stdout
+    assert done.stdout == "not a number\n"

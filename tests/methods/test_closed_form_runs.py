@@ -14,7 +14,6 @@ from fedvlp.core.state import Client
 from fedvlp.utils.errors import UserError
 from tests.helpers.runs import make_run
 
-
 SHORT = ("--data.held_out=null", "--trainer.rounds=1", "--trainer.runtime.default_callbacks=false")
 
 

@@ -52,10 +52,8 @@ def accuracy(method, data, part, label_of, class_names):
         pixels = torch.stack([method.transform(images[row]) for row in rows.tolist()])
         with torch.no_grad():
             guesses = method(pixels).argmax(1).tolist()
-        right += [
-            class_names[guess] == label_of[images.labels[row]]
-            for guess, row in zip(guesses, rows.tolist(), strict=True)
-        ]
+        for guess, row in zip(guesses, rows.tolist(), strict=True):
+            right.append(class_names[guess] == label_of[images.labels[row]])
     return 100 * sum(right) / len(right)
 
 
