@@ -66,6 +66,13 @@ def assert_same(loss, expected, tensors, others=None) -> tuple[Tensor, ...]:
     return wanted
 
 
+def assert_step(module, images, labels, expected) -> None:
+    """Fails unless a training step has this loss, and its gradients, none of them zero, for all that is trained."""
+    loss = module.training_step((images, labels), 0)
+    wanted = assert_same(loss, expected, list(module.trainable_by_name().values()))
+    assert all(gradient.any() for gradient in wanted)
+
+
 def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
     """Returns the gradients of a loss by name, of the parameters that have one."""
     module.zero_grad()
