@@ -177,20 +177,6 @@ def test_attention_in_bfloat16_reads_what_the_kernel_reads_in_double(monkeypatch
         assert (found - exact).norm() < 0.02 * exact.norm()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "tokens", "has_gradient", "expected"),
-    [
-        (torch.bfloat16, 320, True, True),
-        (torch.bfloat16, 321, True, False),
-        (torch.bfloat16, 320, False, False),
-        (torch.float32, 320, True, False),
-    ],
-)
-def test_scores_are_kept_of_few_tokens_in_bfloat16_with_a_gradient(dtype, tokens, has_gradient, expected):
-    query = torch.zeros(1, 2, 3, 4, dtype=dtype, requires_grad=has_gradient)
-    assert blocks.keeps_scores(query, torch.zeros(1, 2, tokens, 4, dtype=dtype)) is expected
-
-
 def test_the_fingerprint_is_that_of_the_weights_as_loaded(tiny):
     loaded = deepcopy(tiny).fingerprint()
     tiny.cast_towers(torch.bfloat16)
@@ -203,9 +189,3 @@ def test_rounded_weights_serve_no_other_precision(half):
     assert half.model.visual.transformer.resblocks[0].mlp.c_fc.weight is rounded_weight
     with pytest.raises(UserError, match=r"rounded to bfloat16.*Load it again"):
         half.cast_towers(torch.float32)
-
-
-def test_float32_changes_nothing(tiny):
-    before = dict(tiny.model.named_parameters())
-    tiny.cast_towers(torch.float32)
-    assert all(parameter is before[name] for name, parameter in tiny.model.named_parameters())

@@ -79,13 +79,12 @@ def deep_features(clip, names, prompts, position):
             handle.remove()
 
 
-LAYOUTS = [*itertools.product(["vit"], ["end", "middle", "front"], ["packed", "cut", "plain"])]
+LAYOUTS = [*itertools.product(["vit"], ["end", "middle", "front"], ["packed", "cut", "plain"], [2])]
+LAYOUTS += [("vit", "middle", "packed", 0), ("vit", "end", "plain", 0), ("custom", "end", "packed", 0)]
+LAYOUTS += [("quick", "middle", "cut", 2)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "position", "layout"), [*LAYOUTS, ("custom", "end", "packed"), ("quick", "middle", "cut")]
-)
-@pytest.mark.parametrize("levels", [0, 2])
+@pytest.mark.parametrize(("kind", "position", "layout", "levels"), LAYOUTS)
 def test_equals_full_sequences(make_clip, configs, kind, position, layout, levels):
     clip = make_clip(configs[kind])
     torch.manual_seed(0)
@@ -121,8 +120,7 @@ def test_prompts_of_each_class_equal_full_sequences(clip, position, layout):
     assert_same(found, features_and_gradient(one_by_one, prompts, signal))
 
 
-@pytest.mark.parametrize("token_budget", [1, 20, 25, 1000])
-@pytest.mark.parametrize("levels", [0, 2])
+@pytest.mark.parametrize(("token_budget", "levels"), [(1, 2), (20, 0), (25, 2), (1000, 0)])
 def test_chunks_change_nothing(clip, token_budget, levels):
     """And each prompt of a batch is encoded as alone."""
     torch.manual_seed(0)
@@ -219,23 +217,14 @@ def prompts(clip, count):
     return torch.randn(count, 5, clip.text_width, generator=torch.Generator().manual_seed(0))
 
 
-def test_one_prompt_has_the_class_before_the_domain(clip, text):
-    (prompt,) = prompts(clip, 1)
-    found = text.under_one(prompt)
-    for c, name in enumerate(CLASSES):
-        for m, domain in enumerate(("art painting", "photo", "sketch")):
-            assert torch.allclose(found[c, m], plain(clip, f"{name} with the domain of {domain}", prompt), atol=1e-4)
-
-
-def test_each_domains_prompt_has_the_domain_before_the_class(clip, text):
+def test_one_prompt_has_the_class_before_the_domain_and_each_domains_prompt_behind_it(clip, text):
     own = prompts(clip, 3)
-    found = text.under_each(own)
+    under_one, under_each = text.under_one(own[0]), text.under_each(own)
     for c, name in enumerate(CLASSES):
         for m, domain in enumerate(("art painting", "photo", "sketch")):
-            assert torch.allclose(found[c, m], plain(clip, f"{domain} {name}", own[m]), atol=1e-4)
-
-
-def test_handwritten_takes_the_place_of_no_prompt(clip, text):
+            of_both = plain(clip, f"{name} with the domain of {domain}", own[0])
+            assert torch.allclose(under_one[c, m], of_both, atol=1e-4)
+            assert torch.allclose(under_each[c, m], plain(clip, f"{domain} {name}", own[m]), atol=1e-4)
     expected = zero_shot_text_features(clip, ["star with the domain of photo"])[0]
     assert torch.allclose(text.under_one(None)[1, 1], expected, atol=1e-5)
 

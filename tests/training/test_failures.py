@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fedvlp.callbacks import Checkpoints
-from fedvlp.core.aggregation.base import Aggregator, WeightedMean
-from fedvlp.core.aggregation.robust import TrimmedMean
+from fedvlp.core.aggregation.robust import CoordinateMedian, TrimmedMean
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error, upload_error
 from fedvlp.runs.checkpoint import load_checkpoint
@@ -46,18 +45,6 @@ class Failing(Linear):
             loss.backward(retain_graph=True)  # a gradient that must not reach the next client
             raise self.error
         return loss
-
-
-@dataclass(frozen=True)
-class TwoClients(Aggregator):
-    """The mean of at least two."""
-
-    @property
-    def min_clients(self):
-        return 2
-
-    def combine(self, states, weights, before):
-        return WeightedMean().combine(states, weights, before)
 
 
 class FailingPersonal(PersonalBias):
@@ -140,11 +127,11 @@ def test_a_failure_that_ends_the_run_leaves_its_checkpoint(tmp_path, options, er
 
 
 class InTwoDomains(Points):
-    """Two clients in each domain."""
+    """Three clients in each domain."""
 
     def __init__(self):
-        super().__init__(4)
-        self.clients = [replace(client, domain=client.id // 2) for client in self.clients]
+        super().__init__(6)
+        self.clients = [replace(client, domain=client.id // 3) for client in self.clients]
 
 
 class BySlots(Failing):
@@ -165,13 +152,13 @@ class BySlots(Failing):
 
 
 def test_a_rule_that_lacks_uploads_of_a_domain_leaves_it_and_says_so(tmp_path, capsys):
-    options = {"rounds": 2, "aggregation": TwoClients(), **file_callbacks(), "callbacks": [Checkpoints(keep=5)]}
+    options = {"rounds": 2, "aggregation": CoordinateMedian(), **file_callbacks(), "callbacks": [Checkpoints(keep=5)]}
     federation(tmp_path, name="run", **options).fit(BySlots(), InTwoDomains())
     first, second = (load_checkpoint(path)[0].server.shared for path in sorted(tmp_path.glob("run/*/checkpoints/*")))
     moved = (first["weight"] != second["weight"]).flatten(1).any(1)
     assert moved.tolist() == [False, True]
     assert first["weight"].flatten(1).any(1).tolist() == [True, True]
-    said = "Round 2, phase 'train', domain 0: TwoClients needs uploads of 2 clients and has 1"
+    said = "Round 2, phase 'train', domain 0: CoordinateMedian needs uploads of 3 clients and has 2"
     assert f"{said}, so its tensors are unchanged." in capsys.readouterr().out
 
 

@@ -127,12 +127,6 @@ def test_clipping_against_a_loop():
     assert not np.allclose(combine(WeightedMean(), states), expected, atol=1e-3)
 
 
-def test_clipping_beyond_all_updates_is_the_inner_rule_to_the_bit():
-    states = uploads(5)
-    for inner in (WeightedMean(), CoordinateMedian()):
-        assert np.array_equal(combine(NormClipping(1e6, inner), states), combine(inner, states))
-
-
 @each_rule
 def test_translation_of_everything_translates_the_result(rule):
     states = uploads(7)
@@ -140,15 +134,6 @@ def test_translation_of_everything_translates_the_result(rule):
     moved = [{name: value + by[name] for name, value in state.items()} for state in states]
     before = {name: value + by[name] for name, value in BEFORE.items()}
     assert combine(rule, moved, before) == pytest.approx(combine(rule, states) + flat(by), abs=1e-5)
-
-
-@each_rule
-def test_scale_of_everything_scales_the_result(rule):
-    states = uploads(7)
-    larger = [{name: 8 * value for name, value in state.items()} for state in states]
-    before = {name: 8 * value for name, value in BEFORE.items()}
-    same = rule if not isinstance(rule, NormClipping) else NormClipping(8 * rule.max_norm, rule.inner)
-    assert combine(same, larger, before) == pytest.approx(8 * combine(rule, states), abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [9, 10])

@@ -80,16 +80,10 @@ def test_learned_routing_of_tokens_is_their_mean_probability(clip, images):
     weight, bias = (parameter.detach().double().numpy() for parameter in module.router.linear.parameters())
     tokens = clip.encode_image_tokens(images)[1].double().numpy()
     weights = route(module, images, training=True).detach()
-    everything = []
     for image in range(9):
         powers = np.exp(tokens[image] @ weight.T + bias)
         probabilities = powers / powers.sum(1, keepdims=True)
         np.testing.assert_allclose(weights[image].numpy(), probabilities.mean(0), atol=1e-5)
-        everything.append(probabilities)
-    everything = np.concatenate(everything)
-    fractions = np.bincount(everything.argmax(1), minlength=3) / len(everything)
-    imbalance = module.router.imbalance(module.precompute(images)).item()
-    assert imbalance == pytest.approx(3 * (fractions * everything.mean(0)).sum(), rel=1e-4)
 
 
 @pytest.mark.parametrize("training", [True, False])
