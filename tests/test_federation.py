@@ -1,4 +1,4 @@
-"""The loop: refusals, failing loggers, damaged checkpoints; with the smallest method there is."""
+"""The loop: refusals, failing loggers, damaged checkpoints, aggregators; with the smallest method there is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from PIL import Image
 from torch import nn
 
+from fedvlp.commands.cli import main
+from fedvlp.core.aggregation.robust import CoordinateMedian
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed
@@ -130,3 +132,31 @@ def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
 
     with pytest.raises(UserError, match=r"in place of weight.*copy_"):
         federation(tmp_path).fit(Replaces(), Points())
+
+
+def test_rule_is_used_in_place_of_the_mean(tmp_path):
+    class Median(Linear):
+        def configure_phases(self):
+            return [Phase("train", ("weight",), ("weight",), FedAvg(aggregator=CoordinateMedian()))]
+
+    chosen = federation(tmp_path, aggregation=CoordinateMedian()).fit(Linear(), Points())
+    assert torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Median(), Points()).shared["weight"])
+    assert not torch.equal(chosen.shared["weight"], federation(tmp_path).fit(Linear(), Points()).shared["weight"])
+
+
+def printed_config(capsys, *options):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--config=quickstart", *options, "--print_config"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_chosen_by_short_name_on_the_command_line(capsys):
+    text = printed_config(capsys, "--trainer.server.aggregation=TrimmedMean", "--trainer.server.aggregation.share=0.34")
+    assert "class_path: fedvlp.TrimmedMean" in text
+    assert "share: 0.34" in text
+    options = ["--trainer.server.aggregation=NormClipping", "--trainer.server.aggregation.max_norm=2"]
+    text = printed_config(
+        capsys, *options, "--trainer.server.aggregation.inner=Krum", "--trainer.server.aggregation.inner.byzantine=1"
+    )
+    assert text.index("fedvlp.NormClipping") < text.index("fedvlp.Krum") < text.index("byzantine: 1")

@@ -1,4 +1,4 @@
-"""A run with DPFedAvg: noise in every phase and round, the same after a resume, and epsilon in rows and summary."""
+"""A run with DPFedAvg: noise in every phase and round, who draws it, and epsilon in rows and summary."""
 
 import csv
 import itertools
@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy
 from fedvlp.core.aggregation.privacy import DPFedAvg
-from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import Phase
 from fedvlp.core.strategies import FedAvg
 from fedvlp.results import load_record
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.privacy_accounting import PrivacyAccount
-from tests.helpers.assertions import assert_same_run
-from tests.helpers.interruptions import Interrupted, StopAfter
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
 
 
 def private(noise_multiplier=1.0, clip_norm=0.5, **options):
@@ -37,35 +32,12 @@ class Still(Linear):
 
 def test_every_phase_and_round_has_noise_of_its_own(tmp_path):
     weights = [torch.zeros(3, 4)]
-
-    class Steps(FederationCallback):
-        def on_phase_end(self, federation, task, server, updates):
-            weights.append(server.shared["weight"])
-
-    federation(tmp_path, aggregation=private(), callbacks=[Steps()]).fit(Still(), Points())
+    steps = noting(on_phase_end=lambda _, task, server, updates: weights.append(server.shared["weight"]))
+    federation(tmp_path, aggregation=private(), callbacks=[steps]).fit(Still(), Points())
     steps = [(after - before).flatten() for before, after in itertools.pairwise(weights)]
     assert len(steps) == 6
     assert np.std(torch.cat(steps).numpy()) == pytest.approx(0.5 / 3, rel=0.25)
     assert len({tuple(step.tolist()) for step in steps}) == 6
-
-
-@pytest.mark.parametrize("rule", [private(0.1, noise_at="client"), FedAdam(inner=private(0.1, quantile=0.5))])
-def test_resumed_run_equals_an_unbroken_one(tmp_path, rule):
-
-    def run(name):
-        callbacks = [Privacy(), Checkpoints(), MetricsFile()]
-        return federation(tmp_path, name=name, rounds=3, aggregation=rule, default_callbacks=False, callbacks=callbacks)
-
-    whole = run("whole")
-    whole.fit(PersonalBias(), Points())
-    broken = run("broken")
-    broken.add_callback(StopAfter(2))
-    with pytest.raises(Interrupted):
-        broken.fit(PersonalBias(), Points())
-    again = run("broken")
-    again.fit(PersonalBias(), Points(), ckpt_path="last")
-    assert_same_run(again.run_state, whole.run_state)
-    assert "privacy/epsilon" in whole.run_state.history[-1]
 
 
 def test_tables_take_the_run_whose_seed_of_noise_is_long(tmp_path):
@@ -74,34 +46,17 @@ def test_tables_take_the_run_whose_seed_of_noise_is_long(tmp_path):
     assert load_record(run.folder).rounds == 1
 
 
-def test_noise_of_the_system_differs_from_run_to_run(tmp_path):
-    rule = private(noise_from="system")
-    runs = [federation(tmp_path, name=name, rounds=1, aggregation=rule) for name in ("one", "other")]
-    one, other = (run.fit(Linear(), Points()).shared["weight"] for run in runs)
-    assert not torch.equal(one, other)
-    assert '"seed"' not in json.dumps(runs[0].description["phases"]).replace('"seed": null', "")
-
-
-class Cohorts(FederationCallback):
-    """Notes who takes part."""
-
-    def __init__(self):
-        self.drawn = []
-
-    def on_round_start(self, federation, phases, cohort):
-        self.drawn.append([client.id for client in cohort])
-
-
 @pytest.mark.parametrize("noise_from", ["seed", "system"])
 def test_cohort_is_as_secret_as_the_noise(tmp_path, noise_from):
     drawn = []
     for _ in range(2):
-        noted = Cohorts()
+        cohorts = []
+        noted = noting(on_round_start=lambda _, phases, cohort, cohorts=cohorts: cohorts.append(cohort))
         rule = private(noise_from=noise_from)
         run = federation(tmp_path, rounds=4, cohort_size=4, aggregation=rule, default_callbacks=False, callbacks=noted)
         run.fit(Linear(), Points(clients=9))
-        assert {len(set(cohort)) for cohort in noted.drawn} == {4}
-        drawn.append(noted.drawn)
+        assert {len({client.id for client in cohort}) for cohort in cohorts} == {4}
+        drawn.append(cohorts)
     assert (drawn[0] == drawn[1]) == (noise_from == "seed")
 
 
@@ -148,27 +103,18 @@ def test_client_that_is_left_out_adds_zero_and_costs_the_same(tmp_path):
     assert len({run.run_state.history[0]["privacy/epsilon"] for run in noisy}) == 1
 
 
-class Uploads(FederationCallback):
-    """Notes what each client sends."""
-
-    def __init__(self):
-        self.sent = {}
-
-    def on_phase_end(self, federation, task, server, updates):
-        for update in updates:
-            self.sent[task.round, task.phase.name, update.client.id] = update.state["weight"].clone()
-
-
 def test_clients_that_do_not_trust_the_server_send_noise(tmp_path):
     sent = []
+
+    def note(federation, task, server, updates):
+        sent.append(torch.stack([update.state["weight"].clone() for update in updates]))
+
     for noise in (0.0, 1.5):
-        noted = Uploads()
         rule = private(noise, clip_norm=0.25, noise_at="client")
-        options = {"rounds": 1, "default_callbacks": False, "callbacks": noted}
+        options = {"rounds": 1, "default_callbacks": False, "callbacks": noting(on_phase_end=note)}
         run = federation(tmp_path, aggregation=rule, **options)
         before = Linear().weight.detach().clone()
         found = run.fit(Linear(), Points(clients=6)).shared["weight"]
-        sent.append(torch.stack([noted.sent[key] for key in sorted(noted.sent)]))
         torch.testing.assert_close(found, sent[-1].mean(0), rtol=0, atol=1e-6)
     assert (sent[0] - before).flatten(1).norm(dim=1).max() <= 0.25 + 1e-6
     noise = (sent[1] - sent[0]).flatten()

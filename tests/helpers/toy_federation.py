@@ -13,6 +13,7 @@ from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import FedAvg
 from fedvlp.federation import Federation
+from fedvlp.training.callback import FederationCallback
 from tests.helpers.trainer_options import grouped
 
 
@@ -146,6 +147,11 @@ class Points:
 def federation(tmp_path, **options):
     """Returns a federation of three rounds, unless the options say otherwise; those of a group need no group."""
     return Federation(**grouped({"rounds": 3, "accelerator": "cpu", "default_root_dir": str(tmp_path), **options}))
+
+
+def noting(**hooks):
+    """Returns a callback with these functions as its hooks."""
+    return type("Noting", (FederationCallback,), {name: staticmethod(hook) for name, hook in hooks.items()})()
 
 
 def file_callbacks():

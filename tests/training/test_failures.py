@@ -15,10 +15,9 @@ from fedvlp.core.aggregation.robust import CoordinateMedian, TrimmedMean
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import Client, ClientUpdate, State, tensor_specs, update_error, upload_error
 from fedvlp.runs.checkpoint import load_checkpoint
-from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.errors import UserError
 from tests.helpers.shapes import unchecked
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks, noting
 
 GOOD = {"weight": torch.tensor([[1.0, -3.0, 2.0]]), "bias": torch.tensor([0.5])}
 
@@ -185,12 +184,8 @@ def test_where_every_client_fails_the_error_is_shown_as_it_is(tmp_path):
 
 
 def test_a_mistake_of_a_callback_is_none_of_the_clients(tmp_path):
-    class Broken(FederationCallback):
-        def on_train_batch_end(self, *_):
-            raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        shared_after(tmp_path, Linear(), callbacks=[Broken()])
+        shared_after(tmp_path, Linear(), callbacks=[noting(on_train_batch_end=lambda *_: 1 / 0)])
 
 
 @pytest.mark.parametrize(
@@ -306,23 +301,18 @@ class Diverging(PersonalBias):
         return self.context.client.id == client and bool(self._logged)
 
 
-class LeftOut(FederationCallback):
-    """Notes who is left out."""
-
-    def __init__(self):
-        self.found = []
-
-    def on_client_problem(self, federation, phase, client, reason, is_left_out):
-        assert is_left_out
-        self.found.append((phase.name, client.id, reason))
-
-
 def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
-    told = LeftOut()
+    found = []
+
+    def note(federation, phase, client, reason, is_left_out):
+        assert is_left_out
+        found.append((phase.name, client.id, reason))
+
+    told = noting(on_client_problem=note)
     with pytest.raises(UserError, match=r"Round 1, phase 'both': NaN or infinity on 3 of 3 clients, so training div"):
         federation(tmp_path, default_callbacks=False, callbacks=[told]).fit(Diverging(), Points())
     kept = [("both", client, "keeps NaN or infinity") for client in (1, 2)]
-    assert told.found == [("both", 0, "uploads NaN or infinity"), *kept]
+    assert found == [("both", 0, "uploads NaN or infinity"), *kept]
 
 
 def test_one_update_that_can_not_count_ends_the_run_if_one_failure_shall(tmp_path):

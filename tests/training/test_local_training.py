@@ -13,9 +13,8 @@ from fedvlp.training.add_ons.scaffold import Scaffold
 from fedvlp.training.local_training import Constant, CosineDecay, ExponentialDecay, LocalTraining, num_steps
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.assertions import assert_same_run, run_tensors
-from tests.helpers.interruptions import Interrupted, StopAfter
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
+from tests.helpers.assertions import run_tensors
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
 
 BATCHES = 6
 
@@ -212,21 +211,6 @@ def test_memory_is_kept_by_client_and_phase_and_is_not_sent(tmp_path):
     row = run.run_state.history[-1]
     assert row["upload_parameters"] == row["download_parameters"] - 12 == 15 + 3
     assert federation(tmp_path, rounds=2).fit(Remembering(), Points(clients=2)).memory == {}
-
-
-def test_memory_survives_an_interruption_bit_for_bit(tmp_path):
-    """Partial participation, so that clients come back after rounds in which they were absent."""
-    options = {"rounds": 4, "cohort_size": 2, "reset_optimizer": False, "epochs": 0.5, **file_callbacks()}
-    whole = federation(tmp_path, name="whole", **options)
-    whole.fit(Remembering(), Points())
-    broken = federation(tmp_path, name="broken", **options)
-    broken.add_callback(StopAfter(2))
-    with pytest.raises(Interrupted):
-        broken.fit(Remembering(), Points())
-    again = federation(tmp_path, name="broken", **options)
-    again.fit(Remembering(), Points(), ckpt_path="last")
-    assert whole.run_state.optimizer_states
-    assert_same_run(again.run_state, whole.run_state)
 
 
 def test_optimizer_that_remembers_more_than_tensors_is_refused(tmp_path):

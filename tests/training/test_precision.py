@@ -11,10 +11,9 @@ from fedvlp import ADAPT, PLAN, TRIP, PromptFL
 from fedvlp.core.phases import RoundContext
 from fedvlp.methods.trip.clustering import capacity_kmeans, cluster_capacities
 from fedvlp.methods.trip.routing import expert_shares, make_keys
-from fedvlp.training.callback import FederationCallback
 from tests.helpers.assertions import run_tensors
 from tests.helpers.images import CLASSES
-from tests.helpers.toy_federation import Linear, Points, federation
+from tests.helpers.toy_federation import Linear, Points, federation, noting
 
 METHODS = {
     "promptfl": lambda clip: PromptFL(CLASSES, clip, prompt_length=2, kl_weight=1.0, templates=1),
@@ -84,14 +83,9 @@ def scales(tmp_path, spoil):
     """Returns the scale of gradients after each step of a run in 16-mixed."""
     seen = []
     scaler = torch.amp.GradScaler("cpu", growth_interval=2)
-
-    class Listener(FederationCallback):
-        def on_train_batch_end(self, *_):
-            seen.append(scaler.get_scale())
-
     run = federation(tmp_path, rounds=1, steps=2, default_callbacks=False)
     run.fabric = L.Fabric(accelerator="cpu", plugins=MixedPrecision("16-mixed", "cpu", scaler))
-    run.add_callback(Listener())
+    run.add_callback(noting(on_train_batch_end=lambda *_: seen.append(scaler.get_scale())))
     run.fit(Linear(), Points(clients=3, spoil=spoil))
     return seen
 

@@ -13,33 +13,24 @@ from fedvlp.core.strategies import ByName, FedAvg, Local
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
 from fedvlp.training.add_ons.fed_prox import FedProx
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.secure_sum import sum_threshold
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, Points, federation
-
-
-class Kept(FederationCallback):
-    """Keeps what the server makes its new tensors of."""
-
-    def __init__(self):
-        self.phases = []
-
-    def on_phase_end(self, federation, task, server, updates):
-        self.phases.append((task.state.server, server, updates))
+from tests.helpers.toy_federation import Linear, Points, federation, noting
 
 
 def trained(tmp_path, data=None, **options):
-    kept = Kept()
+    """A run, and for each phase the server after it and its updates."""
+    phases = []
+    kept = noting(on_phase_end=lambda _, task, server, updates: phases.append((server, updates)))
     run = federation(tmp_path, default_callbacks=False, callbacks=[kept], **options)
     run.fit(Linear(), data or Points(5))
-    return run, kept
+    return run, phases
 
 
 def test_the_server_sees_the_mean_in_place_of_each_update(tmp_path):
-    run, kept = trained(tmp_path / "sum", secure_sum=True)
+    run, phases = trained(tmp_path / "sum", secure_sum=True)
     plain, _ = trained(tmp_path / "plain")
-    for _, server, updates in kept.phases:
+    for server, updates in phases:
         assert [update.client.id for update in updates] == [0, 1, 2, 3, 4]
         assert all(torch.equal(update.state["weight"], server.shared["weight"]) for update in updates)
     assert not any(name.startswith("client") for row in run.run_state.history for name in row)
@@ -57,8 +48,8 @@ def test_the_mean_is_that_of_the_fixed_point_numbers_whoever_drops_out(tmp_path)
         data = Points(5)
         data.clients = [data.clients[client]]
         alone.append(trained(tmp_path / str(client), data, rounds=1)[0].run_state.server.shared["weight"])
-    _, kept = trained(tmp_path / "all", Points(5, spoil=True), rounds=1, secure_sum=True)
-    (_, server, updates) = kept.phases[0]
+    _, phases = trained(tmp_path / "all", Points(5, spoil=True), rounds=1, secure_sum=True)
+    server, updates = phases[0]
     assert [update.client.id for update in updates] == [1, 2, 3, 4]
     numbers = sum(torch.round(alone[client].double() * (8 + 4 * client) * 2**32).long() for client in range(1, 5))
     expected = (numbers.double() / (72 * 2**32)).float()
