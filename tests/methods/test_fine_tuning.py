@@ -11,8 +11,8 @@ from torch import nn
 
 from fedvlp import FineTuning, ZeroShotCLIP
 from fedvlp.clip import CLIP, build_model
-from fedvlp.methods.image_tower import layer_groups
 from tests.helpers.made_up_clips import made_up_clip
+from tests.helpers.made_up_image_towers import image_clip
 from tests.helpers.slow import CLASSES
 
 TEXTS = ["a photo of a red circle.", "a photo of a star.", "a photo of a big square."]
@@ -116,42 +116,56 @@ def test_it_starts_as_zero_shot_clip_and_has_open_clips_loss_and_gradients(clips
         torch.testing.assert_close(parameter.grad, expected, rtol=0, atol=bound, msg=name)
 
 
-def test_rates_fall_over_the_stages_of_a_resnet(clips):
-    module = FineTuning(CLASSES, clips["resnet"], layer_decay=0.5)
-    names = {id(value): name for name, value in module.trainable_by_name().items()}
-    found = {}
-    for group in layer_groups(module.trainable_by_name(), 0.5):
-        for value in group.parameters:
-            found[names[id(value)]] = (group.factor, group.decays)
-    assert found.keys() == module.trainable_by_name().keys()
-    assert found["visual.conv3.weight"] == (0.5**5, True)
-    assert found["visual.bn2.bias"] == (0.5**5, False)
-    assert found["visual.layer1.0.conv1.weight"] == (0.5**4, True)
-    assert found["visual.layer4.0.bn3.weight"] == (0.5, False)
-    assert found["visual.attnpool.positional_embedding"] == (1.0, True)
+TEXT_BLOCKS = {
+    "coca": ("cls_emb", "transformer.resblocks.1.attn.out_proj.weight", "ln_final.bias"),
+    "biomedclip": ("transformer.embeddings.LayerNorm", "transformer.encoder.layer.1.output", "proj"),
+    "mt5": ("transformer.embed_tokens.weight", "transformer.block.1.layer.0.layer_norm.weight", "proj"),
+    "nllb": ("transformer.embed_tokens.weight", "transformer.layers.1.fc1.weight", "transformer.layer_norm.bias"),
+}
+"""The beginnings of names at the bottom, in the second block and at the top of text towers."""
+LAYERS = {
+    "resnet": {
+        "visual.conv3.weight": 5,
+        "visual.bn2.bias": 5,
+        "visual.layer1.0.conv1.weight": 4,
+        "visual.layer4.0.bn3.weight": 1,
+        "visual.attnpool.positional_embedding": 0,
+    },
+    "timm biomed": {
+        "visual.trunk.pos_embed": 3,
+        "visual.trunk.blocks.0.attn.qkv.weight": 2,
+        "visual.trunk.blocks.1.norm1.bias": 1,
+        "visual.trunk.norm.weight": 1,
+        "visual.head.proj.weight": 0,
+    },
+    "timm siglip": {
+        "visual.trunk.patch_embed.proj.weight": 3,
+        "visual.trunk.blocks.1.mlp.fc1.weight": 1,
+        "visual.trunk.attn_pool.latent": 0,
+    },
+    "timm convnext": {
+        "visual.trunk.stem.0.weight": 6,
+        "visual.trunk.stages.0.blocks.0.gamma": 5,
+        "visual.trunk.stages.3.blocks.0.gamma": 2,
+        "visual.head.proj.weight": 0,
+    },
+}
+for kind, starts in TEXT_BLOCKS.items():
+    LAYERS[kind] = {f"text.language.{start}": steps for start, steps in zip(starts, (4, 2, 0), strict=True)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "bottom", "second", "top"),
-    [
-        ("coca", "cls_emb", "transformer.resblocks.1.attn.out_proj.weight", "ln_final.bias"),
-        (
-            "biomedclip",
-            "transformer.embeddings.LayerNorm",
-            "transformer.encoder.layer.1.output",
-            "proj",
-        ),
-        ("mt5", "transformer.embed_tokens.weight", "transformer.block.1.layer.0.layer_norm.weight", "proj"),
-        ("nllb", "transformer.embed_tokens.weight", "transformer.layers.1.fc1.weight", "transformer.layer_norm.bias"),
-    ],
-)
-def test_rates_fall_over_the_blocks_of_text_towers(clips, kind, bottom, second, top):
-    module = FineTuning(CLASSES, clips[kind], towers="both", layer_decay=0.5)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_rates_fall_from_the_top(clips, kind):
+    """By a half for each layer that is above, as timm counts layers."""
+    clip = clips[kind] if kind in clips else image_clip(kind.removeprefix("timm "))
+    module = FineTuning(CLASSES, clip, layer_decay=0.5, towers="both" if kind in TEXT_BLOCKS else "image")
     trained = module.trainable_by_name()
-    factors = {id(value): group.factor for group in layer_groups(trained, 0.5) for value in group.parameters}
-    for start, factor in ((bottom, 0.5**4), (second, 0.5**2), (top, 1.0)):
-        name = next(name for name in trained if name.startswith(f"text.language.{start}"))
-        assert factors[id(trained[name])] == factor
+    groups = {id(value): group for group in module.parameter_groups(trained) for value in group.parameters}
+    assert groups.keys() == {id(value) for value in trained.values()}
+    for start, steps in LAYERS[kind].items():
+        name = next(name for name in trained if name.startswith(start))
+        group = groups[id(trained[name])]
+        assert (group.factor, group.decays) == (0.5**steps, trained[name].ndim > 1), name
 
 
 def test_statistics_of_a_resnet_are_frozen_and_not_sent(clips):

@@ -1,4 +1,4 @@
-"""Methods on image towers of timm: each trains where it can and says where it cannot; rates fall from the top."""
+"""Methods on image towers of timm: each trains where it can and says where it cannot."""
 
 from __future__ import annotations
 
@@ -81,35 +81,3 @@ def test_what_a_tower_cannot_do_is_refused_before_training(kind, methods):
     for method in methods.values():
         with pytest.raises(UserError, match=r"ConvNeXt|SwinTransformer"):
             method(CLASSES, clip=clip)
-
-
-FACTORS = {
-    "biomed": {
-        "trunk.pos_embed": 3,
-        "trunk.blocks.0.attn.qkv.weight": 2,
-        "trunk.blocks.1.norm1.bias": 1,
-        "trunk.norm.weight": 1,
-        "head.proj.weight": 0,
-    },
-    "siglip": {"trunk.patch_embed.proj.weight": 3, "trunk.blocks.1.mlp.fc1.weight": 1, "trunk.attn_pool.latent": 0},
-    "convnext": {
-        "trunk.stem.0.weight": 6,
-        "trunk.stages.0.blocks.0.gamma": 5,
-        "trunk.stages.3.blocks.0.gamma": 2,
-        "head.proj.weight": 0,
-    },
-}
-
-
-@pytest.mark.parametrize("kind", FACTORS)
-def test_rates_fall_from_the_top_as_timm_counts_layers(kind):
-    module = FineTuning(CLASSES, image_clip(kind), layer_decay=0.5)
-    names = {id(value): name for name, value in module.trainable_by_name().items()}
-    found = {}
-    for group in module.parameter_groups(module.trainable_by_name()):
-        for value in group.parameters:
-            found[names[id(value)]] = (group.factor, group.decays)
-    assert found.keys() == module.trainable_by_name().keys()
-    for name, steps in FACTORS[kind].items():
-        is_matrix = module.visual.get_parameter(name).ndim > 1
-        assert found[f"visual.{name}"] == (0.5**steps, is_matrix), name

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from fedvlp.runs.client_store import StatesOnDisk
 from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import Attack
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, file_callbacks
@@ -126,15 +125,6 @@ def test_a_second_fit_of_one_federation_begins_anew(tmp_path):
     again = run.fit(Linear(), Points())
     assert torch.equal(one.shared["weight"], again.shared["weight"])
     assert len(run.run_state.history) == 2
-
-
-def test_what_stays_on_clients_is_on_disk_only_if_asked(tmp_path):
-    for on_disk in (False, True):
-        run = federation(tmp_path, rounds=1, personal_on_disk=on_disk, reset_optimizer=False, **file_callbacks())
-        run.fit(PersonalBias(), Points())
-        state = run.run_state
-        assert isinstance(state.personal, StatesOnDisk) == isinstance(state.optimizer_states, StatesOnDisk) == on_disk
-        assert (run.folder / "clients").exists() == on_disk
 
 
 class Nothing(Linear):

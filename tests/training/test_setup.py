@@ -140,14 +140,10 @@ def machine(monkeypatch):
 )
 def test_the_hardware_decides(machine, has, accelerator, name, reason):
     machine(**has)
+    assert choose_precision("32-true", accelerator) == ("32-true", "")
     chosen, why = choose_precision("auto", accelerator)
     assert chosen == name
     assert reason in why
-
-
-def test_what_is_asked_for_is_taken(machine):
-    machine(units=True)
-    assert choose_precision("32-true", "auto") == ("32-true", "")
 
 
 def test_questions_that_pytorch_no_longer_answers_count_as_no(monkeypatch):
