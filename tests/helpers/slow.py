@@ -24,10 +24,10 @@ def cosine(one, other):
     return one @ other / (one @ one) ** 0.5 / (other @ other) ** 0.5
 
 
-def slow_texts(clip, prompts, deeper=None) -> list[Tensor]:
+def slow_texts(clip, prompts, deeper=None, names=CLASSES) -> list[Tensor]:
     """The text features under a prompt [L, D] or one for each class, each class in a sequence of its own."""
     features = []
-    for name, prompt in zip(CLASSES, prompts if prompts.ndim == 3 else [prompts] * len(CLASSES), strict=True):
+    for name, prompt in zip(names, prompts if prompts.ndim == 3 else [prompts] * len(names), strict=True):
         encoder = PromptedTextEncoder(clip, [name], prompt_length=len(prompt), layout="plain")
         features.append(encoder(prompt, deeper)[0])
     return features

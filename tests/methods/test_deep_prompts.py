@@ -53,44 +53,13 @@ def slow_fed_prompt_src(module, images):
     return loss
 
 
-def run_blocks(blocks, tokens, prompts, places, mask=None):
-    """open_clip's own blocks on one sequence, with the tokens at some places replaced before each of the first."""
-    for index, block in enumerate(blocks):
-        if index < len(prompts):
-            tokens = torch.cat([tokens[: places[0]], prompts[index], tokens[places[-1] + 1 :]])
-        tokens = block(tokens[None], attn_mask=mask)[0]
-    return tokens
-
-
-def maple_text(model, tokenizer, words, prompts):
-    """w_c of one class: `[SOS][prompt] of a class.[EOT]` in a sequence of the full context."""
-    length = prompts.shape[1]
-    ids = tokenizer([" ".join(["x"] * length) + f" {words}."])[0]
-    positions = model.positional_embedding
-    tokens = model.token_embedding(ids) + positions
-    levels = [prompts[0] + positions[1 : 1 + length], *prompts[1:]]
-    tokens = run_blocks(model.transformer.resblocks, tokens, levels, range(1, 1 + length), model.attn_mask)
-    return model.ln_final(tokens[ids.argmax()]) @ model.text_projection
-
-
-def maple_image(model, image, prompts):
-    """f(x) of one image: `[CLS][patches][prompt]`, the prompt without positions."""
-    visual = model.visual
-    patches = visual.conv1(image[None]).flatten(2)[0].T
-    tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
-    tokens = visual.ln_pre(torch.cat([tokens, prompts[0]]))
-    places = range(len(tokens) - prompts.shape[1], len(tokens))
-    tokens = run_blocks(visual.transformer.resblocks, tokens, [visual.ln_pre(prompts[0]), *prompts[1:]], places)
-    return visual.ln_post(tokens[0]) @ visual.proj
-
-
 def slow_fed_maple(module, images):
-    model = module.clip.model
-    prefix = "of a " if len(module.prompts[0]) == 2 else ""
+    """A prompt of two vectors is followed by the other two words that it starts from."""
+    names = [f"of a {name}" if module.prompts.shape[1] == 2 else name for name in CLASSES]
     couplings = zip(module.prompts, module.couplings.weight, module.couplings.bias, strict=True)
     visual = torch.stack([prompt @ weight + bias for prompt, weight, bias in couplings])
-    texts = [maple_text(model, module.clip.tokenizer, prefix + name, module.prompts) for name in CLASSES]
-    features = [maple_image(model, image, visual) for image in images]
+    texts = slow_texts(module.clip, module.prompts[0], module.prompts[1:], names)
+    features = [PromptedImageEncoder(module.clip)(image[None], visual).features[0] for image in images]
     return slow_cross_entropy(module.clip, features, texts, LABELS)
 
 

@@ -1,4 +1,4 @@
-"""Fed-DPT against its equations, written out head by head and step by step, and against its limit cases."""
+"""Fed-DPT against its equations, written out image by image and step by step, and against its limit cases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedvlp import FedDPT
-from fedvlp.clip import PromptedTextEncoder, zero_shot_text_features
+from fedvlp.clip import PromptedImageEncoder, PromptedTextEncoder, zero_shot_text_features
 from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.fed_dpt import PerDomainPrompts
@@ -37,24 +37,9 @@ def begin(module, domain, round=0):
 
 
 def reference_tower(clip, image, tokens):
-    """Returns f_V and the scores <q_cls, k_j>, through the blocks one by one and the last block's heads one by one."""
-    visual = clip.model.visual
-    hidden = visual._embeds(image[None])
-    hidden = torch.cat([hidden[:, :1], visual.ln_pre(tokens)[None], hidden[:, 1:]], dim=1)  # [cls], [v]_1 .., [image]
-    for block in visual.transformer.resblocks[:-1]:
-        hidden = block(hidden)
-    last = visual.transformer.resblocks[-1]
-    normalised = last.ln_1(hidden)[0]
-    attention = last.attn
-    query, key, _ = (normalised @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, dim=-1)
-    width = attention.head_dim
-    scores = np.zeros(len(tokens))
-    for j in range(len(tokens)):
-        for head in range(attention.num_heads):
-            part = slice(head * width, (head + 1) * width)
-            scores[j] += (query[0, part] @ key[1 + j, part]).item() / np.sqrt(width) / attention.num_heads
-    feature = visual.ln_post(last(hidden)[0, 0]) @ visual.proj
-    return feature.detach().numpy(), scores
+    """Returns f_V and the scores <q_cls, k_j> of one image."""
+    found = PromptedImageEncoder(clip)(image[None], tokens[None])
+    return found.features[0].detach().numpy(), found.scores[0].detach().numpy()
 
 
 def reference_cosines(module, images, text_prompts, tokens):

@@ -34,39 +34,26 @@ def slow_adapter(method, tower, number, vector):
     return maps.weight[number] @ vector + maps.bias[number]
 
 
-def slow_blocks(method, tower, blocks, hidden, mask=None):
-    """CLIP's own modules for one sequence [tokens, width]; the last two blocks have adapters."""
-    for index, block in enumerate(blocks):
-        number = index - len(blocks) + 2
-        beside = 0
-        if number >= 0:
-            beside = torch.stack([slow_adapter(method, tower, number, block.ln_1(token)) for token in hidden])
-        hidden = block(hidden[None], attn_mask=mask)[0] + method.alpha * beside
-    return hidden
+def slow_tower(method, name):
+    """A tower whose last two blocks have adapters beside them, which read one token after another."""
+    tower = getattr(method.clip, name)
 
+    def beside(number):
+        def branch(hidden):
+            added = [slow_adapter(method, name, number, token) for token in hidden.flatten(0, 1)]
+            return method.alpha * torch.stack(added).view_as(hidden)
 
-def slow_text(method, name):
-    model = method.clip.model
-    ids = method.clip.tokenizer([f"a photo of a {name}."])[0]
-    tokens = model.token_embedding(ids) + model.positional_embedding
-    tokens = slow_blocks(method, "text", model.transformer.resblocks, tokens, model.attn_mask)
-    return model.ln_final(tokens[ids.argmax()]) @ model.text_projection
+        return branch
 
-
-def slow_image(method, image):
-    visual = method.clip.model.visual
-    patches = visual.conv1(image[None]).flatten(2)[0].T
-    tokens = torch.cat([visual.class_embedding[None], patches]) + visual.positional_embedding
-    tokens = slow_blocks(method, "image", visual.transformer.resblocks, visual.ln_pre(tokens))
-    return visual.ln_post(tokens[0]) @ visual.proj
+    return tower.beside({len(tower.blocks) - 2 + number: beside(number) for number in range(2)})
 
 
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
     loss = method.training_step((images, LABELS), 0)
     parameters = list(method.trainable_by_name().values())
     assert len(parameters) == 10
-    texts = [slow_text(method, name) for name in CLASSES]
-    expected = slow_cross_entropy(method.clip, [slow_image(method, image) for image in images], texts, LABELS)
+    texts = method.rows.encode_words(slow_tower(method, "text"))
+    expected = slow_cross_entropy(method.clip, slow_tower(method, "image").features(images), texts, LABELS)
     gradients = assert_same(loss, expected, parameters)
     assert all(gradient.any() for gradient in gradients)
     assert not torch.allclose(method(images), zero_shot(method, images), atol=0.5)
