@@ -42,14 +42,18 @@ class Unequal(Points):
         return [ink, paint, test, other]
 
 
-def measured(tmp_path, module, personal, predictions=None):
-    run = federation(tmp_path)
+def measured(tmp_path, module, personal, data=None):
+    """Scores and predictions."""
+    predictions = {}
     module.eval()
-    return evaluate(module, Unequal(), run.fabric, {"weight": torch.eye(3, 4)}, personal, predictions=predictions)
+    fabric = federation(tmp_path).fabric
+    state = {"weight": torch.eye(3, 4)}
+    scores = evaluate(module, data or Unequal(), fabric, state, personal, predictions=predictions)
+    return scores, predictions
 
 
 def test_every_image_counts_once_and_every_domain_once(tmp_path):
-    scores = measured(tmp_path, Linear(), {})
+    scores, _ = measured(tmp_path, Linear(), {})
     assert scores == pytest.approx(
         {
             "validation/ink": 100 * 4 / 7,
@@ -92,7 +96,7 @@ def test_personal_tensors_are_those_of_the_clients_of_the_domain(tmp_path):
     personal = {}
     for client, label in favourites.items():
         personal[client] = {"bias": 9.0 * torch.nn.functional.one_hot(torch.tensor(label), 3).float()}
-    scores = measured(tmp_path, PersonalBias(), personal)
+    scores, _ = measured(tmp_path, PersonalBias(), personal)
     assert scores["validation/ink"] == pytest.approx(100 * (5 / 7 + 1 / 7) / 2)  # clients 4 and 1
     assert scores["validation/paint"] == pytest.approx(100 / 3)  # client 2
     assert scores["held_out/other"] == pytest.approx(100 * (0 + 3 / 4 + 1 / 4) / 3)
@@ -112,7 +116,7 @@ def test_a_domain_of_nobody_is_measured_as_the_method_says(tmp_path, held_out_ev
     module = TwoParts()
     module.held_out_evaluation = held_out_evaluation
     biases = {4: [0.0, 0.0, 9.0], 1: [3.0, 0.0, 0.0], 2: [0.0, 0.0, 0.0]}
-    scores = measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()})
+    scores, _ = measured(tmp_path, module, {client: {"bias": torch.tensor(bias)} for client, bias in biases.items()})
     assert scores["validation/paint"] == pytest.approx(200 / 3)  # client 2
     assert scores["held_out/other"] == pytest.approx(held_out)
     assert module.uses_personal
@@ -138,15 +142,6 @@ class WithOthers(Points):
         return [replace(noise, name="out_of_distribution/noise")]
 
 
-def measured_points(tmp_path, module, data, personal=None):
-    predictions = {}
-    module.eval()
-    fabric = federation(tmp_path).fabric
-    state = {"weight": torch.eye(3, 4)}
-    scores = evaluate(module, data, fabric, state, personal or {}, None, predictions)
-    return scores, predictions
-
-
 def in_plain_words(data, name, bias):
     """The label, predicted class and confidence of each image, one at a time."""
     split = next(split for split in data.evaluation_splits() if split.name == name)
@@ -163,7 +158,7 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, hel
     module = PersonalBias()
     module.held_out_evaluation = held_out_evaluation
     data = Points()
-    scores, predictions = measured_points(tmp_path, module, data, PERSONAL)
+    scores, predictions = measured(tmp_path, module, PERSONAL, data)
     for client in data.clients:
         found = predictions[f"validation/{client.name}"]
         assert found.clients == (client.name,)
@@ -179,8 +174,8 @@ def test_there_is_a_row_for_each_state_and_a_column_for_each_image(tmp_path, hel
 
 
 def test_images_of_no_class_are_measured_without_an_accuracy(tmp_path):
-    plain, _ = measured_points(tmp_path, Linear(), Points())
-    scores, predictions = measured_points(tmp_path, Linear(), WithOthers())
+    plain, _ = measured(tmp_path, Linear(), {}, Points())
+    scores, predictions = measured(tmp_path, Linear(), {}, WithOthers())
     assert scores == plain
     noise = predictions["out_of_distribution/noise"]
     assert noise.predicted.tolist() == [[2, 0]]

@@ -9,11 +9,10 @@ from fedvlp.core.phases import Phase
 from fedvlp.core.state import Client, ClientUpdate
 from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.training import round as one_round
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.cohort import sample_cohort
 from fedvlp.training.round import local_metrics
 from fedvlp.utils.seeding import derive_seed
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
 
 
 class Asked(Points):
@@ -26,21 +25,6 @@ class Asked(Points):
     def train_dataloader(self, client=None, seed=None):
         self.asked.append((client.id, seed))
         return super().train_dataloader(client, seed)
-
-
-class Rounds(FederationCallback):
-    """Notes what callbacks are told."""
-
-    def __init__(self):
-        self.cohorts = []
-        self.phases = []
-
-    def on_round_start(self, federation, phases, cohort):
-        self.cohorts.append(cohort)
-        self.phases.append([phase.name for phase in phases])
-
-    def on_phase_end(self, federation, task, server, updates):
-        self.phases.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
 
 
 def expected_seeds(seed, numbers, phases, clients):
@@ -72,14 +56,23 @@ def test_a_pass_that_goes_on_has_the_seed_of_the_pass(tmp_path):
 
 def test_cohorts_follow_seed_and_round_and_every_phase_has_the_same(tmp_path):
     data = Points(clients=7)
-    told = Rounds()
-    federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[told]).fit(PersonalBias(), data)
-    assert told.cohorts == [sample_cohort(data.clients, 3, derive_seed(5, number)) for number in range(3)]
+    cohorts, told = [], []
+
+    def start(federation, phases, cohort):
+        cohorts.append(cohort)
+        told.append([phase.name for phase in phases])
+
+    def end(federation, task, server, updates):
+        told.append((task.phase.name, task.round, server.round, [update.client.id for update in updates]))
+
+    noted = noting(on_round_start=start, on_phase_end=end)
+    federation(tmp_path, rounds=3, seed=5, cohort_size=3, callbacks=[noted]).fit(PersonalBias(), data)
+    assert cohorts == [sample_cohort(data.clients, 3, derive_seed(5, number)) for number in range(3)]
     expected = []
-    for number, cohort in enumerate(told.cohorts):
+    for number, cohort in enumerate(cohorts):
         ids = [client.id for client in cohort]
         expected += [["both", "weight"], ("both", number, number, ids), ("weight", number, number, ids)]
-    assert told.phases == expected
+    assert told == expected
 
 
 @pytest.mark.parametrize(("most", "named"), [(3, True), (2, False)])

@@ -11,12 +11,6 @@ def mean_of(states, weights):
     return decode(np.sum([encode(*each) for each in zip(states, weights, strict=True)], axis=0), states[0])
 
 
-def test_numbers_are_whole_multiples_of_two_to_minus_32_times_the_weight():
-    state = {"b": torch.tensor([[0.5], [-0.25]]), "a": torch.tensor(3.0)}
-    expected = [9 * 2**32, 3 * 2**31, -3 * 2**30, 3]
-    assert encode(state, 3).view(np.int64).tolist() == expected
-
-
 def test_the_largest_sum_does_not_wrap_around():
     state = {"p": torch.tensor([LARGEST, -LARGEST])}
     mean = mean_of([state] * MOST_CLIENTS, [MOST_WEIGHT] * MOST_CLIENTS)
