@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedvlp.clip import PromptedTextEncoder
 from fedvlp.core.phases import RoundContext
@@ -71,13 +71,6 @@ def assert_step(module, images, labels, expected) -> None:
     loss = module.training_step((images, labels), 0)
     wanted = assert_same(loss, expected, list(module.trainable_by_name().values()))
     assert all(gradient.any() for gradient in wanted)
-
-
-def gradients(loss: Tensor, module: nn.Module) -> dict[str, Tensor]:
-    """Returns the gradients of a loss by name, of the parameters that have one."""
-    module.zero_grad()
-    loss.backward()
-    return {name: value.grad.clone() for name, value in module.named_parameters() if value.grad is not None}
 
 
 def begin(module, client: int, phase: int = 0, *, round: int = 0, domain: int = 0) -> None:

@@ -10,7 +10,7 @@ from fedvlp.clip import zero_shot_text_features
 from fedvlp.core.protocols import DOMAIN
 from tests.helpers.slow import (
     CLASSES,
-    assert_same,
+    assert_step,
     begin,
     cosine,
     slow_cross_entropy,
@@ -97,11 +97,8 @@ def slow_domain_loss(method, features):
 )
 def test_losses_and_gradients_are_those_of_the_equations(method, inputs, phase, trained, slow_loss):
     begin(method, 0, phase, domain=OWN)
-    parameters = method.trainable_by_name()
-    assert {name.partition(".")[0] for name in parameters} == set(trained)
-    loss = method.training_step((inputs, LABELS), 0)
-    slow = assert_same(loss, slow_loss(method, inputs["features"]), list(parameters.values()))
-    assert all(gradient.any() for gradient in slow)
+    assert {name.partition(".")[0] for name in method.trainable_by_name()} == set(trained)
+    assert_step(method, inputs, LABELS, slow_loss(method, inputs["features"]))
 
 
 def test_an_image_is_classified_under_its_own_mixture(method, images):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedvlp import HCVP
-from tests.helpers.slow import CLASSES, gradients, slow_cross_entropy
+from tests.helpers.slow import CLASSES, assert_step, slow_cross_entropy
 
 LABELS = [0, 2, 0, 2, 0]
 OF = [1, 0, 1, 1, 0]
@@ -74,15 +74,9 @@ def slow_loss(module, images):
 
 def test_loss_and_gradients_against_image_by_image(module, images):
     inputs = {"images": images, "domain": torch.tensor(OF)}
-    loss = module.training_step((inputs, torch.tensor(LABELS)), 0)
-    expected = slow_loss(module, images)
-    torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
-    ours = gradients(loss, module)
-    theirs = gradients(expected, module)
-    assert ours.keys() == theirs.keys() > {"domain_generator.weight", "task_generator.weight", "modulation.weight"}
-    for name in ours:
-        scale = theirs[name].abs().max().clamp_min(1e-6)
-        torch.testing.assert_close(ours[name] / scale, theirs[name] / scale, rtol=1e-4, atol=1e-4)
+    trained = {"domain_generator.weight", "task_generator.weight", "modulation.weight"}
+    assert module.trainable_by_name().keys() > trained
+    assert_step(module, inputs, torch.tensor(LABELS), slow_loss(module, images))
 
 
 def test_an_image_is_classified_without_its_domain_and_alone(module, images):

@@ -7,7 +7,7 @@ import torch
 
 from fedvlp import PFedMMA
 from fedvlp.clip import cosine_logits
-from tests.helpers.slow import CLASSES, assert_same, slow_cross_entropy, spread
+from tests.helpers.slow import CLASSES, assert_step, slow_cross_entropy, spread
 
 LABELS = torch.tensor([2, 0, 1, 2])
 RANK = 5
@@ -49,13 +49,10 @@ def slow_tower(method, name):
 
 
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
-    loss = method.training_step((images, LABELS), 0)
-    parameters = list(method.trainable_by_name().values())
-    assert len(parameters) == 10
+    assert len(method.trainable_by_name()) == 10
     texts = method.rows.encode_words(slow_tower(method, "text"))
     expected = slow_cross_entropy(method.clip, slow_tower(method, "image").features(images), texts, LABELS)
-    gradients = assert_same(loss, expected, parameters)
-    assert all(gradient.any() for gradient in gradients)
+    assert_step(method, images, LABELS, expected)
     assert not torch.allclose(method(images), zero_shot(method, images), atol=0.5)
 
 
