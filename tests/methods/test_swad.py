@@ -10,9 +10,9 @@ import torch
 
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.methods.swad import LossValley
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.evaluation import validation_loss
 from fedvlp.utils.errors import UserError
+from tests.helpers.toy_federation import noting
 
 POOL = Client(0, -1, 10, "pool", is_pool=True)
 
@@ -79,34 +79,23 @@ def test_a_loss_once_lower_begins_anew_and_a_high_one_in_between_is_kept():
     assert found == pytest.approx([8, 2, 3, 4, 5, 29 / 5, 5, 5])
 
 
-class Steps(FederationCallback):
-    """Keeps the weights after each step, by round, and recomputes the validation loss behind each round."""
-
-    def __init__(self):
-        self.weights = []
-        self.losses = []
-
-    def on_round_start(self, federation, phases, cohort):
-        self.weights.append([])
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        weights = {name: value.detach().double() for name, value in pl_module.visual.named_parameters()}
-        self.weights[-1].append({name: value.clone() for name, value in weights.items()})
-
-
 def test_a_run_deploys_the_mean_over_every_step_of_the_valley(build):
     run = build("swad", "--trainer.rounds=4", "--trainer.runtime.default_callbacks=false", "--model.optimizer.lr=1e-3")
-    steps = Steps()
-    run.trainer.add_callback(steps)
+    steps = []
+
+    def note(trainer, module, *_):
+        steps[-1].append({name: value.detach().double().clone() for name, value in module.visual.named_parameters()})
+
+    run.trainer.add_callback(noting(on_round_start=lambda *_: steps.append([]), on_train_batch_end=note))
     server = run.trainer.fit(run.model, run.datamodule)
     losses = [row["validation_loss"] for row in run.trainer.run_state.history]
-    assert [len(of_round) for of_round in steps.weights] == [2, 2, 2, 2]
+    assert [len(of_round) for of_round in steps] == [2, 2, 2, 2]
     first, last = paper(losses, 3, 6, 1.3)
-    averaged = [weights for of_round in steps.weights[first : last + 1] for weights in of_round]
+    averaged = [weights for of_round in steps[first : last + 1] for weights in of_round]
     for name in averaged[0]:
         mean = torch.stack([weights[name] for weights in averaged]).mean(0)
         torch.testing.assert_close(server.deployed[f"visual.{name}"].double(), mean, rtol=1e-5, atol=1e-6)
-        newest = steps.weights[-1][-1][name]
+        newest = steps[-1][-1][name]
         torch.testing.assert_close(server.shared[f"visual.{name}"].double(), newest, rtol=0, atol=0)
     loss = validation_loss(run.model, run.datamodule, run.trainer.fabric, server.shared)
     assert loss == losses[-1]

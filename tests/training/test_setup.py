@@ -12,11 +12,10 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import CSVLogger
 
 from fedvlp.core.aggregation.robust import TrimmedMean
-from fedvlp.training.callback import FederationCallback
 from fedvlp.training.distributed import GlooStrategy
 from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, with_short_splits
 from fedvlp.utils.errors import UserError
-from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation
+from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
 
 
 class TrainsNever(Linear):
@@ -160,25 +159,22 @@ def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
     assert run.description["training"]["precision"] == "bf16-mixed"
 
 
-class Steps(FederationCallback):
-    def __init__(self):
-        self.steps = []
-        self.folder = None
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.steps.append((outputs["client"].id, batch_idx))
-        self.folder = trainer.folder
-
-
 def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
-    steps = Steps()
+    steps, folders = [], []
+
+    def note(trainer, module, outputs, batch, index):
+        steps.append((outputs["client"].id, index))
+        folders.append(trainer.folder)
+
     logger = CSVLogger(tmp_path / "logs")
-    run = federation(tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=[steps], logger=logger)
+    run = federation(
+        tmp_path, rounds=9, epochs=3, fast_dev_run=True, callbacks=noting(on_train_batch_end=note), logger=logger
+    )
     run.fit(PersonalBias(), Points(clients=2))
-    assert steps.steps == [(0, 0), (1, 0)] * 2  # two phases
+    assert steps == [(0, 0), (1, 0)] * 2  # two phases
     assert len(run.run_state.history) == run.options.rounds == 1
     assert run.folder is None
-    assert not steps.folder.exists()
+    assert not folders[-1].exists()
     assert not list(tmp_path.iterdir())
     printed = capsys.readouterr().out
     assert "1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept" in printed
