@@ -23,6 +23,8 @@ from fedvlp.testing.runs import whole_run
 from tests.helpers.runs import make_run
 from tests.helpers.shapes import unchecked
 
+SHORT = ("--trainer.baselines=[]", "--trainer.evaluate_every=2", "--trainer.local.steps=1")
+
 
 @pytest.fixture(autouse=True)
 def stand_ins():
@@ -34,7 +36,7 @@ def stand_ins():
 @pytest.fixture(scope="module")
 def whole(image_root, tmp_path_factory):
     """A run of PromptFL."""
-    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl"))
+    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl", *SHORT))
 
 
 def model_with(whole, **attributes):
@@ -177,7 +179,7 @@ class Forgetful(PromptFL):
 
 def test_all_that_a_method_breaks_is_told_at_once():
     with pytest.raises(ContractError) as told:
-        check_method(Forgetful, arguments=["--model.prompt_length=2", "--trainer.local.steps=1"])
+        check_method(Forgetful, arguments=["--model.prompt_length=2", *SHORT])
     message = str(told.value)
     assert "Forgetful: a run that resumes after round 1 must end as an unbroken one, but" in message
     assert "Forgetful: neither the order of clients nor what was drawn before a run may change it" in message

@@ -114,16 +114,16 @@ def test_command_in_all_forms(capsys):
     assert any(line.startswith("once: ") for line in table)
 
 
-@pytest.mark.usefixtures("home")
-def test_several_methods_are_compared_and_other_configs_are_for_all(capsys):
-    given = ["--config=trip", "-c", "icon_domains", "--config", "promptfl", "--config=zero_shot", TINY]
+def test_several_methods_are_compared_and_other_configs_are_for_all(capsys, image_root):
+    given = ["--config=trip", "-c", "folders", "--config", "promptfl", "--config=zero_shot", TINY]
+    given.append(f"--data.root={image_root}")
     rows = json.loads(printed(capsys, *given, "--format=json"))
     assert [(row["config"], row["upload_parameters"]) for row in rows] == [
         ("trip", 4 * 32 * 64),
         ("promptfl", 16 * 64),
         ("zero_shot", 0),
     ]
-    assert {row["classes"] for row in rows} == {109}
+    assert {row["classes"] for row in rows} == {3}
 
 
 def test_no_image_is_opened(capsys, image_root, tmp_path, monkeypatch):
