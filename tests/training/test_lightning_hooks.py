@@ -103,17 +103,9 @@ def test_every_callback_of_lightning_works_or_is_refused_with_the_replacement():
     assert set(REFUSED) - {"WeightAveraging"} <= set(lightnings.__all__)  # which Lightning has since 2.6
 
 
-class Gradients(Callback):
-    def on_fit_start(self, trainer, pl_module):
-        pass
-
-    def on_after_backward(self, trainer, pl_module):
-        pass
-
-
-class OnlyTests(Callback):
-    def on_test_end(self, trainer, pl_module):
-        pass
+def overriding(name, *hooks):
+    """A callback of a class with these hooks."""
+    return type(name, (Callback,), dict.fromkeys(hooks, lambda *_: None))()
 
 
 @pytest.mark.parametrize(
@@ -122,8 +114,11 @@ class OnlyTests(Callback):
         (EarlyStopping("held_out/ink", mode="max"), "monitors held_out/ink, on which results are reported"),
         (EarlyStopping("val_loss"), "monitors 'val_loss', which no round has. Monitor validation, "),
         (EarlyStopping("validation/nowhere", mode="max"), "monitors 'validation/nowhere', which no round has"),
-        (Gradients(), "Gradients overrides on_after_backward, which a federation never calls"),
-        (OnlyTests(), "OnlyTests overrides on_test_end, which a federation never calls"),
+        (
+            overriding("Gradients", "on_fit_start", "on_after_backward"),
+            "Gradients overrides on_after_backward, which a federation never calls",
+        ),
+        (overriding("OnlyTests", "on_test_end"), "OnlyTests overrides on_test_end, which a federation never calls"),
         (LambdaCallback(on_before_backward=print), "LambdaCallback overrides on_before_backward"),
         (EarlyStopping("validation"), "an accuracy, with mode 'min'. Pass mode='max'"),
         (Timer("00:01:00:00"), "Pass interval='epoch'"),
