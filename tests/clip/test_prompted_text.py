@@ -98,28 +98,6 @@ def test_equals_full_sequences(make_clip, configs, kind, position, layout, level
         assert not torch.allclose(found[0], encoder(prompts[0]), atol=1e-3)
 
 
-@pytest.mark.parametrize("position", ["end", "front"])
-@pytest.mark.parametrize("layout", ["packed", "plain"])
-def test_prompts_of_each_class_equal_full_sequences(clip, position, layout):
-    """Class by class, the prompt of the class in front of it; two prompts for each, and their gradients."""
-    torch.manual_seed(0)
-    prompts = torch.randn(2, len(NAMES), 4, 32)
-    signal = torch.randn(2, len(NAMES), 24)
-    encoder = PromptedTextEncoder(
-        clip, NAMES, prompt_length=4, class_position=position, layout=layout, class_specific=True
-    )
-
-    def one_by_one(values):
-        rows = []
-        for image in values:
-            alone = [coop_features(clip, [encoder.class_names[c]], image[c], position)[0] for c in range(len(NAMES))]
-            rows.append(torch.stack(alone))
-        return torch.stack(rows)
-
-    found = features_and_gradient(lambda values: encoder(values.flatten(1, 2)), prompts, signal)
-    assert_same(found, features_and_gradient(one_by_one, prompts, signal))
-
-
 @pytest.mark.parametrize(("token_budget", "levels"), [(1, 2), (20, 0), (25, 2), (1000, 0)])
 def test_chunks_change_nothing(clip, token_budget, levels):
     """And each prompt of a batch is encoded as alone."""
