@@ -50,7 +50,7 @@ def check_config(config, chosen, image_root, folder, *options):
 
 @pytest.mark.parametrize("config", each_config())
 def test_every_method(config, image_root, tmp_path):
-    seldom = SELDOM if config not in ("swad", "zero_shot") else ()
+    seldom = SELDOM if config not in ("swad", "zero_shot", "zero_shot_ensemble") else ()
     check_config(config, checks.METHOD_CHECKS, image_root, tmp_path, *seldom)
 
 
