@@ -14,10 +14,12 @@ from fedvlp.commands.cli import main
 from fedvlp.sites.server import serve
 from fedvlp.testing.runs import federation_of, fit
 from fedvlp.tools.export.export import ExportedClassifier
+from fedvlp.tools.export.graph import load_onnx
 from tests.helpers.images import CLASSES, DOMAINS
 from tests.helpers.interruptions import Interrupted, StopAfter
 from tests.helpers.made_up_folders import CONFIGS, write_folder
 from tests.helpers.runs import make_run, short_fit
+from tests.helpers.shapes import unchecked
 from tests.helpers.sites import in_process, make_sites, method_config, run_of, simulate, sites_config
 
 METHODS = [("trip", "siglip"), ("fed_maple", "biomedclip"), ("promptfl", "coca"), ("promptfl", "worldwide")]
@@ -70,6 +72,18 @@ def plain_loop(goes_on, step, values):
     while goes_on(*values):
         values = step(*values)
     return values
+
+
+def test_an_exported_file(clips, image_root, tmp_path):
+    """BiomedCLIP stands for all: timm's image tower; tracing takes ten seconds."""
+    pytest.importorskip("onnx")
+    run = make_run(image_root, tmp_path, "promptfl", f"--model.clip.name=local-dir:{clips['biomedclip']}")
+    fit(run)
+    file = tmp_path / "model.onnx"
+    with unchecked():  # the tracer cannot follow the checks of shapes
+        assert main(["export", str(federation_of(run).folder), "--format=onnx", "--output", str(file)]) == 0
+    images = torch.randn(2, 3, 160, 160)
+    torch.testing.assert_close(load_onnx(file)(images), run.model(images), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
