@@ -16,7 +16,7 @@ import fedvlp
 from fedvlp.commands.cli import COMMANDS, main
 from fedvlp.federation import Federation
 from tests.helpers.desk import OWN_IMAGES
-from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT
+from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT, shortened
 from tests.helpers.page_commands import PARSED_ALONE, is_run, lines, of_fedvlp, parses, run
 
 OURS = of_fedvlp()
@@ -31,11 +31,6 @@ PROGRAMS = {
 TOOLS = {"build", "pytest", "sphinx", "twine", "venv"}
 PLACES = {page.path.relative_to(ROOT).as_posix(): page for page in PAGES}
 FOLLOWED = {name: page for name, page in PLACES.items() if page not in EXAMPLE_PAGES}
-SHORTER = {
-    "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)",
-    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
-    "range(3)": "range(1)",
-}
 NOT_RUN = {
     "docs/sites.md": "NVFlare is not installed",
     "docs/export.md": "it runs an exported file",
@@ -71,12 +66,11 @@ def test_what_is_parsed_alone_is_there():
     assert not [part for part in PARSED_ALONE if not any(part in line for line in given)]
 
 
-@pytest.mark.parametrize("line", OTHERS, ids=lambda line: line[:60])
-def test_other_programs_are_known(line):
-    words = [word for word in OTHERS[line] if not re.match(r"[A-Za-z_]+=", word)] or ["export"]
-    assert words[0] in PROGRAMS
-    if words[:2] == ["python", "-m"]:
-        assert words[2] in TOOLS or find_spec(words[2])
+def test_other_programs_are_known():
+    for line, given in OTHERS.items():
+        words = [word for word in given if not re.match(r"[A-Za-z_]+=", word)] or ["export"]
+        assert words[0] in PROGRAMS, line
+        assert words[:2] != ["python", "-m"] or words[2] in TOOLS or find_spec(words[2]), line
 
 
 @pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("python")])
@@ -84,8 +78,7 @@ def test_python_runs_from_top_to_bottom(name, desk):
     page = FOLLOWED[name]
     names: dict[str, object] = {"__name__": "__main__"}
     for code in page.blocks("python"):
-        for long, short in SHORTER.items():
-            code = code.replace(long, short)
+        code = shortened(code)
         compiled = compile(code, name, "exec")
         if name not in NOT_RUN and code not in page.files().values():
             desk.fetch_all(re.findall(r'"(runs/[^"]+)"', code))
@@ -139,10 +132,10 @@ def test_commands_in_the_text(span, capsys, desk, monkeypatch):
     assert capsys.readouterr().out
 
 
-@pytest.mark.parametrize("span", spans("--trainer."))
-def test_options_of_the_trainer_are_there(span):
-    for name in re.findall(r"--trainer\.(\w+)", span):
-        assert name in inspect.signature(Federation).parameters
+def test_options_of_the_trainer_are_there():
+    for span, page in spans("--trainer.").items():
+        for name in re.findall(r"--trainer\.(\w+)", span):
+            assert name in inspect.signature(Federation).parameters, (span, page)
 
 
 def arguments_of(package: str) -> set[str]:
@@ -168,7 +161,7 @@ def test_options_of_classes_are_there(start, package):
             assert name in known, (span, page)
 
 
-@pytest.mark.parametrize("folder", ["methods", "data", "rules", "clip", "loggers"])
-def test_configs_in_the_text_are_there(folder):
-    named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
-    assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]
+def test_configs_in_the_text_are_there():
+    for folder in ("methods", "data", "rules", "clip", "loggers"):
+        named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
+        assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]

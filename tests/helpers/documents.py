@@ -20,6 +20,25 @@ def brief(arguments: list[str]) -> list[str]:
     return [option for option in BRIEF if not (counts_epochs and "local.steps" in option)]
 
 
+SHORTER = {
+    "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)",
+    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
+    "range(3)": "range(1)",
+}
+
+
+def shortened(code: str) -> str:
+    """Returns Python code of a page that ends soon."""
+    for long, short in SHORTER.items():
+        code = code.replace(long, short)
+    return code
+
+
+def names(text: str) -> list[str]:
+    """Returns what stands between backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
 @dataclass(frozen=True)
 class Document:
     """A Markdown file.
@@ -57,6 +76,12 @@ class Document:
         """Returns the code of each file that the text names in the paragraph right above the block."""
         named = re.findall(r"`([\w.]+\.(?:py|yaml))`[^`]*:\s+```\w+\n(.*?)^```$", self.text, re.DOTALL | re.MULTILINE)
         return {name: code for name, code in named}  # noqa: C416
+
+    def rows(self, mark: str) -> list[list[str]]:
+        """Returns the cells of the first table from the line of a text on, row by row, without the header."""
+        below = self.text[self.text.rfind("\n", 0, self.text.index(mark)) + 1 :]
+        table = re.search(r"^\|.*?(?=\n\n|\Z)", below, re.DOTALL | re.MULTILINE).group()
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
     def links(self) -> list[str]:
         """Returns the links to other files of the repository."""
