@@ -1,32 +1,40 @@
-"""The page on data sets says of each what the catalogue knows."""
+"""The page on data sets says of each what the catalogue knows, and the page on data protection what was measured."""
 
 from __future__ import annotations
 
-import pytest
+import re
 
 from fedvlp.catalog.description import DESCRIPTIONS
-from tests.helpers.documents import ROOT
+from tests.helpers.documents import ROOT, Document
 
-ONE_DOMAIN = [known for known in DESCRIPTIONS if len(known.domains) == 1]
-PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
-ROWS = {row[1]: row for row in CELLS}
-
-
-@pytest.mark.parametrize("known", DESCRIPTIONS, ids=lambda known: known.name)
-def test_classes_and_images(known):
-    row = ROWS[f"`{known.config}`"]
-    images = "" if known.images is None else f"{known.images:,}"
-    # Behind the config stand the domains, where there are several.
-    assert [f"{len(known.class_names):,}", images] in (row[2:4], row[3:5])
+DOCS = ROOT / "docs"
+CELLS = [line.strip("|").split("|") for line in Document(DOCS / "data.md").text.splitlines() if line.startswith("| ")]
+ROWS = {row[1].strip(): [cell.strip() for cell in row] for row in CELLS}
 
 
-@pytest.mark.parametrize("known", ONE_DOMAIN, ids=lambda known: known.name)
-def test_splits_and_licences(known):
-    *_, split, licence = ROWS[f"`{known.config}`"]
-    said = []
-    for form in known.layouts:
-        for sizes in form.split_counts.values():
-            said.append(f"{form.title} {'/'.join(f'{size:,}' for size in sizes.values())}")
-    assert split.split("; ") == list(dict.fromkeys(said))
-    assert licence == known.licence
+def test_classes_and_images():
+    for known in DESCRIPTIONS:
+        row = ROWS[f"`{known.config}`"]
+        images = "" if known.images is None else f"{known.images:,}"
+        # Behind the config stand the domains, where there are several.
+        assert [f"{len(known.class_names):,}", images] in (row[2:4], row[3:5]), known.name
+
+
+def test_splits_and_licences():
+    for known in DESCRIPTIONS:
+        if len(known.domains) > 1:
+            continue
+        *_, split, licence = ROWS[f"`{known.config}`"]
+        said = []
+        for form in known.layouts:
+            for sizes in form.split_counts.values():
+                said.append(f"{form.title} {'/'.join(f'{size:,}' for size in sizes.values())}")
+        assert split.split("; ") == list(dict.fromkeys(said)), known.name
+        assert licence == known.licence
+
+
+def test_each_figure_of_data_protection_was_measured():
+    """A page that measures has it."""
+    measured = "".join(Document(DOCS / name).text for name in ("privacy.md", "sites.md"))
+    for figure in re.findall(r"\d+(?:[.,]\d+)+", Document(DOCS / "data_protection.md").text):
+        assert re.search(rf"(?<![\d.,]){re.escape(figure)}(?!\d)", measured), figure

@@ -1,7 +1,6 @@
 """The page on privacy: its command runs, and its options and epsilons are what they are said to be."""
 
 import dataclasses
-import re
 
 import pytest
 
@@ -11,14 +10,7 @@ from fedvlp.training.privacy_accounting import PrivacyAccount
 from tests.helpers.documents import BRIEF, ROOT, Document
 
 PAGE = Document(ROOT / "docs" / "privacy.md")
-SECTION = PAGE.text.split("## Differential privacy\n")[1].split("\n## ")[0]
 COMMAND = next(words for words in PAGE.commands("fedvlp") if "DPFedAvg" in words)
-
-
-def table(header):
-    """Returns the cells of the table whose header begins so, row by row."""
-    lines = SECTION.split(f"| {header}")[1].split("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def epsilon(clients, cohort, noise, rounds):
@@ -30,22 +22,22 @@ def test_command_runs_and_says_its_epsilon(home, tmp_path, monkeypatch, capsys):
     assert main([*COMMAND[1:], *BRIEF]) == 0
     said = PrivacyAccount((4.0,), 150, 150, 1e-5, repeats=True)
     assert capsys.readouterr().out.count(said.describe(1)) == 2
-    assert said.describe(8) in SECTION
+    assert said.describe(8) in PAGE.text
 
 
 def test_every_option_is_in_the_table():
-    named = {name for row in table("option |") for name in re.findall(r"^`(\w+)`$", row[0])}
+    named = {row[0].strip("`") for row in PAGE.rows("| option |")}
     assert named == {field.name for field in dataclasses.fields(DPFedAvg)} - {"seed"}
 
 
 def test_epsilons_of_the_table_of_clients():
-    for row in table("clients | of a round"):
+    for row in PAGE.rows("| clients | of a round"):
         clients, cohort, noise, rounds, said = (float(cell.replace(",", "")) for cell in row)
         assert epsilon(int(clients), int(cohort), noise, int(rounds)) == pytest.approx(said, abs=0.06)
 
 
 def test_epsilons_of_the_table_of_accuracies():
-    rows = [row for row in table("`noise_multiplier` | epsilon") if row[0].isdecimal() and row[1] != "infinite"]
+    rows = [row for row in PAGE.rows("| `noise_multiplier` | epsilon") if row[0].isdecimal() and row[1] != "infinite"]
     assert len(rows) == 5
     for noise, said, *_ in rows:
         assert epsilon(150, 150, float(noise), 8) == pytest.approx(float(said), abs=0.05)

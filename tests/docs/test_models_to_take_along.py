@@ -31,15 +31,13 @@ def test_commands_and_code_run(desk, capsys):
         exec(compile(code, str(PAGE.path), "exec"), space)  # as a reader pastes it
     (run,) = Path("runs/shapes").iterdir()
     assert main([word.replace("runs/shapes/TIME", str(run)) for word in push[1:]]) == 0
-    table = PAGE.text.split("| file | what it holds |")[1].split("\n\n")[0]
-    assert set(re.findall(r"^\| `([\w.]+)`", table, re.MULTILINE)) == {
-        path.name for path in Path("shapes_folder").iterdir()
-    }
+    named = {row[0].strip("`") for row in PAGE.rows("| file | what it holds |")}
+    assert named == {path.name for path in Path("shapes_folder").iterdir()}
 
 
 def test_every_attribute_of_a_classifier_is_there(clip):
     model = fedvlp.Classifier(fedvlp.PromptFL(["red", "blue"], clip))
-    table = PAGE.text.split("It returns a `fedvlp.Classifier`")[1].split("\n\n")[1]
-    names = re.findall(r"^\| `model\.(\w+)", table, re.MULTILINE)
+    names = [re.match(r"`model\.(\w+)", row[0]) for row in PAGE.rows("It returns a `fedvlp.Classifier`")]
+    names = [name.group(1) for name in names if name]
     assert len(names) == 8
-    assert [name for name in names if not hasattr(model, name)] == []
+    assert all(hasattr(model, name) for name in names)

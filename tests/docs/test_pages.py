@@ -14,7 +14,7 @@ import fedvlp.data
 import fedvlp.training.local_training
 from fedvlp.commands.cli import main
 from tests.helpers.desk import OWN_IMAGES, QUICKSTART, SWEEP
-from tests.helpers.documents import ROOT, Document
+from tests.helpers.documents import ROOT, Document, names
 from tests.helpers.page_commands import run
 
 DOCS = ROOT / "docs"
@@ -30,21 +30,10 @@ def command(page: Document, word: str) -> list[str]:
     return words[words.index("fedvlp") + 1 :]
 
 
-def rows(page: Document, section: str) -> list[list[str]]:
-    """Returns the cells of the first table below a section's title, row by row."""
-    table = re.search(r"^\|.*?(?=\n\n|\Z)", page.text.split(f"{section}\n")[1], re.DOTALL | re.MULTILINE).group()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
-
-
-def names(cell: str) -> list[str]:
-    """Returns what stands between backticks in a cell."""
-    return re.findall(r"`([^`]+)`", cell)
-
-
 def test_table_of_files_is_what_a_run_leaves_behind(desk):
     folder = desk.fetch(OWN_IMAGES)
     found: set[str] = set()
-    for row in rows(RUN, "# Reading a run"):
+    for row in RUN.rows("# Reading a run"):
         found.update(re.findall(r"`([\w.]+/?)`", "".join(row)))
     made = {path.name + "/" * path.is_dir() for path in folder.iterdir()} - {"explanations/"}
     assert {name for name in found if re.search(r"[./]", name)} == made
@@ -53,7 +42,7 @@ def test_table_of_files_is_what_a_run_leaves_behind(desk):
 def test_every_column_of_the_metrics_is_explained(desk):
     header = next(csv.reader((desk.fetch(QUICKSTART) / "metrics.csv").read_text("utf-8").splitlines()))
     explained: list[str] = []
-    for row in rows(RUN, "## `metrics.csv`"):
+    for row in RUN.rows("## `metrics.csv`"):
         explained += names(row[0])
     patterns = [re.compile(re.sub(r"<\w+>", "[^/]+", name)) for name in explained]
     assert not [column for column in header if not any(pattern.fullmatch(column) for pattern in patterns)]
@@ -62,7 +51,7 @@ def test_every_column_of_the_metrics_is_explained(desk):
 def test_every_key_of_the_summary_is_explained(desk):
     summary = json.loads((desk.fetch(QUICKSTART) / "summary.json").read_text("utf-8"))
     explained: set[str] = set()
-    for row in rows(RUN, "## `summary.json`"):
+    for row in RUN.rows("## `summary.json`"):
         explained.update(names(row[0]))
     assert explained == summary.keys()
 
@@ -73,7 +62,7 @@ def test_every_event_is_explained():
         r'"event": "(\w+)"|_write\(\s*federation,\s*"(\w+)"|event = "(\w+)" if \w+ else "(\w+)"', source
     )
     explained: set[str] = set()
-    for row in rows(RUN, "## `events.jsonl`"):
+    for row in RUN.rows("## `events.jsonl`"):
         explained.update(names(row[0]))
     assert explained == {name for alternatives in written for name in alternatives if name}
 
@@ -89,7 +78,7 @@ def test_clients_and_protocols(desk, capsys):
     assert run(command(PROTOCOLS, "data/icon_domains_30_clients"), desk) == 0
     said = " ".join(re.search(r"here `(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
     assert said in capsys.readouterr().out
-    for row in rows(PROTOCOLS, "## Clients"):
+    for row in PROTOCOLS.rows("## Clients"):
         fields = dataclasses.fields(getattr(fedvlp.data, row[0].strip("`")))
         assert re.findall(r"`(\w+)`", row[2]) == [field.name for field in fields]
 
@@ -99,7 +88,7 @@ def test_schedules(desk):
     (made,) = Path("runs/scheduled").iterdir()
     metrics = csv.DictReader((made / "metrics.csv").read_text("utf-8").splitlines())
     assert [row["learning_rate_factor"] for row in metrics] == [str(1e-5 / 0.02)]
-    table = "\n".join(row[0] for row in rows(TRAINING, "## Schedules and local training"))
+    table = "\n".join(row[0] for row in TRAINING.rows("## Schedules and local training"))
     options = set(re.findall(r"--trainer\.local\.(\w+)", table))
     assert options == {"epochs", "steps", "schedule", "reset_optimizer", "add_ons"}
     assert options <= inspect.signature(fedvlp.LocalTraining).parameters.keys()

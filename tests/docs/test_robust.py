@@ -9,18 +9,16 @@ import fedvlp.tools.attacks
 from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.training.add_ons import PUBLIC
 from fedvlp.training.cohort import Attack
-from tests.helpers.documents import ROOT, Document
+from tests.helpers.documents import ROOT, Document, names
 
 PAGE = Document(ROOT / "docs" / "robust.md")
 
 
 def rows(section):
     """Returns, by the names in its first column, the names in the other columns of a section's table."""
-    table = PAGE.text.split(f"## {section}")[1].split("\n\n|")[1].split("\n\n")[0]
     found = {}
-    for line in table.splitlines()[2:]:
-        first, *others = line.strip("|").split("|")
-        for name in re.findall(r"`(\w+)`", first):
+    for first, *others in PAGE.rows(f"## {section}"):
+        for name in names(first):
             found[name] = set(re.findall(r"`(\w+)`", "".join(others)))
     return found
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import yaml
 
@@ -11,20 +9,16 @@ from fedvlp.commands.cli import main
 from fedvlp.sites import commands as deploy
 from fedvlp.sites.policy import Policy
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from tests.helpers.documents import ROOT, Document
+from tests.helpers.documents import ROOT, Document, names
 
 PAGE = Document(ROOT / "docs" / "sites.md")
 YAML = PAGE.blocks("yaml")
 
 
-@pytest.mark.parametrize(
-    ("head", "options"),
-    [("option of `site.yaml` | meaning", SiteConfig), ("option of `policy` | the site takes part only", Policy)],
-)
-def test_every_option_of_a_site_is_explained(head, options):
-    table = PAGE.text.split(f"| {head} |")[1].split("\n\n")[0]
-    named = re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in table.splitlines()[2:]))
-    assert named == [*options.model_fields]
+def test_every_option_of_a_site_is_explained():
+    for head, options in (("| option of `site.yaml` |", SiteConfig), ("| option of `policy` |", Policy)):
+        named = [name for row in PAGE.rows(head) for name in names(row[0])]
+        assert named == [*options.model_fields]
 
 
 def test_the_site_is_one(tmp_path):
@@ -49,6 +43,5 @@ def test_every_fault_has_its_row():
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     from experiments.sites.faults import FAULTS
 
-    table = PAGE.text.split("## What happens when")[1].split("\n\n")[2]
     # Two of its rows are put in together.
-    assert len(table.splitlines()) - 2 == len(FAULTS) + 1
+    assert len(PAGE.rows("## What happens when")) == len(FAULTS) + 1

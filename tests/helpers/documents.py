@@ -80,7 +80,7 @@ class Document:
     def rows(self, mark: str) -> list[list[str]]:
         """Returns the cells of the first table from the line of a text on, row by row, without the header."""
         below = self.text[self.text.rfind("\n", 0, self.text.index(mark)) + 1 :]
-        table = re.search(r"^\|.*?(?=\n\n|\Z)", below, re.DOTALL | re.MULTILINE).group()
+        table = re.search(r"(^\|.*\n)+", below, re.MULTILINE).group()
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
     def links(self) -> list[str]:
