@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import statistics
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from experiments.options import Choice, parse
 from experiments.runs import SeededRuns, StudyRun
 
 
@@ -75,3 +78,13 @@ def write_block(readme: Path, name: str, new: str) -> None:
         raise ValueError(f"Expected {start} and {end} once each in {readme}. Write them where the table is to stand.")
     before, rest = text.split(start)
     readme.write_text(f"{before}{start}\n{new}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
+def print_table(parser: argparse.ArgumentParser, table: Callable[[Choice], str], readme: Path) -> None:
+    """Print a study's table, and write it into the README if ``--readme`` names a mark there."""
+    parser.add_argument("--readme", metavar="NAME", help="write it into the README too, at the mark of this name")
+    choice = parse(parser)
+    text = table(choice)
+    sys.stdout.write(f"{text}\n")
+    if choice.options.readme:
+        write_block(readme, choice.options.readme, text)

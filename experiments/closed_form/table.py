@@ -7,14 +7,13 @@ marks with this name.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.closed_form.run import METHODS, Compared, study_parser
-from experiments.options import Choice, parse
+from experiments.options import Choice
 from experiments.runs import StudyRun
-from experiments.tables import markdown, write_block
+from experiments.tables import markdown, print_table
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 
 README = Path(__file__).with_name("README.md")
@@ -67,16 +66,11 @@ def table(choice: Choice) -> str:
     return f"{markdown([*head, 'sent', 'seconds'], lines, texts=2)}{note}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the table."""
     parser = study_parser(__doc__)
     parser.add_argument("--balanced", action="store_true", help="also show balanced accuracy on the held-out images")
-    parser.add_argument("--readme", metavar="NAME", help="also write the table into the README, at the mark NAME")
-    choice = parse(parser, arguments)
-    text = table(choice)
-    sys.stdout.write(f"{text}\n")
-    if choice.options.readme:
-        write_block(README, choice.options.readme, text)
+    print_table(parser, table, README)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ this name.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.fair_comparison.methods import METHODS, ROUNDS, Compared
 from experiments.fair_comparison.run import folder_of
-from experiments.options import Choice, parse, shared_parser
-from experiments.tables import markdown, spread, write_block
+from experiments.options import Choice, shared_parser
+from experiments.tables import markdown, print_table, spread
 from fedvlp.results import find_records
 from fedvlp.results.record import Record
 from fedvlp.tools.sweep.plan import TOGETHER
@@ -109,15 +108,9 @@ def describe(runs: Sequence[Sequence[Record]], choice: Choice) -> str:
     return f"{choice.setting.name}; {held_out}{first.rounds} rounds, last round; seeds {seeds}"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table."""
-    parser = shared_parser(__doc__, ROUNDS)
-    parser.add_argument("--readme", metavar="NAME", help="write it into the README too, at the mark of this name")
-    choice = parse(parser, arguments)
-    text = table(choice)
-    sys.stdout.write(f"{text}\n")
-    if choice.options.readme:
-        write_block(README, choice.options.readme, text)
+def main() -> None:
+    """Print the table."""
+    print_table(shared_parser(__doc__, ROUNDS), table, README)
 
 
 if __name__ == "__main__":

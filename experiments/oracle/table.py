@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from experiments.options import Choice, parse
+from experiments.options import Choice
 from experiments.oracle.run import METHODS, runs_of, study_parser
 from experiments.runs import SeededRuns
-from experiments.tables import complete, describe, markdown, write_block
+from experiments.tables import complete, describe, markdown, print_table
 from fedvlp.results.rounds import best_round
 from fedvlp.tools.compare.printing import format_cell, format_gap
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
@@ -79,15 +78,9 @@ def table(choice: Choice) -> str:
     return "\n\n".join(parts)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table."""
-    parser = study_parser(__doc__)
-    parser.add_argument("--readme", metavar="NAME", help="write it into the README too, at the mark of this name")
-    choice = parse(parser, arguments)
-    text = table(choice)
-    sys.stdout.write(f"{text}\n")
-    if choice.options.readme:
-        write_block(README, choice.options.readme, text)
+def main() -> None:
+    """Print the table."""
+    print_table(study_parser(__doc__), table, README)
 
 
 if __name__ == "__main__":

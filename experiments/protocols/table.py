@@ -7,16 +7,14 @@ name.
 from __future__ import annotations
 
 import statistics
-import sys
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from experiments.options import Choice, parse
+from experiments.options import Choice
 from experiments.protocols.rows import METHODS, PROTOCOLS, Measured
 from experiments.protocols.run import study_parser
 from experiments.runs import SeededRuns
-from experiments.tables import complete, markdown, seed_means, spread, write_block
+from experiments.tables import complete, markdown, print_table, seed_means, spread
 
 README = Path(__file__).with_name("README.md")
 ZERO_SHOT = "zero-shot CLIP"
@@ -50,10 +48,10 @@ def section(protocol: Measured, choice: Choice) -> str:
     if protocol.holds_out:
         said = f"held out in turn: {', '.join(map(str, choice.held_out))}; such as: {said}"
     lines = [zero_shot_cells(protocol, first), *(cells(title, protocol, runs) for title, runs in done.items())]
-    table = markdown(["method", *protocol.columns, "seeds"], lines)
+    rows = markdown(["method", *protocol.columns, "seeds"], lines)
     missing = [title for title in METHODS if title not in done]
     note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
-    return f"{heading}\n\n{said}\n\n{table}{note}"
+    return f"{heading}\n\n{said}\n\n{rows}{note}"
 
 
 def seconds(choice: Choice) -> str:
@@ -66,15 +64,14 @@ def seconds(choice: Choice) -> str:
     return f"{len(every)} runs, which trained and measured for {total / 60:.0f} minutes together."
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables."""
-    parser = study_parser(__doc__)
-    parser.add_argument("--readme", metavar="NAME", help="write them into the README too, at the mark of this name")
-    choice = parse(parser, arguments)
-    text = "\n\n".join([seconds(choice), *(section(protocol, choice) for protocol in PROTOCOLS)])
-    sys.stdout.write(f"{text}\n")
-    if choice.options.readme:
-        write_block(README, choice.options.readme, text)
+def table(choice: Choice) -> str:
+    """Format the sections of all protocols."""
+    return "\n\n".join([seconds(choice), *(section(protocol, choice) for protocol in PROTOCOLS)])
+
+
+def main() -> None:
+    """Print the tables."""
+    print_table(study_parser(__doc__), table, README)
 
 
 if __name__ == "__main__":
