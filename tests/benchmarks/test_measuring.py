@@ -15,7 +15,7 @@ from benchmarks import overhead, scale
 from benchmarks.figures import plot, plot_over_rounds
 from benchmarks.hardware_limits import bandwidth, matrix_rate
 from benchmarks.in_subprocess import _call
-from benchmarks.measure import Measurement, describe_machine, measure_for
+from benchmarks.measure import describe_machine, measure_for
 from benchmarks.step_memory import LiveMemory
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.synthetic import IdleMethod, NoImages, Points, write_images
@@ -153,10 +153,6 @@ def test_the_command_writes_what_it_prints(monkeypatch, capsys, tmp_path, target
     assert text.count("| ours | 1 |") == 2
     assert "`python -m benchmarks --quick --only scale startup" in text
     assert text in capsys.readouterr().out
-
-
-def test_measurements_have_a_median():
-    assert Measurement([3.0, 1.0, 2.0], 0.0).median == 2.0
 
 
 def test_rounds_with_and_without_checks_are_measured_by_turns():

@@ -15,7 +15,7 @@ from experiments.small_clip import corpus, prompts
 from experiments.small_clip.augmentation import LOOKS, Augmentation, named
 from experiments.small_clip.corpus import banned_names, corpus_of, icons_of, token_vectors
 from experiments.small_clip.probe import few_shot, retrieval, row
-from experiments.small_clip.train import Batches, Pretraining, Recipe, save, schedule, train
+from experiments.small_clip.train import Batches, Pretraining, Recipe, save, train
 from experiments.small_clip.validation import Validation
 from experiments.tiny_clip.train import encode_text
 from fedvlp.clip.loading import BUNDLED, bundled_config, expand
@@ -60,26 +60,6 @@ def test_captions_are_renumbered_by_the_words_that_are_learned(small):
     assert small.names == ["bell", "red bell", "fish"]
     assert small.name.tolist() == [0, 1, 2, 2, 2]
     assert small.is_black.tolist() == [True, False, True, True, True]
-
-
-def test_names_are_drawn_by_their_authors_and_colours():
-    two = replace(_few(), authors=torch.tensor([1, 3]), is_black=np.array([True, True, False]))
-    assert two.weights(power=2, colour=5).tolist() == [1, 4.5, 22.5]
-    assert two.frequent().tolist() == [-1, 0]
-
-
-def _few():
-    return corpus.Corpus(
-        np.zeros((0, 64, 64, 5), np.uint8),
-        torch.arange(3),
-        np.ones(3, bool),
-        ["a", "b"],
-        torch.tensor([0, 1, 1]),
-        [""] * 3,
-        torch.tensor([1, 1]),
-        torch.arange(2),
-        torch.zeros(2, 100),
-    )
 
 
 def test_a_word_has_its_own_vector_and_a_part_that_of_the_words_that_hold_it():
@@ -156,13 +136,6 @@ def test_training_learns_and_what_is_saved_is_what_was_trained(small, recipe, tm
     torch.testing.assert_close(loaded.encode_image(images), model.encode_image(images, None), atol=0.02, rtol=0.02)
 
 
-def test_half_of_the_batches_leave_places_free_and_all_places_are_learned(small, recipe):
-    batches = Batches(small, recipe, seed=0)
-    offsets = [batches.offset(length=5) for _ in range(2000)]
-    assert 900 < offsets.count(0) < 1100
-    assert set(offsets) == set(range(73))  # the last caption ends at the last of 77 places
-
-
 def test_a_caption_behind_free_places_is_what_its_words_are_there(small):
     clip = Pretraining(small.vectors, frequent=1).clip
     tokens = small.tokens(["red bell"])
@@ -189,10 +162,6 @@ def test_the_text_tower_learns_alone_where_the_image_tower_is_kept(small, recipe
     torch.testing.assert_close(
         before["visual.trunk.pos_embed"], first.clip.visual.trunk.pos_embed, atol=1e-3, rtol=1e-3
     )
-
-
-def test_the_learning_rate_rises_and_falls():
-    assert [schedule(step, 1000) for step in (0, 100, 650)] == pytest.approx([1 / 60, 1, 0.5])
 
 
 def test_validation_by_hand(monkeypatch):

@@ -22,7 +22,6 @@ from tests.helpers.stand_in import make_here
 from tests.helpers.study_runs import finish, parsed
 
 STUDIES = [load_study(name) for name in study_names()]
-BY_NAME = pytest.mark.parametrize("study", STUDIES, ids=study_names())
 
 
 @pytest.fixture
@@ -101,13 +100,12 @@ def test_options():
     assert parse(shared_parser(""), []).held_out == ("cartoon", "painting", "photo", "sketch")
 
 
-@BY_NAME
-def test_no_two_rows_of_a_study_are_the_same_run(study):
-    rows = [
-        StudyRun(variant.config, "ink", 0, Setting(more=study.common), variant.overrides) for variant in study.variants
-    ]
-    assert len({run.name for run in rows}) == len(rows)
-    assert len({variant.label for variant in study.variants}) == len(rows)
+def test_no_two_rows_of_a_study_are_the_same_run():
+    for study in STUDIES:
+        setting = Setting(more=study.common)
+        rows = [StudyRun(variant.config, "ink", 0, setting, variant.overrides) for variant in study.variants]
+        assert len({run.name for run in rows}) == len(rows), study.name
+        assert len({variant.label for variant in study.variants}) == len(rows), study.name
 
 
 def test_every_number_of_the_papers_stands_in_a_study():
