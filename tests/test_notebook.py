@@ -52,7 +52,7 @@ def test_it_prints_what_is_stored(name, kernel, folder, monkeypatch):
 
 
 @each_notebook
-def test_it_is_short_and_can_be_read(name):
+def test_its_outputs_can_be_read(name):
     notebook = read(PATHS[name])
     assert PATHS[name].stat().st_size < 300_000
     assert 8 <= len(notebook.cells) <= 14
@@ -66,8 +66,8 @@ def test_it_is_short_and_can_be_read(name):
     pictures = [output.data["image/png"] for output in outputs(notebook) if "data" in output]
     assert pictures or name == "sites"
     assert max([len(base64.b64decode(picture)) for picture in pictures], default=0) <= 40_000
-    words = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", words)
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
     assert not [link for link in links if not (PATHS[name].parent / link).exists()]
 
 
