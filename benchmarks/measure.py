@@ -9,9 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import lightning
 import open_clip
@@ -34,10 +33,6 @@ class Measurement:
     def median(self) -> float:
         """The median of the repeats, in seconds."""
         return statistics.median(self.seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return asdict(self)
 
 
 def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Measurement:
