@@ -86,9 +86,19 @@ def test_an_exported_file(clips, image_root, tmp_path):
     torch.testing.assert_close(load_onnx(file)(images), run.model(images), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_half_precision_trains(kind, clips, image_root, tmp_path):
+    given = [f"--model.clip.name=local-dir:{clips[kind]}", "--trainer.precision=bf16-mixed", "--trainer.rounds=1"]
+    run = make_run(image_root, tmp_path, "promptfl", *given)
+    start = run.model.communicable_state()["prompt"].clone()
+    fit(run)
+    trained = run.model.communicable_state()["prompt"]
+    assert trained.isfinite().all()
+    assert not torch.equal(trained, start)
+
+
 @pytest.mark.parametrize(
-    ("method", "kind", "precision"),
-    [("trip", "siglip", "32-true"), *(("promptfl", kind, "bf16-mixed") for kind in CONFIGS)],
+    ("method", "kind", "precision"), [("trip", "siglip", "32-true"), ("promptfl", "worldwide", "bf16-mixed")]
 )
 def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
     given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
@@ -97,13 +107,9 @@ def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, 
     with pytest.raises(Interrupted):
         fit(broken)
     fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=broken"), ckpt_path="last")
-    whole = make_run(image_root, tmp_path, method, *given, "--trainer.name=whole")
-    start = {name: value.clone() for name, value in whole.model.communicable_state().items()}
-    fit(whole)
-    prompts = [newest(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole")]
-    assert prompts[0].read_bytes() == prompts[1].read_bytes()
-    trained = load_file(prompts[1])
-    assert any(not torch.equal(trained[name], start[name]) for name in trained)
+    fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=whole"))
+    broken_prompts, whole_prompts = (newest(tmp_path, name) / "prompts.safetensors" for name in ("broken", "whole"))
+    assert broken_prompts.read_bytes() == whole_prompts.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["siglip", "xlm_roberta"])
