@@ -35,25 +35,6 @@ class Measurement:
         return statistics.median(self.seconds)
 
 
-def measure(function: Callable[[], object], repeats: int, warm_up: bool) -> Measurement:
-    """Returns the wall-clock seconds of each repeat and the peak memory of them all.
-
-    The peak is the operating system's high-water mark of the process, set back before the first repeat where Linux lets
-    us, so call this once in a process.
-
-    Args:
-        function: What to measure.
-        repeats: How often.
-        warm_up: Whether to run it once before, unmeasured.
-    """
-    before = resident_megabytes()
-    reset_peak()
-    if warm_up:
-        function()
-    seconds = [_timed(function) for _ in range(repeats)]
-    return Measurement(seconds, max(peak_megabytes() - before, 0.0))
-
-
 def measure_for(
     function: Callable[[], object],
     seconds: float,
@@ -62,9 +43,10 @@ def measure_for(
     warm_up: bool = False,
     device: str = "cpu",
 ) -> Measurement:
-    """Returns the same, repeated as often as fits into a time.
+    """Measure wall-clock seconds, repeated as often as fits into a time, and the peak memory of all repeats.
 
-    The first run warms up, unless it takes so long that it has to count.
+    The first run warms up, unless it takes so long that it has to count. The peak is the operating system's high-water
+    mark of the process, which only Linux can reset before the first repeat. Elsewhere, call this once in a process.
 
     Args:
         function: What to measure.

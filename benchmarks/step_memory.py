@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.in_subprocess import in_subprocess
-from benchmarks.measure import measure
+from benchmarks.measure import measure_for
 from benchmarks.steps import BATCH_SIZES, CLASS_NAMES, Step, StepBatch, make_batch, make_module
 from benchmarks.tables import Table, number
 from fedvlp.clip import CLIP, CLIPSpec, load_clip
@@ -138,7 +138,7 @@ def measure_step(method: str, clip_name: str, classes: int) -> float:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     module, batch = _module_and_batch(method, clip_name, classes)
     step: Callable[[], None] = Step(module, batch)
-    return measure(step, repeats=1, warm_up=True).megabytes
+    return measure_for(step, 0.0, warm_up=True).megabytes
 
 
 def _module_and_batch(method: str, clip_name: str, classes: int) -> tuple[FederatedModule, StepBatch]:
