@@ -11,6 +11,7 @@ from pathlib import Path
 
 from experiments.options import Choice, parse
 from experiments.runs import SeededRuns, StudyRun
+from fedvlp.utils.text_table import markdown_table
 
 
 def tested_role(runs: SeededRuns) -> str:
@@ -61,8 +62,7 @@ def describe(runs: SeededRuns) -> str:
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
     """Returns a table whose first columns are texts and whose others are numbers."""
-    rule = ["---"] * texts + ["---:"] * (len(head) - texts)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines))
+    return markdown_table(head, ["---"] * texts + ["---:"] * (len(head) - texts), lines)
 
 
 def write_block(readme: Path, name: str, new: str) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
@@ -17,11 +16,11 @@ import torch
 from torchvision.models import resnet50, vit_b_16
 
 from experiments.communication.claims import CLAIMS, Claim, printed_number, prints_as
+from experiments.tables import write_block
 from fedvlp.tools.cost.counting import costs
-from fedvlp.utils.config_files import bundled_configs
+from fedvlp.utils.text_table import markdown_table
 
 README = Path(__file__).with_name("README.md")
-MARK = "<!-- table: written by python -m experiments.communication.table -->\n"
 HEAD = ("method", "setting", "up", "down", "bytes up", "once", "the paper", "where", "ours against it")
 
 
@@ -66,25 +65,17 @@ def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """Returns the table as Markdown; a method whose config is not there is left out."""
-    there = {name.split("/")[-1] for name in bundled_configs()}
+    """Returns the table as Markdown."""
     known = networks()
-    lines = [list(HEAD), ["---"] * 2 + ["---:"] * 4 + ["---"] * 3]
-    lines += [cells(claim, counted(claim), known) for claim in claims if claim.config in there]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def with_table(text: str, new: str) -> str:
-    """Returns the README's text with the table under the mark, in place of the one that stood there."""
-    found = re.compile(re.escape(MARK) + r"(\n\|.*?\|\n(?!\|))?", re.DOTALL)
-    return found.sub(lambda _: f"{MARK}\n{new}\n", text, count=1)
+    alignment = ["---"] * 2 + ["---:"] * 4 + ["---"] * 3
+    return markdown_table(HEAD, alignment, [cells(claim, counted(claim), known) for claim in claims])
 
 
 def main() -> None:
     """Writes the table into the README, and prints it."""
     logging.getLogger("lightning").setLevel(logging.WARNING)
     new = table(CLAIMS)
-    README.write_text(with_table(README.read_text(encoding="utf-8"), new), encoding="utf-8")
+    write_block(README, "communication", new)
     sys.stdout.write(new + "\n")
 
 

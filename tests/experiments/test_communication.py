@@ -7,8 +7,9 @@ from fractions import Fraction
 import pytest
 
 from experiments.communication.claims import CLAIMS, printed_number, prints_as
-from experiments.communication.table import HEAD, MARK, README, cells, counted, networks, verdict, with_table
+from experiments.communication.table import README, cells, counted, networks, verdict
 from fedvlp.utils.config_files import find_config
+from tests.helpers.documents import Document
 
 
 @pytest.mark.parametrize(
@@ -51,15 +52,14 @@ def row(up, down):
 
 def test_every_claim_that_differs_has_its_reason():
     """Its row in the README is the proof: where it is not the same, there is a reason, and nowhere else."""
-    lines = [line.split(" | ") for line in README.read_text(encoding="utf-8").split(MARK)[1].splitlines()]
-    table = [line for line in lines if len(line) == len(HEAD)][2:]
-    assert [line[0].removeprefix("| ") for line in table] == [claim.title for claim in CLAIMS]
+    table = Document(README).rows("<!-- communication -->")
+    assert [line[0] for line in table] == [claim.title for claim in CLAIMS]
     for claim, line in zip(CLAIMS, table, strict=True):
         assert bool(claim.printed) == bool(claim.source)
-        assert bool(claim.reason) == (line[-1] not in ("the same |", "no number in the papers |"))
+        assert bool(claim.reason) == (line[-1] not in ("the same", "no number in the papers"))
         ours = [int(number.replace(",", "")) for number in line[2:6]]
         again = {**row(*ours[:2]), "once_parameters": ours[3], "all_clients": int(line[1].split(", ")[-1].split()[0])}
-        assert f"| {' | '.join(cells(claim, again, networks()))} |" == " | ".join(line)
+        assert cells(claim, again, networks()) == line
         assert find_config(claim.config)
 
 
@@ -72,9 +72,3 @@ def test_verdict_takes_the_worst_direction():
 def test_numbers_of_the_table_are_those_of_the_command():
     claim = next(claim for claim in CLAIMS if claim.title == "TRIP-Lite")
     assert f"| {' | '.join(cells(claim, counted(claim), {}))} |" in README.read_text(encoding="utf-8")
-
-
-def test_writing_the_table_replaces_it():
-    once = with_table("a\n" + MARK + "\nb\n", "| 1 |\n| 2 |")
-    assert once == "a\n" + MARK + "\n| 1 |\n| 2 |\n\nb\n"
-    assert with_table(once, "| 3 |") == "a\n" + MARK + "\n| 3 |\n\nb\n"
