@@ -15,20 +15,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from experiments.tiny_clip.shapes import StyledShapes
-from fedvlp.data import DomainFolders, FederatedDataModule, IconDomains
+from experiments.tiny_clip.shapes import STYLES
+from fedvlp.data import DomainFolders, IconDomains
 from fedvlp.results import Record, load_record
 from fedvlp.results.record import LAST_ROW, ZERO_SHOT_ROW
 from fedvlp.tools.sweep.jobs import Job, Status, run_jobs
 from fedvlp.tools.sweep.plan import TOGETHER, fit_arguments, run_name
 
-BUNDLED: dict[str, type[FederatedDataModule]] = {"icon_domains": IconDomains, "styled_shapes": StyledShapes}
-"""Data sets that need no folder: the package's icons, and the drawings of ``experiments.tiny_clip``."""
 CONFIGS = {
     "icon_domains": "data/icon_domains",
     "styled_shapes": str(Path(__file__).parent / "tiny_clip" / "styled_shapes.yaml"),
 }
-"""The config of each of them."""
+"""The configs of data sets that need no folder: the package's icons, and the drawings of ``experiments.tiny_clip``."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Setting:
     """What all runs of a study have in common.
 
     Attributes:
-        data: A name in ``BUNDLED``, or a folder of domains with folders of classes.
+        data: A name in ``CONFIGS``, or a folder of domains with folders of classes.
         clip: the frozen CLIP's name.
         output: folder below which all runs are.
         more: further arguments of ``fedvlp``.
@@ -55,7 +53,7 @@ class Setting:
     @property
     def arguments(self) -> list[str]:
         """The arguments of ``fedvlp`` that choose them."""
-        if self.data in BUNDLED:
+        if self.data in CONFIGS:
             data = [f"--config={CONFIGS[self.data]}"]
         else:
             data = ["--config=data/folders", f"--data.root={Path(self.data).expanduser().resolve()}"]
@@ -69,8 +67,9 @@ class Setting:
 @cache
 def domains_of(data: str) -> list[str]:
     """Returns the names of the domains of ``Setting.data``."""
-    module = BUNDLED[data]() if data in BUNDLED else DomainFolders(data)
-    return list(module.domains)
+    if data == "styled_shapes":
+        return sorted(STYLES)  # without drawing them
+    return list((IconDomains() if data == "icon_domains" else DomainFolders(data)).domains)
 
 
 @dataclass(frozen=True)
