@@ -38,7 +38,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def recipe():
-    return Recipe(steps=30, batch_size=6, more_names=2, pairs=0.34, plain=1.0)
+    return Recipe(steps=3, batch_size=6, more_names=2, pairs=0.34, plain=1.0)
 
 
 def test_icons_of_banned_names_and_of_many_sizes_are_left_out(monkeypatch):
@@ -122,12 +122,14 @@ def test_captions_of_a_batch_are_true_of_their_images(small, recipe):
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="PyTorch 2.9 brings Muon")
-def test_training_learns_and_what_is_saved_is_what_was_trained(small, recipe, tmp_path):
+def test_training_moves_every_weight_and_what_is_saved_is_what_was_trained(small, recipe, tmp_path):
     torch.manual_seed(0)
     model = Pretraining(small.vectors, frequent=1)
+    before = {name: value.clone() for name, value in model.named_parameters()}
     losses = list(train(Fabric(accelerator="cpu", devices=1), model, Batches(small, recipe, seed=0)))
-    assert len(losses) == 30
-    assert np.mean(losses[-10:]) < np.mean(losses[:10])
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+    assert not [name for name, value in model.named_parameters() if torch.equal(value, before[name])]
     save(model.clip, small.words, tmp_path / "weights.safetensors")
     config = bundled_config("fedvlp-small")
     loaded = CLIP(**config)
