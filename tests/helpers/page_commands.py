@@ -35,7 +35,7 @@ PARSED_ALONE = {
     "--config loggers/wandb": "tests/commands runs it, in a process of its own",
     "--config data/icon_domains_30_clients": "test_pages.py runs it",
     "--trainer.local.schedule CosineDecay": "test_pages.py runs it",
-    "--trainer.server.aggregation DPFedAvg": "test_differential_privacy.py runs it",
+    "--trainer.server.aggregation DPFedAvg": "tests/training accounts for it",
     "--trainer.devices": "tests/training has several processes",
     " ...": "what is left out is the reader's",
 }
