@@ -43,6 +43,7 @@ def test_a_life(method, kind, clips, image_root, tmp_path, capsys, monkeypatch):
     cache = f"--data.cache_dir={tmp_path / 'cache'}"
     given = [f"--config=methods/{method}", *short_fit(image_root, tmp_path)]
     given += [f"--model.clip.name=local-dir:{clips[kind]}", "--data.batch_size=4", "--trainer.name=run"]
+    given += ["--trainer.rounds=1"]
     assert main(["fit", *given]) == 0
     run = newest(tmp_path, "run")
     table = tmp_path / "predictions.csv"
@@ -77,7 +78,8 @@ def plain_loop(goes_on, step, values):
 def test_an_exported_file(clips, image_root, tmp_path):
     """BiomedCLIP stands for all: timm's image tower; tracing takes ten seconds."""
     pytest.importorskip("onnx")
-    run = make_run(image_root, tmp_path, "promptfl", f"--model.clip.name=local-dir:{clips['biomedclip']}")
+    given = [f"--model.clip.name=local-dir:{clips['biomedclip']}", "--trainer.rounds=1"]
+    run = make_run(image_root, tmp_path, "promptfl", *given)
     fit(run)
     file = tmp_path / "model.onnx"
     with unchecked():  # the tracer cannot follow the checks of shapes

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from experiments.sites.comparison import newest_run
 from experiments.sites.local_federation import LocalFederation
 from experiments.sites.setting import Setting
 from experiments.sites.times import Meter
+from fedvlp.commands.cli import main
 from fedvlp.runs.events import read_events
 
 
@@ -36,8 +36,9 @@ class Deployed:
 
     def start(self, sites: Sequence[str] | None = None) -> None:
         """Writes the app and starts the server and some sites, or all."""
-        words = [sys.executable, "-m", "fedvlp", "deploy", "init", str(self.app), *self.setting.server()]
-        subprocess.run(words, check=True, capture_output=True)
+        with redirect_stdout(sys.stderr):
+            if code := main(["deploy", "init", str(self.app), *self.setting.server()]):
+                raise RuntimeError(f"fedvlp deploy init ended with {code}.")
         with self._step("SuperLink"):
             self.federation.start_server()
         with self._step("keys"):
