@@ -153,7 +153,8 @@ def test_training_images_of_plan_by_hand(recipes):
     assert found.training == pytest.approx(passes * image, rel=0.01)  # the rest is texts
 
 
-def test_the_command_says_that_it_computes(capsys):
+def test_the_command_says_that_it_computes(recipes, monkeypatch, capsys):
+    monkeypatch.setattr(cost, "load_recipe", lambda file: recipes[file.stem])
     cost.main([str(FOLDER / "diprompt_pacs.yaml"), "--rate", "20"])
     out = capsys.readouterr().out
     assert out.startswith("computed, not measured, for 20 x 10^12")
