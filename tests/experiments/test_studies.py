@@ -90,7 +90,6 @@ def test_every_run_is_seeds_by_domains():
     assert seed_by_seed([runs, runs]) == [*made[:2], *made[:2], *made[2:], *made[2:]]
 
 
-@pytest.mark.usefixtures("home")
 def test_options():
     choice = parse(shared_parser("", 4), ["--seeds", "1,2", "--held_out", "a,b", "--", "--trainer.accelerator=gpu"])
     assert choice.seeds == (1, 2)
@@ -192,7 +191,6 @@ def test_the_fair_comparison_has_every_method():
     assert len({method.title for method in METHODS}) == len(METHODS)
 
 
-@pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.title)
 def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     choice = parse(shared_parser("", ROUNDS), ["--held_out", "photo+sketch", "--seeds", "0,1"])
@@ -206,17 +204,15 @@ def test_the_fair_comparison_gives_every_method_the_same_steps(method):
     assert searched["seeds"] == ([0, 1] if method.trains else [0])
 
 
-@pytest.mark.usefixtures("home")
-@pytest.mark.parametrize(("rounds", "every"), [(1, 1), (2, 1), (5, 3), (10, 5), (20, 10)])
-def test_the_fair_comparison_measures_after_half_of_the_rounds(rounds, every):
-    choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
-    arguments = content(METHODS[3], choice)["arguments"]
-    given = [argument for argument in arguments if argument.startswith("--trainer.evaluate_every=")]
-    assert given[-1] == f"--trainer.evaluate_every={every}"
-    assert f"--trainer.rounds={rounds}" in arguments
+def test_the_fair_comparison_measures_after_half_of_the_rounds():
+    for rounds, every in ((1, 1), (5, 3), (10, 5)):
+        choice = parse(shared_parser("", ROUNDS), ["--rounds", str(rounds), "--held_out", "ink", "--seeds", "0"])
+        arguments = content(METHODS[3], choice)["arguments"]
+        given = [argument for argument in arguments if argument.startswith("--trainer.evaluate_every=")]
+        assert given[-1] == f"--trainer.evaluate_every={every}"
+        assert f"--trainer.rounds={rounds}" in arguments
 
 
-@pytest.mark.usefixtures("home")
 def test_the_fair_comparison_is_a_search_of_learning_rates(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("experiments.fair_comparison.run.run_tune", lambda words: asked.append(words) or 0)
