@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from docs.privacy import method
+from fedvlp.clip import load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.tools.export.export import ExportedClassifier, example_images, write_checked
 from fedvlp.tools.export.graph import FORMATS, exported_program
@@ -64,7 +65,7 @@ def with_rows(text: str, rows: dict[str, list[str]]) -> str:
 
 def row_of(name: str) -> list[str]:
     """Returns the cells of a config: its method, the differences, and the size of the ONNX file."""
-    module = trained(method(configs_folder() / "methods" / f"{name}.yaml"))
+    module = trained(method(configs_folder() / "methods" / f"{name}.yaml", load_clip("fedvlp-tiny")))
     classifier = ExportedClassifier(module)
     program = exported_program(classifier, example_images(module, 2))
     with TemporaryDirectory() as folder:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 import torch
@@ -76,9 +76,10 @@ def with_table(text: str, table: str) -> str:
 
 def uploads_table() -> str:
     """Returns a row for each phase of each config; configs that send the same share one."""
+    clip = load_clip("fedvlp-tiny")
     configs_by_row: dict[tuple[str, ...], list[str]] = {}
     for path in sorted((configs_folder() / "methods").glob("*.yaml")):
-        rows_of_config = [CENTRAL_ROW] if is_centralised(path) else rows_of(method(path))
+        rows_of_config = [CENTRAL_ROW] if is_centralised(path) else rows_of(method(path, clip))
         for row in rows_of_config:
             configs_by_row.setdefault(row, []).append(path.stem)
     rows = [[", ".join(f"`{name}`" for name in configs), *row] for row, configs in configs_by_row.items()]
@@ -91,17 +92,15 @@ def is_centralised(config: Path) -> bool:
     return bool(data.get("init_args", {}).get("partition") == Pooled.__name__)
 
 
-@cache
-def tiny_clip() -> CLIP:
-    """Returns the tiny CLIP, shared by all methods."""
-    return load_clip("fedvlp-tiny")
-
-
-def method(config: Path) -> FederatedModule:
-    """Returns the method of a config on the tiny CLIP, for 7 classes, 3 domains and 4 clients."""
+def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients: int = 4) -> FederatedModule:
+    """Returns the method of a config for so many classes, domains and clients."""
     model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
     kind = getattr(fedvlp, model["class_path"])
-    linked = {"class_names": [f"class {index}" for index in range(7)], "domains": ["a", "b", "c"], "num_clients": 4}
+    linked = {
+        "class_names": [f"class {index}" for index in range(classes)],
+        "domains": list(ascii_lowercase[:domains]),
+        "num_clients": clients,
+    }
     known = constructor_arguments(kind)
     options = {**model.get("init_args", {}), **{name: value for name, value in linked.items() if name in known}}
     options.pop("optimizer", None)
@@ -109,7 +108,7 @@ def method(config: Path) -> FederatedModule:
         options["templates"] = 1  # of the teacher, which sends nothing
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what a server learns of uploads depends on where it starts
-        module: FederatedModule = kind(**{**options, "clip": tiny_clip()})
+        module: FederatedModule = kind(**{**options, "clip": clip})
     return module
 
 

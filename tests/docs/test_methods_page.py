@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
 
-import fedvlp
-from docs.privacy import is_centralised
+from docs import privacy
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import configs_folder
-from fedvlp.utils.digests import constructor_arguments
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import ROOT, Document
 
@@ -24,22 +21,10 @@ def test_table_of_methods(vit_b_16, method):
     """With ViT-B/16, and as many domains, with a client each, as the row says; three if it says nothing."""
     (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
     config = configs_folder() / "methods" / f"{method}.yaml"
-    model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
-    kind = getattr(fedvlp, model["class_path"])
-    options = {**model.get("init_args", {}), "clip": vit_b_16}
-    options.pop("optimizer", None)
     number = 6 if "six domains" in line else 3
-    linked = {
-        "class_names": [f"class {index}" for index in range(7 if "seven classes" in line else 3)],
-        "domains": [f"domain {index}" for index in range(number)],
-        "num_clients": number,
-    }
-    known = constructor_arguments(kind)
-    if "templates" in known:
-        options["templates"] = 1  # of the teacher, which sends nothing
-    module = kind(**options, **{name: value for name, value in linked.items() if name in known})
+    module = privacy.method(config, vit_b_16, 7 if "seven classes" in line else 3, number, number)
     pool = [Client(0, -1, 10, is_pool=True)]
-    clients = pool if is_centralised(config) else [Client(i, i, 10) for i in range(number)]
+    clients = pool if privacy.is_centralised(config) else [Client(i, i, 10) for i in range(number)]
     cost = communication_cost(module, clients).rows(rounds=1)[-1]
     sent = line.split("|")[3].strip()
     received = re.search(r"([\d,]+)(?: are)? received", line)
