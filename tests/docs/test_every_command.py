@@ -78,8 +78,7 @@ def test_python_runs_from_top_to_bottom(name, desk):
     page = FOLLOWED[name]
     names: dict[str, object] = {"__name__": "__main__"}
     for code in page.blocks("python"):
-        code = shortened(code)
-        compiled = compile(code, name, "exec")
+        compiled = compile(shortened(code), name, "exec")
         if name not in NOT_RUN and code not in page.files().values():
             desk.fetch_all(re.findall(r'"(runs/[^"]+)"', code))
             exec(compiled, names)
