@@ -79,7 +79,7 @@ class FaultyPromptFL(PromptFL):
         super().start_client(context)
         self._steps = 0
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Any:
         """Returns the loss, or fails in the client's second step."""
         self._steps += 1
         kind = self._kind() if self._steps == 2 else ""

@@ -115,7 +115,7 @@ class BPL(PromptLearner):
         return self.log_probabilities(features, *self.posterior(features), self.noise)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute -log p(y | x) of a batch under draws of its own, plus beta times the divergence."""
+        """Compute -log p(y | x) of a batch under new draws, plus beta times the divergence."""
         features = self.precomputed(inputs)["features"]
         mean, log_variance = self.posterior(features)
         noise = torch.randn(*mean.shape[:-1], *self.noise.shape).to(mean.device, non_blocking=True)

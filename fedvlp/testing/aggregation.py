@@ -58,7 +58,7 @@ def check_aggregator(aggregator: Aggregator) -> None:
     if aggregator.is_linear:
         # Masks change every upload, but not their weighted sum.
         change = difference(bound.combine(masked(states, weights), weights, before), combined, ROUNDING)
-        claim = "is_linear says that it needs the weighted sum of the uploads alone, but with the same sum"
+        claim = "is_linear says that it needs only the weighted sum of the uploads, but with the same sum"
         require(not change, f"{name}.{claim} {change}. Let is_linear be false.")
     who = f"{name}.aggregate"
     before = starting_state()

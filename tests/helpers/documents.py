@@ -26,7 +26,7 @@ def brief(arguments: list[str]) -> list[str]:
 
 SHORTER = {
     "rounds=3": "rounds=1, local=__import__('fedvlp').LocalTraining(steps=2)",
-    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1",
+    "max_epochs=3": "max_steps=2, limit_val_batches=1, limit_test_batches=1, log_every_n_steps=1",
     "range(3)": "range(1)",
     "IconDomains(": "IconDomains(num_classes=20, ",
 }

@@ -308,6 +308,10 @@ def test_rounds_and_evaluations_of_a_run_are_limited_each_phase_by_itself(limite
     for other in (site, prepared(limited, plan)):
         found = reply_to(other, plan["evaluate", 0])
         assert found.values["reason"] == "does not allow more than 3 evaluations in a run; this would be 4"
+
+
+def test_a_run_that_the_keeper_refuses_later_is_neither_trained_nor_measured(limited, plan):
+    site = prepared(limited, plan)
     assert main(["site", "refuse", str(limited), next((limited / "approvals").glob("*.json")).stem]) == 0
     for kind in ("train", "evaluate"):
         found = reply_to(site, plan[kind, 0])

@@ -21,7 +21,6 @@ def no_network(monkeypatch):
 
 def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "METHODS", ("FedCLIP",))
-    monkeypatch.setattr(doctor, "TIMED_CLIP", "fedvlp-tiny")
     assert main(["doctor", "--json"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -31,8 +30,7 @@ def test_everything_holds_on_the_cpu_and_is_one_json_object(capsys, monkeypatch)
     assert report["facts"]["W&B"] == report["facts"]["Hugging Face hub"] == "OSError: no network"
     of_cpu = [check for check in report["checks"] if check["device"] == "cpu"]
     assert of_cpu[0]["check"].startswith("FedCLIP: ")
-    assert len(of_cpu) == 1 + len(OF_RUNS)
-    assert "GFLOP/s" in of_cpu[-1]["found"]
+    assert len(of_cpu) == 2
 
 
 def test_a_difference_between_devices_fails(capsys, monkeypatch):

@@ -376,7 +376,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
                 inside = image.name.removeprefix(f"{domain}/{image.class_name}/")
                 image = replace(image, name=f"{domain}/{image.class_name}/{split_folder}/{inside}")
             images.append(image)
-    # A subset lies among the other classes of the larger data set.
+    # A subset is stored with the other classes of the larger data set.
     if not description.is_subset:
         check_strangers(sorted(strangers), folder, description)
     return sorted(images), used

@@ -21,7 +21,7 @@ LEARNING_RATE = "model.optimizer.lr"
 _AUTO_FACTOR = 10.0  # by which a rate is at most changed
 _DISTRIBUTION = re.compile(r"(loguniform|uniform|integer)\(([^,()]+),([^,()]+)\)")
 
-Trial = tuple[str, ...]
+Trial = Sequence[str]
 """Arguments of ``fedvlp fit`` that make a trial of a method; none for the method's config as it is."""
 
 

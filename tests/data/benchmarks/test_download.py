@@ -208,8 +208,8 @@ def test_names_of_domains_and_classes(unpack, description, rows, columns, places
 @pytest.mark.parametrize(
     ("rows", "labels", "reason"),
     [
-        ([("photo", 0)], {}, r"has '0', which is none of dog, .* What a number stands for is not guessed"),
-        ([("watercolour", 0)], LABELS, r"has 'watercolour', which is none of art_painting, cartoon, photo, sketch of"),
+        ([("photo", 0)], {}, r"Expected classes of PACS \(dog, .*\) in x\.parquet; found '0'"),
+        ([("watercolour", 0)], LABELS, r"domains of PACS \(art_painting, .* in x\.parquet; found 'watercolour'"),
     ],
 )
 def test_other_names_are_refused(unpack, rows, labels, reason):

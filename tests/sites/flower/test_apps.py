@@ -117,27 +117,6 @@ def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
         assert "does not say which site it is" in str(replies[name])
 
 
-def test_a_node_of_a_simulation_is_the_site_of_its_number(tmp_path, asked):
-    for name in ("south", "north", "west"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "site.yaml").touch()
-    (tmp_path / "no site").mkdir()
-
-    def home(number, **own):
-        context = Context(
-            1, 2, {"partition-id": number, "num-partitions": 4, **own}, RecordDict(), {"homes": str(tmp_path)}
-        )
-        return client_app._home(context)
-
-    assert [home(number).name for number in range(3)] == ["north", "south", "west"]
-    assert home(0, home="/site/a") == Path("/site/a"), "what the SuperNode says comes first"
-    with pytest.raises(UserError, match="the folder of as many homes"):
-        home(3)
-    # A node of a real federation has no number, so a server can't name its folder.
-    with pytest.raises(UserError, match="does not say which site it is"):
-        client_app._home(Context(1, 2, {}, RecordDict(), {"homes": str(tmp_path)}))
-
-
 def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
     made = transport({6: "/f", 7: "/a", 8: "/b", 9: "/c"}, unknown=(8,), silent=(9,))
     replies = dict(made.exchange({"9": b"1", "8": b"2", "7": b"3", "6": b"raise"}, timeout=0.05))

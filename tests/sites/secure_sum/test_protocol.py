@@ -192,7 +192,9 @@ def test_wrong_keys_get_no_share(changed, reason):
 
 def test_a_list_without_a_sites_own_keys_is_refused():
     parties = Parties(5)
-    adverts = {name: site.advert for name, site in parties.sites.items()} | {"ash": parties.site("ash", b"").advert}
+    adverts = {name: site.advert for name, site in parties.sites.items()} | {
+        "ash": parties.site("ash", b"round 3").advert
+    }
     with pytest.raises(SiteProblem, match="without its own"):
         parties.sites["ash"].answer("share", adverts)
 

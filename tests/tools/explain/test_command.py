@@ -79,7 +79,7 @@ def test_a_run_of_a_method_with_one_prompt_shows_no_experts(copied_run, capsys, 
     printed = capsys.readouterr().out
     assert [line.split(" left out")[0] for line in printed.splitlines() if "left out" in line] == ["experts"]
     made = {path.name for path in (copied_run / "explanations").glob("*.png")}
-    assert made == {"predictions.png", "overlays.png", "words.png"}
+    assert made == {"predictions.png", "overlays.png"}
     rows = csv.DictReader((copied_run / "explanations" / "words.csv").read_text(encoding="utf-8").splitlines())
     assert {row["prompt"] for row in rows} == {"prompt"}
 

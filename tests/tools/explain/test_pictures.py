@@ -66,10 +66,3 @@ def test_token_map_has_a_patch_for_each_token():
     assert titles == ["ink: dog", "50:50 %", "0:100 %"]
     assert "a.png: shares of expert 1, expert 2 are 50:50 %" in picture.alt
     assert "10.0% of these tokens were dropped" in picture.caption
-
-
-def test_words_are_those_that_the_font_can_draw():
-    words = DataFrame([["ink", 1, 1, "a|b", 1, 0.25], ["oil", 1, 1, "猫", 5, 0.125]], columns=COLUMNS)
-    picture = words_picture(words, "FedDPT", 0.75)
-    assert "N/A 0.125" in picture.figure.texts[0].get_text()
-    assert (picture.alt, "0.750" in picture.caption) == ("ink: a|b; oil: 猫", True)

@@ -7,6 +7,7 @@ import torch
 
 from docs.export import trained
 from docs.privacy import method
+from fedvlp.clip import load_clip
 from fedvlp.methods.trip.routing import make_keys, match_clusters
 from fedvlp.tools.export import export
 from fedvlp.tools.export.export import ExportedClassifier, example_images, export_method
@@ -26,7 +27,7 @@ from tests.helpers.shapes import unchecked
 
 
 def made(config):
-    return trained(method(configs_folder() / "methods" / f"{config}.yaml"))
+    return trained(method(configs_folder() / "methods" / f"{config}.yaml", load_clip("fedvlp-tiny")))
 
 
 def plain_loop(goes_on, step, values):

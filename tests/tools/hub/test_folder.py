@@ -71,19 +71,6 @@ def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
         write_folder(finished_run, tmp_path, "ann/figs")
 
 
-@pytest.mark.parametrize(
-    ("name", "pretrained", "expected"),
-    [
-        ("ViT-B-32", "laion2b_s34b_b79k", OPEN_CLIP),
-        ("ViT-B-16-quickgelu", "openai", OPENAI_CLIP),
-        ("local-dir:clips/biomedclip", "auto", OTHER_CLIP),
-        ("ViT-B-16", "mine.safetensors", OTHER_CLIP),
-    ],
-)
-def test_a_licence_is_said_of_known_weights_alone(name, pretrained, expected):
-    assert clip_licence({"name": name, "pretrained": pretrained}) == expected
-
-
 def test_every_method_names_its_paper():
     methods = [getattr(fedvlp, name) for name in method_classes()]
     assert [method.__name__ for method in methods if not paper_of(method)] == []

@@ -95,18 +95,6 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     assert [call[0] for call in calls] == ["squeue", "sbatch", "squeue"]
 
 
-def test_impossible_launchers(tmp_path, capsys):
-    file = tmp_path / "sweep.yaml"
-    for launcher, message in (
-        ({"partition": "gpu"}, "local, slurm or a mapping"),
-        ({"name": "slurm", "partitions": "gpu"}, "no option 'partitions'; slurm has account, "),
-        ({"name": "slurm", "time": 14400}, "in quotes"),
-    ):
-        file.write_text(yaml.safe_dump({"models": "trip", "launcher": launcher}))
-        assert main(["sweep", f"--file={file}"]) == 1
-        assert message in capsys.readouterr().err
-
-
 def test_one_sweep_at_a_time(more, tmp_path, capsys):
     with locked(tmp_path / "sweep.json", wait=False):
         own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 from jsonargparse import ArgumentParser, dict_to_namespace
 
@@ -64,18 +62,6 @@ def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
         for end in (0, -1):
             ends = {space.option: (space.values or (space.low, space.high))[end] for space in spaces}
             assert parser.parse_args([f"--{option}={value}" for option, value in ends.items()])
-
-
-def test_a_mistake_in_the_file_is_named(tmp_path, monkeypatch):
-    file = tmp_path / "spaces.yaml"
-    monkeypatch.setattr("fedvlp.tools.tune.search.SPACES_FILE", file)
-    for content, message in (
-        ("TRIPP:\n  - model.kl_weight=0.1,1", "no method TRIPP. Did you mean 'TRIP'"),
-        ("TRIP:\n  - model.kl_weigth=0.1,1", "no option model.kl_weigth. Did you mean 'kl_weight'"),
-    ):
-        file.write_text(content, encoding="utf-8")
-        with pytest.raises(UserError, match=re.escape(message)):
-            spaces_of(config_of("fedvlp.TRIP", kl_weight=0.8), ["auto"])
 
 
 def test_a_method_that_lacks_an_option_is_tried_once():

@@ -138,7 +138,7 @@ def test_the_servers_step_of_fed_dyn_follows_another_aggregation(tmp_path):
     rule = FedAdam(learning_rate=0.25)
     run = federation(tmp_path, rounds=2, steps=2, aggregation=rule, add_ons=FedDyn(ALPHA))
     state = run.fit(Linear(RATE), Whole())
-    assert {"add_on/0/0/weight", "train/first/weight"} <= state.memory.keys()
+    assert {"add_on/0/0/weight", "train/moments/weight/first"} <= state.memory.keys()
 
 
 def test_moons_loss_and_its_gradient_are_those_of_the_paper():
