@@ -1,7 +1,5 @@
 """The federation loop: for each round, for each phase, train the cohort and aggregate. No method is named here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

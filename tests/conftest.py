@@ -4,8 +4,6 @@ Fixtures import what is heavy themselves: the process that waits for those of py
 before it starts them.
 """
 
-from __future__ import annotations
-
 from tests.helpers import shapes  # before anything of fedvlp is imported
 from tests.helpers.outside import Guard
 

@@ -1,7 +1,5 @@
 """What a user does with a CLIP, from training to an exported file, with a folder of each kind of open_clip's CLIPs."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

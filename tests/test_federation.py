@@ -1,7 +1,5 @@
 """The loop: refusals, failing loggers, damaged checkpoints, aggregators; with the smallest method there is."""
 
-from __future__ import annotations
-
 import json
 
 import lightning as L

@@ -1,7 +1,5 @@
 """Tests fail that write outside their temporary folders, whoever writes and in whichever way."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

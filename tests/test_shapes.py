@@ -1,7 +1,5 @@
 """Types and tensor shapes are checked while tests run, and nowhere else."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 import sys

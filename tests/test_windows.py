@@ -1,7 +1,5 @@
 """What Windows lacks is not needed to import the package; only what uses it says so."""
 
-from __future__ import annotations
-
 import builtins
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The files of a run's folder: checkpoints and prompts, the table of rounds, predictions, and plots."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping

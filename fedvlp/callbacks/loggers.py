@@ -1,7 +1,5 @@
 """TensorBoard's logger, which writes into the run's folder, and what sends each round to loggers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is measured and counted beside training: the untrained baseline, what is sent, and what is given away."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """How far a run is: a live bar for each round with one line at its end, and one file of all that happened."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

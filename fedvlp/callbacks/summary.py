@@ -1,7 +1,5 @@
 """The table at the end, and ``summary.json``."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass

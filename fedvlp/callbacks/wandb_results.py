@@ -1,7 +1,5 @@
 """What Weights & Biases receives of a run: its name, group and id at the start, and tables and files at the end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A data set is described by a file ``data_sets/NAME.toml``, whose keys are the at
 a table ``classes/NAME.csv``. Paths in layouts are relative to the folder of the layout, with forward slashes.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from collections.abc import Collection, Mapping, Sequence

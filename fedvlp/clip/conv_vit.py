@@ -1,7 +1,5 @@
 """The image tower of fedvlp-small. timm knows it by name once this module is imported, and open_clip builds timm's."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tokenizers and text encoders of Hugging Face: from a CLIP's own folder, the hub, or the hub's cache."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """From a name in a config to an open_clip model: architecture, weights, tokenizer and image transforms."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -6,8 +6,6 @@ sequences that begin alike have the same hidden states there, so their first tok
 sees those of other sequences behind the place where they part. Towers of other kinds get a filled row for each one.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial

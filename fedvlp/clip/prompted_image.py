@@ -1,7 +1,5 @@
 """Image features of `[image tokens][prompt]`, with the prompt's tokens learned, in some or all blocks, CLIP frozen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

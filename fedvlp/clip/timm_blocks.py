@@ -1,7 +1,5 @@
 """The blocks of timm's vision transformers, one by one, and the scores of their attention and attention pool."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

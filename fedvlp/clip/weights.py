@@ -1,7 +1,5 @@
 """Weights of a CLIP from files and from open_clip's published tags; code in a file is never run."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Class names as words, templates, and the zero-shot classifier of class names in templates."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Sequence

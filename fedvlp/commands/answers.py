@@ -1,7 +1,5 @@
 """The parser's messages in one line, with the nearest name in place of lists of types."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pydoc import locate

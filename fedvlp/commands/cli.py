@@ -1,7 +1,5 @@
 """The entry point ``fedvlp``, which imports neither torch nor any command before ``--help`` and ``--version``."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """LightningCLI with the federation as its trainer, and the commands ``fit``, ``validate``, ``test`` and ``predict``."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -4,8 +4,6 @@ jsonargparse keeps the options that both classes accept. Adam would inherit the 
 replaces, whether a config has set it or the method's constructor, and no public setting prevents that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import Parameter, signature

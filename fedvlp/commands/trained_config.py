@@ -1,7 +1,5 @@
 """The config of a trained file: which method it is of, and with which classes, domains and clients it was trained."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence

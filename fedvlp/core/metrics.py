@@ -1,7 +1,5 @@
 """The scores of predicted classes: accuracy, of classes, of confidence, and intervals over images."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The phases of a round: what each trains and sends, and where aggregators make one state of several uploads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The predicted classes of images, and what NumPy computes of them: accuracy, confusions, intervals over images."""
 
-from __future__ import annotations
-
 import zlib
 from collections import Counter
 from collections.abc import Sequence

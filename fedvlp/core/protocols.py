@@ -1,7 +1,5 @@
 """What the core asks of backbones and data, so that it need not import them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """Tables of roles, protocols and baselines, from which every title, mark, order and permission is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal

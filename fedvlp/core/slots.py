@@ -1,7 +1,5 @@
 """A server that keeps one entry a client or a domain, instead of one average."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ role and client in ``split_parts`` (``splits``, ``protocols``, ``partition``). `
 decoded images or cached features (``cache``).
 """
 
-from __future__ import annotations
-
 from fedvlp.core.protocols import EvaluationSplit
 from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 from fedvlp.data.files.images import ArrayImages, FolderImages, Images, image_paths

@@ -1,7 +1,5 @@
 """Results on disk that are computed once per image: decoded images, and features of frozen parts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

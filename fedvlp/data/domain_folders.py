@@ -1,7 +1,5 @@
 """Images in folders, with or without domains; checks of the layout; labels from names of folders."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

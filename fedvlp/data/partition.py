@@ -1,7 +1,5 @@
 """How the training images of the source domains are divided among clients."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

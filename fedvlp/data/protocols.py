@@ -1,7 +1,5 @@
 """The field's protocols: the training images of each client, the measured images, and their description."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

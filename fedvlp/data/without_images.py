@@ -1,7 +1,5 @@
 """Data sets without images, for predictions and for ``fedvlp cost``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedvlp.core.state import Client

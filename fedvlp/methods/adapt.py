@@ -16,8 +16,6 @@ Departures:
     * All departures of Fed-DPT, except for its loss.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -22,8 +22,6 @@ Departures:
     * S: 10, as in the released config; the released instructions choose S and the epochs for each data set.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

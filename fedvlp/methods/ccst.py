@@ -23,8 +23,6 @@ Departures:
       known.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

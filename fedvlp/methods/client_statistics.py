@@ -5,8 +5,6 @@ Features are the feature map [B, W, height, width] of a ResNet's stage or the to
 first tokens that are no patches, such as the class token, have no part in the style and are not changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -12,8 +12,6 @@ images. All entries are in [-1, 1]. The classifier is linear in x:
 Before the first round w_c = t_c, which is zero-shot CLIP.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any

@@ -13,8 +13,6 @@ Departures:
     * Input of the Meta-Net: the paper does not state it; as in the released code, it is the normalised image feature.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable

@@ -27,8 +27,6 @@ Departures:
     * Without the ensemble: Q chooses the D-prompt, as in Sec. 3.3; Sec. 4.3.1 takes the highest w_m.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

@@ -21,8 +21,6 @@ Departures:
     * Batches: fedvlp draws them from the pool of all domains; the paper draws equally from each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -30,8 +30,6 @@ Departures:
       paper's. The released code has 0.001 with momentum for p_G, and a tenth of it for p_L.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -21,8 +21,6 @@ Departures:
     * Clipping: the released code also clips the inner gradient to [-100, 100] and the pixels of x' to [0, 255].
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

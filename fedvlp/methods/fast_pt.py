@@ -28,8 +28,6 @@ Departures:
     * Networks: Q has a ReLU and no residual; f reads moved features at length 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -13,8 +13,6 @@ Departures:
     * Next stage: the paper fine-tunes from the solution; fedvlp stops after it.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float

@@ -26,8 +26,6 @@ Departures:
     * Cross-entropy: not smoothed; the released code smooths it by 0.01.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -22,8 +22,6 @@ Departures:
     * Plain Trainer: without domains, it trains under the mean of the keys and holds Q to the uniform distribution.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

@@ -17,8 +17,6 @@ Departures:
     * Texts: "a picture of a <class>", with spaces for `_`; the released code keeps the folder's name.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -20,8 +20,6 @@ Departures:
     * Text: the paper has none; fedvlp adds zero-shot CLIP's classifier with weight alpha, 0 in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

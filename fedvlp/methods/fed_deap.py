@@ -25,8 +25,6 @@ Departures:
       shares.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

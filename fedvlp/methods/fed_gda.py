@@ -18,8 +18,6 @@ Departures:
     * Prior: all classes are equally likely, as in Wang et al.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

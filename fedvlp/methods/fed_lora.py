@@ -16,8 +16,6 @@ Departures:
     * Schedule: none; CLIP-LoRA has a cosine over all steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -18,8 +18,6 @@ Departures:
     * Maps: each F_j starts from its own values; in the released code all but the first are copies. Biases start at 0.
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn

@@ -28,8 +28,6 @@ Departures:
     * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

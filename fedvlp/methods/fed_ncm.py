@@ -14,8 +14,6 @@ Departures:
       ``start: class_means`` continues to train the classifier.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 
 from fedvlp.core.state import State

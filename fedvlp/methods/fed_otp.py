@@ -19,8 +19,6 @@ Departures:
       it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

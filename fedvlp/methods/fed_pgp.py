@@ -18,8 +18,6 @@ Departures:
       prompt, whose logits are never right, is left out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -24,8 +24,6 @@ Departures:
       the longest one ends; fedvlp gives all prompts the same length.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -23,8 +23,6 @@ Departures:
       PLAN.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -19,8 +19,6 @@ Departures:
       chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

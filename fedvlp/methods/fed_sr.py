@@ -19,8 +19,6 @@ Departures:
     * Evaluation: mu classifies; the released code averages the probabilities of several draws.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

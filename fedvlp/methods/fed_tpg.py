@@ -16,8 +16,6 @@ Departures:
     * Rounds: PromptFL's, with a cosine over them; the paper has 500 rounds of one epoch, which is about one step.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable

@@ -27,8 +27,6 @@ Departures:
     * The prompts pass CLIP's first normalisation, and batches are drawn from the pool of all domains.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int

@@ -18,8 +18,6 @@ Departures:
       words.
 """
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn

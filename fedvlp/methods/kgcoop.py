@@ -14,8 +14,6 @@ Departures:
     * Template: "a photo of a {}." for all data sets; the released code has one for each.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.pytorch.cli import OptimizerCallable

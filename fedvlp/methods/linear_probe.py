@@ -14,8 +14,6 @@ Departures:
       as any other round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

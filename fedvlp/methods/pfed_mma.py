@@ -27,8 +27,6 @@ Departures:
     * Cohort: in the released code all clients take part in the first round; in fedvlp only the cohort does.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -25,8 +25,6 @@ Departures:
       advances one schedule with every local epoch of every client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

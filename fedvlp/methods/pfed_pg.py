@@ -19,8 +19,6 @@ Departures:
     * Evaluation: a client is measured with P'_n, to which its head belongs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

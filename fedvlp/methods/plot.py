@@ -20,8 +20,6 @@ Departures:
     * Values: N 4, L 16, lambda 0.1 and 100 iterations are the released code's.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from lightning.pytorch.cli import OptimizerCallable

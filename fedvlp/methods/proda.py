@@ -23,8 +23,6 @@ Departures:
     * Optimizer: PromptFL's, with a constant rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -14,8 +14,6 @@ Departures:
       precision of the prompt's type, G is G_d; the released code divides by any length.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

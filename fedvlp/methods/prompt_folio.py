@@ -18,8 +18,6 @@ Departures:
       constant.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from jaxtyping import Float

@@ -18,8 +18,6 @@ Departures:
       (``promptfl_released``).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

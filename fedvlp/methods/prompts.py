@@ -1,7 +1,5 @@
 """What methods that learn prompts around a frozen CLIP share: base class, distillation, prompted towers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -9,8 +9,6 @@ Departures:
     * Held-out domains: the papers do not say how they are tested; fedvlp reports the mean over the clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedvlp.core.phases import Phase

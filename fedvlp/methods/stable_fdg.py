@@ -25,8 +25,6 @@ Departures:
       them.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ Symbols: G_m, joint feature of patch m of M -> ``patches``; H_nc, text feature o
 ``texts``; cost C_nm = 1 - cos(G_m, H_nc); lambda, weight of the plan's entropy -> ``epsilon``.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

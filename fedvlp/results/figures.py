@@ -1,7 +1,5 @@
 """Figures in one style, for a column of a paper, grey print and colour-blind readers; and that of a run."""
 
-from __future__ import annotations
-
 import io
 import textwrap
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which rounds a run reports, the last and the best on source validation, and the table of them at its end."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import chain

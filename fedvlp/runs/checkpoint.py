@@ -1,7 +1,5 @@
 """What a run is continued or deployed from, in one safetensors file: tensors, and JSON in its header. No pickle."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

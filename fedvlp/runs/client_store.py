@@ -1,7 +1,5 @@
 """Where the tensors that stay on the clients are between rounds: in memory, or in one file for each client."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The description of a run, by which runs are compared, and the states that are taken up where it is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path

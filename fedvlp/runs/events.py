@@ -1,7 +1,5 @@
 """``events.jsonl`` of a run, one JSON object a line written as it happens, and the status that follows from it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

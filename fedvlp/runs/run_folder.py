@@ -1,7 +1,5 @@
 """The folder of a run: its name, who trains in it, its files and checkpoints, and the method that they are of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime

@@ -4,8 +4,6 @@ Importing a module runs its code. Who installs a plug-in has decided to run its 
 are trusted; nothing else in its package is.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

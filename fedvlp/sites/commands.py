@@ -1,7 +1,5 @@
 """The commands ``fedvlp site`` at a site and ``fedvlp deploy`` at the server."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Sequence

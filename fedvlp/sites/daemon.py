@@ -4,8 +4,6 @@
 PyTorch, since the caller is a process of one message.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

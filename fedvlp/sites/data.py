@@ -1,7 +1,5 @@
 """The data of a federation of sites at both ends: numbers of images at the server, and images at each site."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

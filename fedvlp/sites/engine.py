@@ -1,7 +1,5 @@
 """The engine of a federation whose clients are sites: it turns phases into requests, and replies into results."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

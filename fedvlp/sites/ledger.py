@@ -1,7 +1,5 @@
 """The ledger of a site: a line of JSON for each message that came or left, chained so that a changed line shows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

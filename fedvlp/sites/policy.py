@@ -3,8 +3,6 @@
 Nothing here imports PyTorch at the top, because the process that passes messages on reads ``site.yaml``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which connected site is which client, whether it has what the server expects, and how it is reached."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

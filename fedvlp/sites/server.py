@@ -1,7 +1,5 @@
 """The server of a federation of real sites: the federation's own loop, whose clients are elsewhere."""
 
-from __future__ import annotations
-
 import json
 import logging
 import secrets

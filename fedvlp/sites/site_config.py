@@ -1,7 +1,5 @@
 """A site's own options: ``site.yaml`` in its home folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -4,8 +4,6 @@ Nothing is ever unpickled. PyTorch is imported only when a message with tensors 
 starts a process for each message.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping

@@ -1,7 +1,5 @@
 """How a site answers requests: a ``Site`` answers all, a ``SiteWorker`` holds the method and features of one run."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import replace

@@ -10,8 +10,6 @@ Each takes a class or an object, tries it, and raises :class:`ContractError` wit
 No test runner is needed, and nothing is downloaded.
 """
 
-from __future__ import annotations
-
 from fedvlp.testing.aggregation import check_aggregator, check_strategy
 from fedvlp.testing.contract import ContractError
 from fedvlp.testing.data import check_data

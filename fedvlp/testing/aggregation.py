@@ -1,7 +1,5 @@
 """What every aggregator and every strategy, the server's side of a phase, must keep to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """How checks report what is violated, and what they compare: tensors of two runs, made-up uploads, masked ones."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence

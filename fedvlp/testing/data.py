@@ -1,7 +1,5 @@
 """What every data set must keep to."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from itertools import chain

@@ -1,7 +1,5 @@
 """What every method must keep to: how it trains, what it sends, and what its deployed file gives."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

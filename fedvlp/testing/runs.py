@@ -1,7 +1,5 @@
 """Small runs of a method on made-up images, made as the command line makes them; checks share one that is whole."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

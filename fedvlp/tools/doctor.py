@@ -1,7 +1,5 @@
 """The command ``fedvlp doctor``: facts on this machine, then a self-test on each of its devices."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """The command ``fedvlp status``: whether a run is running, finished or dead, how far it is, and how to resume it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """A method with its trained tensors, and the images of its run: the input of explain and audit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

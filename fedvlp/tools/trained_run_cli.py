@@ -1,7 +1,5 @@
 """How commands load a trained run: the parser of its options, and its tensors and images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast

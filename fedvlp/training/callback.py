@@ -1,7 +1,5 @@
 """The view that callbacks have of a run, and the hooks of a federation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path

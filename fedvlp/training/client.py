@@ -1,7 +1,5 @@
 """The life of one client in one phase, and what is done about a client that fails."""
 
-from __future__ import annotations
-
 import errno
 import math
 import traceback

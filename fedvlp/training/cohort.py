@@ -1,7 +1,5 @@
 """Which clients take part in a round, and, for studies, which of them drop out, straggle or attack."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

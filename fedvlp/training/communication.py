@@ -1,7 +1,5 @@
 """What a method sends, counted from its phases without training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter

@@ -1,7 +1,5 @@
 """Several processes of one run: they train different clients, and exchange what these send and keep."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

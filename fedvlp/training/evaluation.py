@@ -1,7 +1,5 @@
 """Accuracy of a state on every evaluation split, and what protocols report of these accuracies."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain

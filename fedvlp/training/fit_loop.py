@@ -1,7 +1,5 @@
 """From the first round, or the one after a checkpoint, to the last: what ``Federation.fit`` runs."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from dataclasses import replace

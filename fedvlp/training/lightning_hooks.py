@@ -1,7 +1,5 @@
 """Runs the hooks of callbacks, and refuses Lightning's callbacks that can't work in a federation."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Sequence

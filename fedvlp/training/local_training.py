@@ -1,7 +1,5 @@
 """How a client trains in one phase: how long, at which learning rates, and with which optimizer."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping

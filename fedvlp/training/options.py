@@ -3,8 +3,6 @@
 How a client trains is the group :class:`fedvlp.training.local_training.LocalTraining`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """Class probabilities of image files as a CSV, and what was measured of images as JSON."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ server makes of uploads, in every phase of every round. A client that is left ou
 of its clipped update is one of the changes that the bound allows for, and the sum is divided by a fixed number.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One communication round: sample the cohort, let each phase train it, and let the server combine what was sent."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence

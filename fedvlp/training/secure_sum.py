@@ -4,8 +4,6 @@ The simulation adds up the same fixed-point numbers as sites do, so both have eq
 cancel in the sum, are in :mod:`fedvlp.sites.secure_sum`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Before training: devices and precision, checks of method and data, and bringing both to the devices."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import logging

@@ -1,7 +1,5 @@
 """Config files: read within bounds, found by name, and as options of a command."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

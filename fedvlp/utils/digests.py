@@ -1,7 +1,5 @@
 """The options of classes and objects as plain values, and digests of such values."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Errors that a user can correct, checks that raise them, and the nearest known name for messages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Files that appear whole or not at all, locks that end with their process, and room on a disk."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -1,7 +1,5 @@
 """Memory during training: what a step frees, the next one needs again."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What installed packages register for fedvlp by entry points: classes, and folders of configs."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """Randomness that depends on where it is used, and on nothing that ran before."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

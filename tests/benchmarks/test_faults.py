@@ -1,7 +1,5 @@
 """The registry of faults, its page and its command, with rows that need no run; and the page that is committed."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

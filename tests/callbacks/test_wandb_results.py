@@ -1,7 +1,5 @@
 """Runs of Weights & Biases are grouped, hold what a table needs, and never stop a run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

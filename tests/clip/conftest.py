@@ -1,7 +1,5 @@
 """Small architectures, some of them known to open_clip by name, and files of their weights."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

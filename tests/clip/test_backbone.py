@@ -1,7 +1,5 @@
 """The frozen CLIP: features, tokens, fingerprint."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import numpy as np

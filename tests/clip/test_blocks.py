@@ -1,7 +1,5 @@
 """Blocks, attention in chunks, copies and bfloat16, against open_clip's own modules and plain loops."""
 
-from __future__ import annotations
-
 import pickle
 from copy import deepcopy
 

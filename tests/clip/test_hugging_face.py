@@ -1,7 +1,5 @@
 """CLIPs with tokenizers and encoders of Hugging Face, from folders and from the hub's cache, against open_clip."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

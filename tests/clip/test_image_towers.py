@@ -1,7 +1,5 @@
 """The kinds of image towers, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

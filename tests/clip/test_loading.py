@@ -1,7 +1,5 @@
 """What names, tags and files stand for: architectures, weights and transforms."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 

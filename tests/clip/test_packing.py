@@ -1,7 +1,5 @@
 """Packed rows: which tokens they hold, that each sequence sees itself alone, and attention in chunks."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The prompted image encoder against attention written out head by head, and against open_clip's own forward."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Text features under prompts against full sequences of 77 tokens; pairs of class and domain; the cache of features."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Text towers of every kind against the model's own pass over full sequences, into which hooks put the prompts."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from copy import deepcopy
 

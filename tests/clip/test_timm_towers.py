@@ -1,7 +1,5 @@
 """timm's ViTs as image towers against timm's own passes, and with prompts against attention written out."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """What is read of weights files, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The command line as users call it: what it accepts, what it answers, what it leaves behind."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """Bundled configs hold only values that differ from the constructors' defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import is_dataclass
 from importlib import import_module

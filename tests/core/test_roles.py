@@ -1,7 +1,5 @@
 """The tables of roles and protocols cover the names that options and metrics have."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 from fedvlp.core.roles import BASELINES, PROTOCOLS, ROLES, BaselineName, MeasuredRole, ProtocolName

@@ -1,7 +1,5 @@
 """Folders that do not mean what they seem to: they are read as the user meant, or refused in one clear line."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What CONTRIBUTING.md and its pages tell people to write and to run works, in a folder outside the package."""
 
-from __future__ import annotations
-
 import csv
 import doctest
 import re

@@ -1,7 +1,5 @@
 """The page on data sets says of each what the catalogue knows, and the page on data protection what was measured."""
 
-from __future__ import annotations
-
 import re
 
 from fedvlp.catalog.description import DESCRIPTIONS

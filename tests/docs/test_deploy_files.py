@@ -1,7 +1,5 @@
 """Units and compose files start what the page says, without rights that it does not need."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

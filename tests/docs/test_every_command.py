@@ -1,7 +1,5 @@
 """Every command and block of code of the documentation is run, or taken by its command, and names what there is."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import shlex

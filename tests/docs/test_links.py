@@ -1,7 +1,5 @@
 """Every link of every page leads to a file."""
 
-from __future__ import annotations
-
 from tests.helpers.documents import ROOT, Document
 
 FOLDERS = ("benchmarks", "docs", "examples", "experiments")

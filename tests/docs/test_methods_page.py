@@ -1,7 +1,5 @@
 """The table of methods has every config, and what it sends."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The page on models to take along: its commands and code run, one after another."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

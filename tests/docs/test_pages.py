@@ -1,7 +1,5 @@
 """What pages say of tables, files and options is what there is; their commands are run by test_every_command.py."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import inspect

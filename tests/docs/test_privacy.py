@@ -1,7 +1,5 @@
 """The page on privacy: its table is asked of the methods, and its text names what there is."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """What the project says of itself to services is true: versions, commands, files that are published."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

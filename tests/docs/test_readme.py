@@ -1,7 +1,5 @@
 """The README's two commands, its table and what it says of adding a method."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

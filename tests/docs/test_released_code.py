@@ -1,7 +1,5 @@
 """The page on released code is made from the cards, and these say all that it needs."""
 
-from __future__ import annotations
-
 import re
 
 from docs.released_code import COMMAND, DOCS, FIELDS, PAGE, fields, page

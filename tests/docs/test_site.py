@@ -1,7 +1,5 @@
 """The site has every page and every public name, and links to sources lead to the repository."""
 
-from __future__ import annotations
-
 import re
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page of real sites: its options are those that there are, and its files and commands are taken."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

@@ -1,7 +1,5 @@
 """The page of sweeps: its files are taken, and it names every option of a job."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

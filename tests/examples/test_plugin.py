@@ -1,7 +1,5 @@
 """The template of a plug-in, installed from its own folder: trained, held to its contracts, and used from elsewhere."""
 
-from __future__ import annotations
-
 import configparser
 import doctest
 import json

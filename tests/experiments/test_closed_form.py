@@ -1,7 +1,5 @@
 """The study of closed forms: every row can be run, and source validation chooses the rates in its table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

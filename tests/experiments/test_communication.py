@@ -1,7 +1,5 @@
 """The study of communication: what counts as the same number, and that its table is of these methods."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

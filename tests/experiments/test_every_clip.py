@@ -1,7 +1,5 @@
 """What trains with each of open_clip's architectures: the table of all, and some measured again."""
 
-from __future__ import annotations
-
 import csv
 
 import open_clip

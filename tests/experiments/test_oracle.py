@@ -1,7 +1,5 @@
 """The audit of selection: every round may be chosen, and the table is that of the runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

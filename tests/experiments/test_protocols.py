@@ -1,7 +1,5 @@
 """The study of all protocols: every row is taken by the command line, and its tables say what runs measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from experiments.options import parse

@@ -1,7 +1,5 @@
 """What the study of TRIP's routes measures, against numbers taken image by image."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

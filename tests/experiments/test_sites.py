@@ -1,7 +1,5 @@
 """Sites on 127.0.0.1: the parts of the script, and one federation with TLS and registered keys to its end."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

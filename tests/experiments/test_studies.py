@@ -1,7 +1,5 @@
 """The studies under experiments/: what makes a run the same run, and that every row of every study can be run."""
 
-from __future__ import annotations
-
 import re
 from argparse import ArgumentError
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The drawings that the bundled CLIP was trained on, their captions, and its weights."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

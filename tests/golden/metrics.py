@@ -4,8 +4,6 @@ After an intended change, ``python -m tests.golden.metrics promptfl trip`` measu
 names all of them. The commit says what changed and why.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Every method gives the numbers that are stored: an accident in one of them is seen in all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.golden.metrics import differences, measure, stored

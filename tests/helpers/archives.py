@@ -1,7 +1,5 @@
 """TorchScript archives: of tensors, as OpenAI publishes its weights, and of a stranger whose code writes a file."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A data set of noise in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

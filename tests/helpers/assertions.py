@@ -1,7 +1,5 @@
 """Comparisons of the tensors and the metrics of two runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every layout of the published data sets: the data set, a small tree, and the name of its split."""
 
-from __future__ import annotations
-
 from tests.helpers.benchmark_trees import TREES, Write
 from tests.helpers.family_trees import cifar, image_clef, imagenet, tiny_imagenet, wilds
 from tests.helpers.single_domain_trees import (

@@ -1,7 +1,5 @@
 """Small trees of the published data sets, in each layout in which users have them."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The tiny CLIP, which most tests load, is made once in a process and then copied."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The names of the configs that tests go through. A new config is tested by being there."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Counts of the operations of a call, as PyTorch counts them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch.nn.attention import SDPBackend, sdpa_kernel

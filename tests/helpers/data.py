@@ -1,7 +1,5 @@
 """What tests of data sets share: made-up images and splits, batches, and how they are compared."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

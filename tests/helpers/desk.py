@@ -1,7 +1,5 @@
 """A working folder as the documentation's reader has it: configs, images, and runs that are made once for all."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass, field

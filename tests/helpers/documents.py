@@ -1,7 +1,5 @@
 """Markdown files as tests read them: their code blocks, the commands in these, and the files that they name."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tensors that are said to be on a GPU, on machines without one: with shapes, types and devices, but without values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Small trees of ImageNet with its variants, TinyImageNet, ImageCLEF-DA, CIFAR and WILDS's Camelyon17."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figure of a run's folder is made by every run, and becomes pixels only where a test looks at it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from matplotlib.figure import Figure

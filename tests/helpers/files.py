@@ -1,7 +1,5 @@
 """Files of tensors that were changed."""
 
-from __future__ import annotations
-
 from fedvlp.utils.tensor_files import read_tensors, write_tensors
 
 

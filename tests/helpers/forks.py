@@ -1,7 +1,5 @@
 """Processes that are copies of the one that tests, so that nothing is imported again."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

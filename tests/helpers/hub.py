@@ -1,7 +1,5 @@
 """A stand-in for the client of the Hugging Face hub, with the real signatures; its repositories are in memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field

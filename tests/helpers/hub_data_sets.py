@@ -1,7 +1,5 @@
 """Made-up copies of the data sets that can be downloaded, in the form in which they lie on the hub."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping, Sequence

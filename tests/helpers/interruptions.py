@@ -1,7 +1,5 @@
 """Runs that are broken off between two rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedvlp.core.phases import Phase

@@ -1,7 +1,5 @@
 """A small CLIP with each kind of text tower, with random weights and, where it has not CLIP's, a made-up tokenizer."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of small CLIPs with random weights, one of each kind, as `local-dir:` names take them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small CLIPs whose image towers are timm's, with two blocks, for 32 x 32 pixels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import open_clip

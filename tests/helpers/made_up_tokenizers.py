@@ -4,8 +4,6 @@ A word has the same tokens everywhere for `save_word_piece` and `save_unigram`. 
 it has other tokens at the start of a text than inside it.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every option of a class, as its signature lists them, each with another value; and what a change of one changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Importing this module gives the process, and all processes it starts, an empty h
 that look for their folders when they are imported. Then register a `Guard` with pytest.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shutil

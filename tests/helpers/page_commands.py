@@ -1,7 +1,5 @@
 """The commands of the documentation, as tests carry them out: briefly, offline, or by their parsers alone."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packages that are installed by being written down: their files and their metadata, in a folder on the path."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

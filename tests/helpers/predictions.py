@@ -1,7 +1,5 @@
 """Predictions that no model made."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

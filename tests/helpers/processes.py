@@ -1,7 +1,5 @@
 """A federation of seven clients of different sizes, as a program that each of several processes runs."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Images of six classes in three domains, enough to keep classes and domains from training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders of finished runs that never took place, with the files that a run writes."""
 
-from __future__ import annotations
-
 import csv
 
 import yaml

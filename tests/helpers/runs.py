@@ -1,7 +1,5 @@
 """Runs that are made of a method's config as the command line makes them, small enough for tests."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedvlp.commands.lightning_cli import FederationCLI

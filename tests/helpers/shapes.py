@@ -7,8 +7,6 @@ Within a test the first calls of a function are checked, up to `CHECKED_CALLS`: 
 time.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """Small trees of the data sets of one domain, as CoOp's scripts and as torchvision leave them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A federation of sites in this process, and the simulation on the same folders."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

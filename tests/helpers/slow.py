@@ -1,7 +1,5 @@
 """Steps that slow references have in common, and what they are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

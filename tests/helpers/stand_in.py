@@ -1,7 +1,5 @@
 """Stand-ins for the processes of a sweep and for what runs in them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

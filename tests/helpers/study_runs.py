@@ -1,7 +1,5 @@
 """Made-up runs of studies, and the arguments of real ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

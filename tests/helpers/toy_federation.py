@@ -1,7 +1,5 @@
 """The smallest method there is, a few labelled points a client, and a federation of them."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

@@ -1,7 +1,5 @@
 """Options of a federation by their short names, put into the groups that have them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 from fedvlp.training.options import GROUPS

@@ -1,7 +1,5 @@
 """TRIP's clustering token by token, and tokens to cluster."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

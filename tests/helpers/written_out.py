@@ -1,7 +1,5 @@
 """Local training of the toy federation with plain tensors, so that a rule can be written as its paper has it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

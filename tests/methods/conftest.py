@@ -1,7 +1,5 @@
 """What tests of methods share."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """ADAPT's two cross-entropies, written out token by token, and what it shares with Fed-DPT."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

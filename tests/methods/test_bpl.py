@@ -1,7 +1,5 @@
 """BPL's loss and gradients draw by draw, its ends, and that what classifies is always the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence

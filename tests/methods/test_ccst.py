@@ -1,7 +1,5 @@
 """CCST's loss and gradients image by image and style by style, what a client collects and sends, and what is drawn."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Classifiers in closed form, against the pooled images' features one at a time, and under any partition of them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

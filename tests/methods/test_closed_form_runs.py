@@ -1,7 +1,5 @@
 """Whole runs of classifiers in closed form: secure sum, noise, and what they refuse."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -4,8 +4,6 @@ The checks are those of ``fedvlp.testing``, which also apply to other people's m
 test, since each process of pytest-xdist would make its own run.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from fedvlp.callbacks import Communication

@@ -1,7 +1,5 @@
 """IVLP, FedPromptSRC and FedMaPLe: losses and gradients image by image, and what their prompts start from."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

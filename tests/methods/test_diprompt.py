@@ -4,8 +4,6 @@ The equations of its losses and of the ensemble are in tests/methods/test_diprom
 tests/core/test_strategies.py.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """DiPrompT's losses and logits against slow versions in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

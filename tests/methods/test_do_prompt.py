@@ -1,7 +1,5 @@
 """DoPrompt against its equations, image by image, and what its adapter can and can't do."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

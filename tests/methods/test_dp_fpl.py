@@ -1,7 +1,5 @@
 """DP-FPL's two gradients by projectors, that noise and lengths are what they are called, and what a round sends."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

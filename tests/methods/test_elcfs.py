@@ -1,7 +1,5 @@
 """ELCFS's transform against a whole Fourier transform, its two steps by hand, and who gets whose spectra."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """FaST-PT's losses and gradients image by image, which phase trains what, and what its mixture cannot depend on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedADG's three losses one after another, each with gradients to its own network alone, and what stays on a client."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

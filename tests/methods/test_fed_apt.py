@@ -1,7 +1,5 @@
 """FedAPT's prompts, losses and weights, class by class and image by image, and what its keys cannot change."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """FedCLIP's adapter and losses, image by image from the paper's equations, and where it is zero-shot CLIP."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

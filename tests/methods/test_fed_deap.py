@@ -1,7 +1,5 @@
 """FedDEAP's losses and whom each of them trains, class by class; its frames, and which prompts stand alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

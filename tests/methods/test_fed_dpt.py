@@ -1,7 +1,5 @@
 """Fed-DPT against its equations, written out image by image and step by step, and against its limit cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """LoRA: both towers against plain ones with updated weights, and what leaves zero-shot CLIP as it is."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """FedMedCLIP's layers, losses and gradients number by number, its mixture image by image, and what stays the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

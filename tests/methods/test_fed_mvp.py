@@ -1,7 +1,5 @@
 """FedMVP: its prompts, logits and loss image by image, its attributes, and what does not depend on their order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

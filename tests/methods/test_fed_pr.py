@@ -1,7 +1,5 @@
 """FedPR: where a client's steps may lead, its loss image by image, and what is sent."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """FedSR's loss and gradients image by image with the same draws, and where it is fine-tuning."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Fine-tuning: open_clip's own model trained by hand, its layers' rates, a ResNet's statistics, what is sent."""
 
-from __future__ import annotations
-
 import copy
 
 import open_clip

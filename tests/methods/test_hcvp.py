@@ -1,7 +1,5 @@
 """HCVP against its equations, image by image, and what its contrastive losses ask for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

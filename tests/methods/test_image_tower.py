@@ -1,7 +1,5 @@
 """Methods on image towers of timm: each trains where it can and says where it cannot."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """The linear probe: its three starts, and what its first round computes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -3,8 +3,6 @@
 Each method was used on the CPU before, as what it has kept since then has to move along.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 import yaml

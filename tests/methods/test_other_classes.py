@@ -1,7 +1,5 @@
 """A method for other classes than its own: as if it had been made for them, or refused by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import yaml

@@ -1,7 +1,5 @@
 """pFedMMA's adapters block by block beside CLIP's own modules, what both towers share, and what stays the same."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

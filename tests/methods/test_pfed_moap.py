@@ -1,7 +1,5 @@
 """pFedMoAP: its logits image by image, whose prompts the server lends, and what a client keeps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """pFedPG: what the server generates and how it learns, token by token, and a client's own model image by image."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

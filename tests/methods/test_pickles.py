@@ -1,7 +1,5 @@
 """Methods go through a pickle in memory, and can be copied: worker processes and other libraries do both."""
 
-from __future__ import annotations
-
 import io
 import pickle
 

@@ -1,7 +1,5 @@
 """PLAN against its equations, its two stages step by step, and its limit cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """ProDA's loss and gradients by the covariance that it stands for, its bound against draws, and what a step trains."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

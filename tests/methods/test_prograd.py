@@ -1,7 +1,5 @@
 """ProGrad's gradient number by number, that no step opposes zero-shot CLIP, and where it is PromptFL."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """What a method gets without saying anything: features, a cache that is shared where it may be, prompts by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """PromptFL: what a prompt starts from, where the class stands, and prompts for each class."""
 
-from __future__ import annotations
-
 import torch
 
 from fedvlp import PromptFL

@@ -1,7 +1,5 @@
 """Options that make no sense, or towers that a method can't use, are refused when the method is made."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedvlp import (

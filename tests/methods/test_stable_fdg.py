@@ -1,7 +1,5 @@
 """StableFDG image by image with the same draws, its attention position by position, and what its draws keep to."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """SWAD against the paper's algorithm on recorded losses, and the mean of every step's weights in a run."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Methods with text prompts: loss and gradients class by class, each class in a sequence of its own."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

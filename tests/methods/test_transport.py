@@ -1,7 +1,5 @@
 """FedOTP and PLOT: their plans against POT, their losses patch by patch, and what an image's logits depend on."""
 
-from __future__ import annotations
-
 import numpy as np
 import ot
 import pytest

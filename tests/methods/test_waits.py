@@ -4,8 +4,6 @@ It is a client's second step, since the first fills caches. The scaler of 16-mix
 gradients are finite, is not there.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import reduce
 from operator import or_

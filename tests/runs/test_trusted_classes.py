@@ -1,7 +1,5 @@
 """No module that a file names is imported, unless it is fedvlp's own or the user allows it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Iterator

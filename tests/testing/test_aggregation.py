@@ -1,7 +1,5 @@
 """Rules and strategies that break each part of the contract are refused; ours keep to it (tests/core)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

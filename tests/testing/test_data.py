@@ -1,7 +1,5 @@
 """Data sets that break each part of the contract are told so; own ones keep to it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from PIL import Image

@@ -3,8 +3,6 @@
 One run of PromptFL is made, and what is known of it is then changed as a method that breaks a check would change it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Centralised training: the same tensors as ``lightning.Trainer`` on the same pooled batches, and what has no sense."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

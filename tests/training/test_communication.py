@@ -1,7 +1,5 @@
 """`fedvlp cost`: counted by hand for made-up methods, and as a command that needs neither weights nor images."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

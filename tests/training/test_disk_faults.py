@@ -1,7 +1,5 @@
 """A disk that is full or that may only be read: one line with the path, and the run goes on later."""
 
-from __future__ import annotations
-
 import errno
 import os
 

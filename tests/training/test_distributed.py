@@ -1,7 +1,5 @@
 """Processes that train different clients: fair shares, and the same results as one process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Accuracies and predictions of splits of unequal classes and sizes, against a count in plain Python."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

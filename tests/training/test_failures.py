@@ -1,7 +1,5 @@
 """Clients that fail or send what can't be combined: they are left out, and nothing else changes."""
 
-from __future__ import annotations
-
 import csv
 import math
 import weakref

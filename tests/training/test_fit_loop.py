@@ -1,7 +1,5 @@
 """From the first round to the last: what callbacks are told when, what is evaluated, where a run goes on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

@@ -1,7 +1,5 @@
 """Hooks are called in order, what callbacks remember resumes, and Lightning's callbacks without use are refused."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options of a federation: how many clients a round needs, and what replaces options of Lightning's Trainer."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """Mixed precision is that of the towers alone: what is learned, decided and averaged stays in float32."""
 
-from __future__ import annotations
-
 import lightning as L
 import pytest
 import torch

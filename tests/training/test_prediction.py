@@ -1,7 +1,5 @@
 """The CSV of predictions: the classes stay in the order of the labels, which need not be that of their names."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

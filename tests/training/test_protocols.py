@@ -1,7 +1,5 @@
 """Each protocol's numbers, against a plain loop over images that knows nothing of splits, caches and federations."""
 
-from __future__ import annotations
-
 import functools
 import json
 import statistics

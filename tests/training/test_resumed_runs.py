@@ -1,7 +1,5 @@
 """A run that is broken off in a round and resumed equals one that was never stopped, whatever it remembers."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedvlp.callbacks import Checkpoints, MetricsFile, Privacy

@@ -1,7 +1,5 @@
 """What a round gives to whom: seeds, cohorts, factors, metrics; and when rounds end. No two numbers are alike."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Before training: which precision and devices, what is refused, and a run that only tries everything."""
 
-from __future__ import annotations
-
 import logging
 import os
 from dataclasses import replace

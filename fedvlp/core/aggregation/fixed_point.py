@@ -4,8 +4,6 @@ Each number times its client's weight becomes a multiple of 2^-32, a whole numbe
 The sum of ``MOST_CLIENTS`` stays below 2^63 in size, since 63 x 32 x 2^20 x 2^32 does, so nothing wraps around in it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from jaxtyping import UInt64

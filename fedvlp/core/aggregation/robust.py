@@ -5,8 +5,6 @@ adversaries: Byzantine tolerant gradient descent, NeurIPS 2017; Sun et al., Can 
 2019; Tenison et al., Gradient masked averaging for federated learning, TMLR 2023.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggrega
 ``step``; m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Differences between images on disk and a published data set, and copies of images."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from itertools import chain

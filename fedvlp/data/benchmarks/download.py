@@ -3,8 +3,6 @@
 A copy on the hub is parquet files; the bytes of each image are written to ``domain/class/image``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

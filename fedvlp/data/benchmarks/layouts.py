@@ -3,8 +3,6 @@
 No image file is opened.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

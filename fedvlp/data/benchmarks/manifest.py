@@ -1,7 +1,5 @@
 """A published data set as it is on disk: images with class, domain and role, whatever the layout."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections import Counter

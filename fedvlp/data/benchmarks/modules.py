@@ -1,7 +1,5 @@
 """The field's data sets as data modules, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

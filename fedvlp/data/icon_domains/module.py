@@ -1,7 +1,5 @@
 """Icons in six styles; real images that need no download."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ All is in double precision, and distances are compared in steps of 1e-9, so that
 batch and the processor. Centroids are means of tokens, so all distances follow from the tokens' scalar products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

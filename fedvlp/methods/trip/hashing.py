@@ -1,7 +1,5 @@
 """Pseudo-random numbers that depend on nothing but what they are for: an image's pixels, a seed, a token's index."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

@@ -16,8 +16,6 @@ What the paper leaves open:
     * Random routing of tokens makes all shares nearly equal; ``random`` spreads them as widely as routes can be.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Parameter-free routing: from clusters to the weights of the prompt experts (TRIP, Sec. IV-A and IV-B)."""
 
-from __future__ import annotations
-
 from itertools import permutations
 from typing import Literal
 

@@ -23,8 +23,6 @@ Departures:
     * Routers: :mod:`.routers` says what the paper leaves open.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Literal

@@ -4,8 +4,6 @@ Nothing changes at the server. The check sends a request that every server refus
 knows the site's key and agrees about the time.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

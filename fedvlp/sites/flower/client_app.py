@@ -3,8 +3,6 @@
 Flower starts a process for each message. It must be quick, so nothing here imports PyTorch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict

@@ -1,7 +1,5 @@
 """The ServerApp: Flower starts it for a run, and fedvlp trains over Flower's grid as in a simulation."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ Deviations from the paper:
   for different things, or forwards keys of another sum, gets no sum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The secure sum between a site's update and the server's loop: keys, the last round, and messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

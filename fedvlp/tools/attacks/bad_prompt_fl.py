@@ -8,8 +8,6 @@ Departures:
       initial prompts, so that features of triggered images can be cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice

@@ -1,7 +1,5 @@
 """Attacks on training data: hostile clients train on wrong labels, or on images with a backdoor's trigger."""
 
-from __future__ import annotations
-
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Attacks on uploads: hostile clients train as honest ones do and send something else."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Inverts gradients of a run's clients: of the prompts that they send, and of a full model for comparison."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

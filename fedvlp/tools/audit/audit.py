@@ -1,7 +1,5 @@
 """The measures of an audit as plain values, written as ``audit.json`` and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command ``fedvlp audit``: what a client's upload, and the trained prompts, reveal of its images."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gradient of a client's images, of prompts or also of the image tower: its update after one step of plain SGD."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

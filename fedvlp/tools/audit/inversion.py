@@ -15,8 +15,6 @@ Departures:
     * Start: fedvlp begins with nearly grey images, because a hundred steps do not remove stronger noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -6,8 +6,6 @@ Paper: Yeom et al., "Privacy risk in machine learning: analyzing the connection 
 Losses differ between domains, so members are only compared with non-members of the same domain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The command ``fedvlp compare``: tables of finished runs, beside papers' printed numbers."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Which runs belong in one table, what a table compares, what its runs have in common, and the labels of its rows."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

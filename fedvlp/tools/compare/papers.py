@@ -1,7 +1,5 @@
 """The numbers that papers print, their footnotes, and our numbers of the same method next to them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -1,7 +1,5 @@
 """Tables of results as text, Markdown, LaTeX and CSV."""
 
-from __future__ import annotations
-
 import math
 import statistics
 import textwrap

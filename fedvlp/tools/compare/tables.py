@@ -1,7 +1,5 @@
 """Tables of runs: mean and standard deviation over seeds, for each method, reported round and column."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

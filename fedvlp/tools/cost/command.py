@@ -1,7 +1,5 @@
 """The command ``fedvlp cost``: a table of what methods send. What needs PyTorch is imported after its options."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Communication of methods, without images or weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command ``fedvlp explain``: pictures and words that show what a trained method does."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text prompts, logits by prompt, and experts of tokens, by a method's class; other methods ``register`` theirs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any

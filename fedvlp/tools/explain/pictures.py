@@ -1,7 +1,5 @@
 """The pictures of explanations: predictions, overlays, and experts of patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import ceil, isqrt
 from typing import Any

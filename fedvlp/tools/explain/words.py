@@ -1,7 +1,5 @@
 """The words of CLIP's vocabulary that are nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

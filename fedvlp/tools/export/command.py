@@ -1,7 +1,5 @@
 """The command ``fedvlp export``. What needs PyTorch is imported after its options."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A trained method as a file with the same logits."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """From a classifier to one graph of tensor operators with a free batch size, and its files: ONNX and torch.export."""
 
-from __future__ import annotations
-
 import json
 import logging
 import operator

@@ -1,7 +1,5 @@
 """A finished run's model for others: a folder with prompts, card, config and summary, or a repository on a hub."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

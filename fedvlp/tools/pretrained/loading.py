@@ -1,7 +1,5 @@
 """Classifiers from trained files, here or on the Hugging Face hub."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path

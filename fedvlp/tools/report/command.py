@@ -1,7 +1,5 @@
 """The command ``fedvlp report``: a page of finished runs."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

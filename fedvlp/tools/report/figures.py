@@ -1,7 +1,5 @@
 """Figures of a table: accuracy over rounds, by domain, and by communication."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

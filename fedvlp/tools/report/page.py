@@ -1,7 +1,5 @@
 """Pages of finished runs: one HTML file of tables, figures, configs and versions, which asks for no other file."""
 
-from __future__ import annotations
-
 import base64
 import math
 from collections import Counter

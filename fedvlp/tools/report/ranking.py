@@ -1,7 +1,5 @@
 """Which method is best: the order of a table's rows, and its result in one sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fedvlp.core.balance import COLUMNS

@@ -1,7 +1,5 @@
 """The methods of a sweep as ``fedvlp fit`` parses them, the domains that they hold out, and the GPUs for them."""
 
-from __future__ import annotations
-
 import os
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The plan of a sweep: a run for each combination of methods, held-out domains and seeds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """The command ``fedvlp tune``: trials of each method, a choice on source validation, and runs of all seeds with it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The command ``fedvlp verify``: measure the entries of a leaderboard again, and write its page."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """An entry's trained model, measured again, and where its summary differs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What every add-on is: something that a client's training does beside the method, and what is exchanged for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple

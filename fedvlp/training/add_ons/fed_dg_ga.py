@@ -27,8 +27,6 @@ Departures:
     * Shared domains: clients with images of one domain measure on the same validation images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

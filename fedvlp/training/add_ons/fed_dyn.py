@@ -19,8 +19,6 @@ Departures:
     * Averages over rounds: the paper has none; if a method deploys one, it is of tensors before the server's step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -23,8 +23,6 @@ Departures:
       combines the uploads as the method or ``trainer.server.aggregation`` says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

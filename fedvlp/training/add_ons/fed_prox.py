@@ -10,8 +10,6 @@ What is sent: nothing more than without.
 Departure: tensors that stay on a client are left out, since the server has no w_t to which they could be held.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -19,8 +19,6 @@ Departures:
     * Personal tensors: each of the three representations uses the client's own tensors of that time.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

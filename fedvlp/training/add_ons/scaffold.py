@@ -19,8 +19,6 @@ Departures:
     * Server: the method's own aggregation (eta_g is 1) or ``trainer.server.aggregation`` moves x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Trees of the published data sets, each written once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Downloads from a stand-in for the hub, and by torchvision from a stand-in of the publisher."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

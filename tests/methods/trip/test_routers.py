@@ -1,7 +1,5 @@
 """Every router of TRIP against its definition, written out image by image, and what all have in common."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

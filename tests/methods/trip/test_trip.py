@@ -1,7 +1,5 @@
 """TRIP against its equations, written out image by image, and against its limit cases."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

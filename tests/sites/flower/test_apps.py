@@ -1,7 +1,5 @@
 """The ServerApp and the ClientApp pass bytes on, and say why there are none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

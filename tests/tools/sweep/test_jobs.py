@@ -1,7 +1,5 @@
 """Runs as processes and as tasks of Slurm's job arrays; stand-ins take the place of ``fedvlp fit`` and of Slurm."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """SCAFFOLD, FedDyn and MOON, against their papers' algorithms with plain tensors."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

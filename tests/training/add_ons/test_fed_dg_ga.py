@@ -1,7 +1,5 @@
 """FedDG-GA, against its steps with plain numbers."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

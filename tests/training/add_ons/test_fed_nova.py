@@ -1,7 +1,5 @@
 """FedNova, against Eq. 6 with plain tensors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

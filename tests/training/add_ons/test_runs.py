@@ -1,7 +1,5 @@
 """What every add-on must leave unchanged: clients that are left out, what is counted, what is private."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest
