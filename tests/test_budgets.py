@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.house import House
 
-CEILINGS = {"lines": 39_000, "modules on the longest chain of imports": 17}
+CEILINGS = {"lines": 37_400, "modules on the longest chain of imports": 17}
 
 
 @pytest.fixture(scope="module")
