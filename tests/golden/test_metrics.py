@@ -7,7 +7,7 @@ from tests.helpers.configs import METHODS, each_config
 
 
 @pytest.mark.usefixtures("home")
-@pytest.mark.parametrize("config", each_config(stored(), {"fed_ncm", "plan", "promptfl", "trip"}))
+@pytest.mark.parametrize("config", each_config(stored(), {"fed_ncm", "promptfl", "trip"}))
 def test_metrics_are_the_stored_ones(config, tmp_path):
     assert not differences(measure(config, tmp_path), stored()[config])
 

@@ -94,7 +94,7 @@ class Copies(TorchFunctionMode):
         return result
 
 
-@pytest.mark.parametrize("name", each_config({*METHODS} - {"zero_shot", "zero_shot_ensemble"}, {"plan", "trip"}))
+@pytest.mark.parametrize("name", each_config({*METHODS} - {"zero_shot", "zero_shot_ensemble"}, {"trip"}))
 def test_waits_of_a_step(name, build):
     options = [f"--trainer.local.{each}" for each in ("steps=2", "epochs=1", "gradient_clip_val=1")]
     # Steps alone are counted, so one evaluation is enough.
