@@ -1,4 +1,4 @@
-"""The image towers of open_clip models, with their joint features and tokens: ViTs, ResNets, and all others."""
+"""Image towers of open_clip models, with their joint features and tokens: ViTs, ResNets, ConvNeXts and others."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from fedvlp.utils.errors import UserError
 
 
 class ImageTower:
-    """An image tower of any kind, of which joint features are read.
+    """An image tower of any kind, which computes joint features.
 
-    It refers to the open_clip module, whose weights it neither copies nor changes.
+    It refers to the open_clip module without copying or changing its weights.
 
     Args:
         visual: The open_clip model's `visual`.
 
     Attributes:
         image_size: V, the height and width of an image in pixels.
-        num_tokens: P, the number of tokens of an image; None for towers whose tokens are not read.
-        num_prefix: How many of them, the first, are no places of the image: a class token, registers, a mean.
-        blocks: The transformer, of a ViT.
-        stages: The four stages of a ResNet or ConvNeXt, whose last one puts out the last feature map.
+        num_tokens: P, the number of tokens of an image; None if the tower's tokens cannot be read.
+        num_prefix: Number of first tokens that are not patches: a class token, registers, a mean.
+        blocks: The transformer of a ViT.
+        stages: The four stages of a ResNet or ConvNeXt. The last stage computes the last feature map.
 
     Raises:
         UserError: If it does not read square images.
@@ -68,52 +68,52 @@ class ImageTower:
         return int(self._visual.trunk.num_features)
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised.
+        """Compute joint features, not normalised.
 
         Args:
-            images: Pixels, as CLIP's transform puts them out.
-            between: `between[j]` changes what stage j + 1 puts out: the tokens [B, P, W] of a ViT's block, or the
+            images: Pixels after CLIP's transform.
+            between: `between[j]` changes the output of stage j + 1: the tokens [B, P, W] of a ViT's block, or the
                 feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
 
         Raises:
-            UserError: If there are fewer stages, or these cannot be run one by one.
+            UserError: If the tower has fewer stages, or its stages cannot be run one by one.
         """
         if between:
-            raise self._refusal(f"Features inside the image tower are changed in {_VITS}, ResNets and ConvNeXts")
+            raise self._refusal(f"Features inside the image tower can be changed in {_VITS}, ResNets and ConvNeXts")
         features: Tensor = self._visual(images)
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint features, not normalised, and the image's tokens; refused if it is no ViT and no ResNet."""
+        """Compute joint features, not normalised, and the image's tokens; raise UserError if unsupported."""
         raise self._refusal(_TOKENS)
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
-        """Returns joint features, not normalised, of tokens of the last block; refused if it is no ViT."""
+        """Compute joint features, not normalised, of tokens of the last block; raise UserError unless it is a ViT."""
         raise self._refusal(f"Single image tokens have joint features only in {_VITS}")
 
     def beside(self, branches: Mapping[int, Branch]) -> ImageTower:
-        """Returns this tower with branches beside its blocks, refused if it has none: `with_branches`."""
+        """Copy this tower and add branches in parallel to its blocks, as `with_branches` does."""
         tower = copy(self)
         tower.blocks = with_branches(self.blocks, branches, self.kind)
         return tower
 
     def for_prompts(self) -> VisionTransformerTower:
-        """Returns this tower, refused unless it is a ViT."""
-        raise self._refusal(f"Image prompts are learned in {_VITS}")
+        """Return this tower, or raise UserError unless it supports image prompts."""
+        raise self._refusal(f"Image prompts can be learned in {_VITS}")
 
     def for_tokens(self) -> ImageTower:
-        """Returns this tower, refused if its tokens are not read."""
+        """Return this tower, or raise UserError if its tokens cannot be read."""
         if self.num_tokens is None:
             raise self._refusal(_TOKENS)
         return self
 
-    def _refusal(self, rule: str, of_this: str = "") -> UserError:
-        of_this = of_this or f"is {self.kind}"
-        return UserError(f"{rule}, but this image tower {of_this}. Choose another --model.clip.name, such as ViT-B-16.")
+    def _refusal(self, rule: str, fact: str = "") -> UserError:
+        fact = fact or f"is {self.kind}"
+        return UserError(f"{rule}, but this image tower {fact}. Choose another --model.clip.name, such as ViT-B-16.")
 
 
 class ResNetTower(ImageTower):
-    """open_clip's ResNet; its tokens are the pixels of the last feature map behind their mean."""
+    """open_clip's ResNet; its tokens are the mean of the last feature map's pixels, then the pixels."""
 
     num_prefix = 1
 
@@ -128,27 +128,27 @@ class ResNetTower(ImageTower):
         return int(self._visual.attnpool.k_proj.in_features)
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
+        """Compute joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
         features: Tensor = self._visual.attnpool(_run_stages(self.stages, self._visual.stem(images), between))
         return features
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint features, not normalised, and the tokens of the last feature map, without positions."""
-        # In this order open_clip's attention pool reads them: the mean first.
+        """Compute joint features, not normalised, and the tokens of the last feature map, without positions."""
+        # The mean comes first, as in open_clip's attention pool.
         output = self._visual.forward_intermediates(images, indices=1)
         pixels = output["image_intermediates"][0].flatten(2).transpose(1, 2)  # [B, height * width, W]
         return output["image_features"], torch.cat([pixels.mean(dim=1, keepdim=True), pixels], dim=1)
 
 
 class ConvNeXtTower(ImageTower):
-    """timm's ConvNeXt; it has no tokens."""
+    """timm's ConvNeXt, which has no tokens."""
 
     def __init__(self, visual: TimmModel) -> None:
         super().__init__(visual)
         self.stages = [*self._visual.trunk.stages]
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
+        """Compute joint features, not normalised; `between` changes feature maps as in `ImageTower.features`."""
         trunk = self._visual.trunk
         hidden = trunk.norm_pre(_run_stages(self.stages, trunk.stem(images), between))
         features: Tensor = self._visual.head(trunk.forward_head(hidden))
@@ -156,14 +156,14 @@ class ConvNeXtTower(ImageTower):
 
 
 class VisionTransformerTower(ImageTower):
-    """A ViT, in which prompts are learned; its tokens are the last block's output, first a class token if it has one.
+    """A ViT that supports prompts; its tokens are the last block's output, starting with the class token, if any.
 
-    Prompts stand behind the image's own tokens and have no positions. What is pooled are the image's own tokens, on
-    which prompts act in the blocks alone.
+    Prompts follow the image's own tokens and have no positions. Only the image's own tokens are pooled, so prompts act
+    on them only inside the blocks.
 
     Attributes:
-        read: Which of an image's own tokens `pool` reads.
-        reads_class_token: Whether the joint features are those of the class token alone.
+        read: The image's own tokens that `pool` reads.
+        reads_class_token: Whether the joint features depend only on the class token.
     """
 
     blocks: Blocks
@@ -172,66 +172,66 @@ class VisionTransformerTower(ImageTower):
     reads_class_token: bool
 
     def for_prompts(self) -> VisionTransformerTower:
-        """Returns this tower, refused where image prompts cannot be learned in it."""
+        """Return this tower, or raise UserError if it does not support image prompts."""
         return self
 
     def features(self, images: Float[Tensor, "B 3 V V"], between: Sequence[Between] = ()) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised; `between` changes tokens as in `ImageTower.features`."""
+        """Compute joint features, not normalised; `between` changes tokens as in `ImageTower.features`."""
         return self.pool(self._run(images, between))
 
     def encode(self, images: Float[Tensor, "B 3 V V"]) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint features, not normalised, and the output of the last block."""
+        """Compute joint features, not normalised, and the output of the last block."""
         hidden = self._run(images)
         return self.pool(hidden), hidden
 
     @abstractmethod
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
-        """Returns what goes into the first block: an image's tokens with positions, normalised if the ViT does so."""
+        """Compute the first block's input: an image's tokens with positions, normalised if the ViT does so."""
 
     @abstractmethod
     def embed_prompt(self, prompt: Float[Tensor, "*batch L W"]) -> Float[Tensor, "*batch L W"]:
-        """Returns a prompt as it goes into the first block: without positions, normalised if the ViT does so."""
+        """Prepare a prompt for the first block: without positions, normalised if the ViT does so."""
 
     @abstractmethod
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised, of the last block's output at an image's own tokens, or at `read`."""
+        """Compute joint features, not normalised, from the last block's output for an image's own tokens, or `read`."""
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
-        """Returns joint features, not normalised, of an image that had this token alone, in all places of tokens."""
-        # Of equal tokens every kind of pool makes what it makes of one.
-        alike = tokens.reshape(-1, 1, tokens.shape[-1]).expand(-1, self.num_prefix + 1, -1)
-        features = self.pool(alike)
+        """Compute the joint features, not normalised, that an image would have if this were its only token."""
+        # Every kind of pool gives the same result for one token and for several equal tokens.
+        copies = tokens.reshape(-1, 1, tokens.shape[-1]).expand(-1, self.num_prefix + 1, -1)
+        features = self.pool(copies)
         return features.reshape(*tokens.shape[:-1], features.shape[-1])
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
-        """Returns how much the features read each prompt token: <q, k> / sqrt(head width), averaged over heads.
+        """Compute the attention of the features to each prompt token: <q, k> / sqrt(head width), averaged over heads.
 
-        Queries are those of the last block: the class token's, or the mean of the patches' where these are averaged. An
-        attention pool has a query of its own, and the keys are those of the prompt tokens' last outputs there.
+        The query comes from the last block: the class token's, or the mean over the patches if the tower averages
+        them. An attention pool has its own query, and its keys come from the prompt tokens' last outputs.
 
         Args:
-            hidden: What goes into the last block, the prompt behind the image's own tokens.
+            hidden: Input of the last block, where the prompt follows the image's own tokens.
         """
         queries = slice(0, 1) if self.reads_class_token else slice(self.num_prefix, self.num_tokens)
-        return self.blocks.last_scores(hidden, queries, self._of_prompt(hidden))
+        return self.blocks.last_scores(hidden, queries, self._prompt_indices(hidden))
 
-    def _of_prompt(self, hidden: Tensor) -> Int[Tensor, "L"]:
+    def _prompt_indices(self, hidden: Tensor) -> Int[Tensor, "L"]:
         return torch.arange(self.num_tokens, hidden.shape[1], device=hidden.device)
 
     def _run(self, images: Tensor, between: Sequence[Between] = ()) -> Tensor:
-        """Returns the output of the last block, [B, P, W]."""
+        """Compute the output of the last block, [B, P, W]."""
         blocks = [partial(self.blocks.run, index) for index in range(len(self.blocks))]
         return _run_stages(blocks, self.embed(images), between)
 
 
 class OpenClipTower(VisionTransformerTower):
-    """open_clip's own ViT, which pools by its class token, by a mean or by attention."""
+    """open_clip's own ViT, which pools by class token, mean or attention."""
 
     num_prefix = 1
 
     def __init__(self, visual: VisionTransformer) -> None:
         super().__init__(visual)
-        # The class token has a position, too.
+        # The class token has a position as well.
         self.num_tokens = len(visual.positional_embedding)
         self.blocks = Blocks(visual.transformer)
         self.reads_class_token = visual.attn_pool is None and visual.pool_type == "tok"
@@ -243,42 +243,42 @@ class OpenClipTower(VisionTransformerTower):
         return int(self._visual.conv1.out_channels)
 
     def for_prompts(self) -> VisionTransformerTower:
-        """Returns this tower, refused where image prompts cannot be learned in it."""
-        # The last block's keys are read, and the pool's.
+        """Return this tower, or raise UserError if it does not support image prompts."""
+        # `scores` needs the keys of the last block and of the one pool.
         has_two_pools = getattr(self._visual, "attn_pool_contrastive", None) is not None
         if has_two_pools or not is_standard_block(self._visual.transformer.resblocks[-1]):
-            rule = f"Image prompts are learned in {_VITS}"
-            raise self._refusal(rule, "has attention of another kind than CLIP's")
+            rule = f"Image prompts can be learned in {_VITS}"
+            raise self._refusal(rule, "has another kind of attention than CLIP")
         return self
 
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
-        """Returns the class token and the patches, with positions, normalised."""
-        # open_clip's private steps, so that tokens can be added and blocks run one by one between them.
+        """Compute the class token and the patches, with positions, normalised."""
+        # Calls open_clip's private steps, so that tokens can be added and blocks run one by one.
         tokens: Tensor = self._visual._embeds(images)
         return tokens
 
     def embed_prompt(self, prompt: Float[Tensor, "*batch L W"]) -> Float[Tensor, "*batch L W"]:
-        """Returns a prompt, normalised."""
+        """Normalise a prompt."""
         tokens: Tensor = self._visual.ln_pre(prompt)
         return tokens
 
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised."""
+        """Compute joint features, not normalised."""
         pooled: Tensor = self._visual._pool(tokens)[0]
         return self._to_joint_space(pooled)
 
     def project(self, tokens: Float[Tensor, "*batch W"]) -> Float[Tensor, "*batch d"]:
-        """Returns joint features, not normalised, of an image that had this token alone."""
+        """Compute the joint features, not normalised, that an image would have if this were its only token."""
         if self._visual.attn_pool is None:
             return self._to_joint_space(self._visual.ln_post(tokens))
         return super().project(tokens)
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
-        """Returns how much the features read each prompt token; of a pool's queries the first is read."""
+        """Compute the attention of the features to each prompt token; an attention pool uses its first query."""
         pool = self._visual.attn_pool
         if pool is None:
             return super().scores(hidden)
-        outputs = self.blocks.run_last(hidden, self._of_prompt(hidden))
+        outputs = self.blocks.run_last(hidden, self._prompt_indices(hidden))
         attention = pool.attn
         weights = (attention.q_proj_weight, attention.k_proj_weight)
         if attention.in_proj_weight is not None:
@@ -289,23 +289,22 @@ class OpenClipTower(VisionTransformerTower):
         return products / float(attention.num_heads * attention.head_dim**0.5)
 
     def _to_joint_space(self, normalised: Tensor) -> Tensor:
-        # Models without a projection have joint features of the tower's width.
+        # Without a projection, joint features have the tower's width.
         projection: Tensor | None = self._visual.proj
         return normalised if projection is None else normalised @ projection
 
 
 class TimmTower(VisionTransformerTower):
-    """A `VisionTransformer` or an `Eva` of timm: SigLIP's, EVA02, PE-Core, ViTamin, BiomedCLIP's and others.
+    """timm's `VisionTransformer` or `Eva`, as in SigLIP, EVA02, PE-Core, ViTamin and BiomedCLIP.
 
-    It has a class token or none, perhaps registers or rotary positions, and pools by the class token, by a mean or by
-    attention.
+    It may have a class token, registers or rotary positions, and pools by class token, mean or attention.
     """
 
     def __init__(self, visual: TimmModel) -> None:
         super().__init__(visual)
         self._trunk: Any = visual.trunk
         self.num_prefix = self._trunk.num_prefix_tokens
-        # open_clip gives one trunk, which has no positions, images of another size than timm made it for.
+        # open_clip feeds one trunk without positions with images of another size than its timm default.
         rows, columns = self._trunk.patch_embed.dynamic_feat_size((self.image_size, self.image_size))
         self.num_tokens = rows * columns + self.num_prefix
         self.blocks = TimmBlocks(self._trunk)
@@ -313,33 +312,33 @@ class TimmTower(VisionTransformerTower):
         self.read = slice(self.num_tokens)
 
     def embed(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B P W"]:
-        """Returns an image's tokens with their positions."""
+        """Compute an image's tokens with their positions."""
         tokens = self._trunk._pos_embed(self._trunk.patch_embed(images))
         if isinstance(self._trunk, Eva):  # which returns its rotary positions as well
             tokens = tokens[0]
         return self.embed_prompt(tokens)
 
     def embed_prompt(self, prompt: Float[Tensor, "*batch L W"]) -> Float[Tensor, "*batch L W"]:
-        """Returns a prompt, normalised where the trunk does so before its first block."""
+        """Normalise a prompt if the trunk does so before its first block."""
         tokens: Tensor = self._trunk.norm_pre(prompt)
         return tokens
 
     def pool(self, tokens: Float[Tensor, "B own W"]) -> Float[Tensor, "B d"]:
-        """Returns joint features, not normalised."""
+        """Compute joint features, not normalised."""
         features: Tensor = self._visual.head(self._trunk.forward_head(self._trunk.norm(tokens)))
         return features
 
     def scores(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B L"]:
-        """Returns how much the features read each prompt token."""
+        """Compute the attention of the features to each prompt token."""
         pool = self._trunk.attn_pool
         if not isinstance(pool, AttentionPoolLatent):
             return super().scores(hidden)
-        outputs = self.blocks.run_last(hidden, self._of_prompt(hidden))
+        outputs = self.blocks.run_last(hidden, self._prompt_indices(hidden))
         return pool_scores(pool, self._trunk.norm(outputs))
 
 
 def make_image_tower(visual: nn.Module) -> ImageTower:
-    """Returns the tower of open_clip's `visual`, by its kind; refused if it does not read square images."""
+    """Make the tower for the kind of open_clip's `visual`; raise UserError if it does not read square images."""
     if isinstance(visual, VisionTransformer):
         return OpenClipTower(visual)
     if isinstance(visual, ModifiedResNet):
@@ -352,13 +351,13 @@ def make_image_tower(visual: nn.Module) -> ImageTower:
 
 
 _VITS = "ViTs (open_clip's own, VisionTransformer and Eva of timm)"
-_TOKENS = f"Image tokens are read from {_VITS} and from open_clip's ResNets"
+_TOKENS = f"Image tokens can be read from {_VITS} and open_clip's ResNets"
 
 
 def _run_stages(stages: Sequence[Callable[[Tensor], Tensor]], hidden: Tensor, between: Sequence[Between]) -> Tensor:
-    """Returns what the last stage puts out; each next one reads what was changed, as if that had been put out."""
+    """Compute the last stage's output; each stage reads the changed output of the stage before it."""
     if len(between) > len(stages):
-        raise UserError(f"Features of {len(between)} stages are to be changed, but the image tower has {len(stages)}.")
+        raise UserError(f"Expected changes for at most {len(stages)} stages of the image tower; got {len(between)}.")
     for index, stage in enumerate(stages):
         hidden = stage(hidden)
         hidden = between[index](hidden) if index < len(between) else hidden

@@ -1,4 +1,4 @@
-"""From a name in a config to an open_clip model: architecture, weights, tokenizer and image transforms."""
+"""Load an open_clip model by its name in a config: architecture, weights, tokenizer and image transforms."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-import fedvlp.clip.conv_vit  # noqa: F401, timm then knows it
+import fedvlp.clip.conv_vit  # noqa: F401, registers the model with timm
 from fedvlp.clip.hugging_face import find_encoder, hub_folder, hub_weights, load_tokenizer
 from fedvlp.clip.tokens import Tokenizer
 from fedvlp.clip.weights import (
@@ -45,22 +45,22 @@ ImageTransform = Callable[[Image.Image], Tensor]
 
 @dataclass
 class CLIPSpec:
-    """Which CLIP to load, and with which weights.
+    """Architecture and weights of the CLIP to load.
 
     Args:
-        name: `fedvlp-small` or `fedvlp-tiny`, which come with fedvlp, a name that open_clip knows such as `ViT-B-16` or
-            `RN50`, `hf-hub:organisation/model`, or `local-dir:/path/to/folder` with an `open_clip_config.json`,
-            weights, and perhaps a tokenizer's files. With `-quickgelu` behind it, a local file's weights are run with
-            QuickGELU, as OpenAI's must be; OpenAI's own archives are so anyway.
-        pretrained: `auto` takes the bundled weights of those two, those of a hub's model or folder, and OpenAI's of
-            any other name; else one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin` file, or
-            `random`. An `open_clip_config.json` beside a file says its activation and how images are made its input;
-            a tokenizer beside it is taken before the hub's. A file without this config gets what the published weights
-            of the architecture share.
+        name: `fedvlp-small` or `fedvlp-tiny`, which come with fedvlp; a name from open_clip's list, such as `ViT-B-16`
+            or `RN50`; `hf-hub:organisation/model`; or `local-dir:/path/to/folder` with an `open_clip_config.json`,
+            weights, and optionally a tokenizer's files. The suffix `-quickgelu` runs the weights of a local file with
+            QuickGELU, as weights by OpenAI need. OpenAI's own archives always run so.
+        pretrained: `auto` loads the bundled weights, the weights of the hub's model or of the folder, or OpenAI's
+            weights of any other name. Otherwise one of open_clip's tags, the path of a `.safetensors`, `.pt` or `.bin`
+            file, or `random`. An `open_clip_config.json` next to a file sets its activation and preprocessing, and a
+            tokenizer next to it is used before the hub's. A file without this config gets the options that all
+            published weights of the architecture share.
         seed: Seed of random weights.
-        templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.", in place of
-            CLIP's 80 templates, wherever a method writes classes out by hand.
-        tag: Published weights from which a weights file comes; it gets their activation and preprocessing.
+        templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.". They replace
+            CLIP's 80 templates wherever a method uses handwritten prompts.
+        tag: Published weights from which a weights file comes. Sets the file's activation and preprocessing.
     """
 
     name: str = "ViT-B-16"
@@ -79,11 +79,11 @@ class Blueprint:
     tokenizer: Tokenizer
     weights: dict[str, Tensor] | None
     preprocess: dict[str, Any] = field(default_factory=dict)
-    folder: Path | None = None  # where files of a text encoder may lie
+    folder: Path | None = None  # may hold the files of a text encoder
 
 
 def resolve(spec: CLIPSpec) -> Blueprint:
-    """Returns what to build for a spec, with its weights read.
+    """Make the blueprint of a spec and read its weights.
 
     Raises:
         UserError: If the name or the weights are unknown, missing or cannot be downloaded.
@@ -114,13 +114,13 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
 
 
 def bundled_config(name: str = "fedvlp-tiny") -> dict[str, Any]:
-    """Returns the keyword arguments with which open_clip's ``CLIP`` class builds a CLIP that the package ships."""
+    """Read a bundled CLIP's keyword arguments of open_clip's ``CLIP`` class."""
     config: dict[str, Any] = json.loads((BUNDLED[name] / "model.json").read_text(encoding="utf-8"))
     return config
 
 
 def bundled_state_dict(name: str = "fedvlp-tiny") -> dict[str, Tensor]:
-    """Returns the weights of a CLIP that the package ships in float32, by the names of open_clip's ``CLIP`` class."""
+    """Read a bundled CLIP's weights in float32, by the names of open_clip's ``CLIP`` class."""
     stored = load_file(BUNDLED[name] / "weights.safetensors")
     return expand(stored, int(bundled_config(name)["text_cfg"]["vocab_size"]))
 
@@ -128,12 +128,12 @@ def bundled_state_dict(name: str = "fedvlp-tiny") -> dict[str, Tensor]:
 def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]:
     """Make a full state dict in float32 from one that stores only trained rows of the vocabulary.
 
-    It has ``token_embedding.index`` (the trained rows' numbers) and ``token_embedding.rows`` (their values) instead of
-    ``token_embedding.weight``. Words that no caption used are random as before training, from N(0, 0.02).
+    ``stored`` has ``token_embedding.index`` (the trained rows' numbers) and ``token_embedding.rows`` (their values)
+    instead of ``token_embedding.weight``. Words that no caption used are random as before training, from N(0, 0.02).
     """
     state = {name: tensor.float() for name, tensor in stored.items() if not name.startswith("token_embedding.")}
     rows = stored["token_embedding.rows"].float()
-    # Of the vocabulary's 49,408 rows captions used few; the package ships these alone.
+    # Captions used few of the vocabulary's 49,408 rows, and the package contains only these.
     generator = torch.Generator().manual_seed(0)
     weight = 0.02 * torch.randn(vocabulary_size, rows.shape[1], generator=generator)
     weight[stored["token_embedding.index"].long()] = rows
@@ -141,7 +141,7 @@ def expand(stored: dict[str, Tensor], vocabulary_size: int) -> dict[str, Tensor]
     return state
 
 
-# It takes longer to make than all else of a small CLIP, and never changes.
+# Making it takes longer than the rest of a small CLIP, and it never changes.
 @cache
 def _bundled_tokenizer(context_length: int) -> Tokenizer:
     tokenizer: Tokenizer = open_clip.SimpleTokenizer(context_length=context_length)
@@ -150,28 +150,28 @@ def _bundled_tokenizer(context_length: int) -> Tokenizer:
 
 def _resolve_described(spec: CLIPSpec) -> Blueprint:
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
-    is_hubs = spec.name.startswith(HUB_PREFIX)
-    place = spec.name.removeprefix(HUB_PREFIX).removeprefix(FOLDER_PREFIX)
+    is_on_hub = spec.name.startswith(HUB_PREFIX)
+    source = spec.name.removeprefix(HUB_PREFIX).removeprefix(FOLDER_PREFIX)
     if path is not None and config_beside(path) is not None:
         folder = path.parent
-    elif is_hubs:
-        folder = hub_folder(place, HF_CONFIG_NAME, lambda found: (found / HF_CONFIG_NAME).is_file())
+    elif is_on_hub:
+        folder = hub_folder(source, HF_CONFIG_NAME, lambda candidate: (candidate / HF_CONFIG_NAME).is_file())
     else:
-        folder = Path(place).expanduser()
+        folder = Path(source).expanduser()
     description = config_beside(folder / HF_CONFIG_NAME) or {}
     config: dict[str, Any] = description.get("model_cfg") or {}
     missing = ""
     if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in ("vision_cfg", "text_cfg")):
         missing = f"{HF_CONFIG_NAME} with a model_cfg of vision_cfg and text_cfg"
-    # Random weights, or those of a local file, need only the description.
+    # Random weights and a local file need only the description.
     elif spec.pretrained == "auto":
-        path = find_weights(folder) or (hub_weights(place) if is_hubs else None)
+        path = find_weights(folder) or (hub_weights(source) if is_on_hub else None)
         missing = "" if path else "weights"
     if missing:
         raise UserError(
-            f"Expected a CLIP in the folder {folder}, but it has no {missing}. It should hold {HF_CONFIG_NAME}, the "
-            f"weights as one of {', '.join(WEIGHT_SUFFIXES)} and, where the config names a tokenizer or an encoder of "
-            "Hugging Face, tokenizer.json and config.json of these."
+            f"Expected a CLIP in the folder {folder}, but it has no {missing}. It should hold {HF_CONFIG_NAME} and the "
+            f"weights as one of {', '.join(WEIGHT_SUFFIXES)}. If the config names a tokenizer or an encoder of Hugging "
+            "Face, it also needs their tokenizer.json and config.json."
         )
     options = _transform_options(description, config, spec.name)
     weights = read_weights(path) if path else None
@@ -204,14 +204,14 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
 
 
 def _registered_config(spelling: str) -> dict[str, Any]:
-    """open_clip's config of a name, with QuickGELU if the name ends so."""
+    """Look up open_clip's config of a name, with QuickGELU if the name has that suffix."""
     name = spelling.replace("/", "-")
     registered = open_clip.list_models()
-    # Some names end so in open_clip's own list; for others the suffix only changes the activation.
+    # Some names in open_clip's list have the suffix. For others it only changes the activation.
     base = name if name in registered else name.removesuffix(QUICK_GELU_SUFFIX)
     if base not in registered:
         near = nearest_names(name, [*BUNDLED, *registered], count=len(registered), cutoff=0.2)
-        near.sort(key=lambda each: len(_words(each) - _words(name)) - len(_words(each) & _words(name)))
+        near.sort(key=lambda other: len(_words(other) - _words(name)) - len(_words(other) & _words(name)))
         raise UserError(
             f"There is no CLIP named '{spelling}'. Nearest: {', '.join(near[:3]) or 'none'}. Use one of "
             f"{', '.join(BUNDLED)}, a name of open_clip.list_models(), {FOLDER_PREFIX}/path/to/folder, or {HUB_PREFIX}"
@@ -230,37 +230,37 @@ def _words(name: str) -> set[str]:
 
 
 def _transform_options(description: dict[str, Any], config: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Reads the transform's options from the content of an `open_clip_config.json`, for a model of this config.
+    """Read the transform's options from the content of an `open_clip_config.json`, for a model of this config.
 
     Raises:
-        UserError: If the transform can't do what they ask for: images would not be as in training.
+        UserError: If the transform does not support the options, so images would differ from training.
     """
     options: dict[str, Any] = merge_preprocess_dict({}, description.get("preprocess_cfg", {}))
     problem = ""
     try:  # lists in JSON, and part of the fingerprint
         options |= {name: tuple(map(float, options[name])) for name in ("mean", "std") if name in options}
     except (TypeError, ValueError):
-        problem = f"mean {options.get('mean')} and std {options.get('std')}, but expected were lists of numbers"
+        problem = f"mean {options.get('mean')} and std {options.get('std')}; expected lists of numbers"
     model_size = config["vision_cfg"].get("image_size", 224)  # open_clip's own default
     size = options.pop("size", None) or model_size
     if size not in (model_size, [model_size, model_size]):
-        problem = f"size {size!r}, but expected was {model_size}, for which the model is built"
-    # Of another interpolation open_clip would make bicubic without a message.
+        problem = f"size {size!r}; expected {model_size}, the size of the model's images"
+    # open_clip would silently replace any other interpolation by bicubic.
     valid = {"mode": ("RGB",), "interpolation": ("bicubic", "bilinear")}
     valid["resize_mode"] = ("shortest", "longest", "squash")
     for name, values in valid.items():
         if options.get(name, values[0]) not in values:
-            problem = f"{name} {options[name]!r}, but expected was {' or '.join(values)}"
+            problem = f"{name} {options[name]!r}; expected {' or '.join(values)}"
     if problem:
         raise UserError(
-            f"The preprocess_cfg of {origin} has {problem}. Give --model.clip.name the architecture of these weights, "
-            "or correct the file."
+            f"The preprocess_cfg of {origin} has {problem}. Set --model.clip.name to the architecture of these "
+            "weights, or correct the file."
         )
     return options
 
 
 def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
-    """Returns the local file that a spec names; None for random weights and for a published tag.
+    """Find the local file that a spec names; None for random weights and for a published tag.
 
     Raises:
         UserError: If the spec names neither a file nor one of the tags.
@@ -272,7 +272,7 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
     if tag in tags:
         return None
     path = Path(str(wanted)).expanduser()
-    # A misspelt tag must not be reported as a missing file: only what looks like a path is taken for one.
+    # A misspelt tag must not be reported as a missing file, so a path must look like one.
     if wanted != "auto" and (path.suffix in WEIGHT_SUFFIXES or path.exists() or len(path.parts) > 1):
         return path
     missing = "no weights by OpenAI" if wanted == "auto" else f"no weights '{wanted}'"
@@ -283,7 +283,7 @@ def _weights_path(spec: CLIPSpec, tags: list[str]) -> Path | None:
 
 
 class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
-    """Fills new weights with zeros, where they are overwritten or only counted: random numbers take seconds."""
+    """Fill new weights with zeros if they are overwritten or only counted; drawing random numbers takes seconds."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, arguments: Any = (), options: dict[str, Any] | None = None
@@ -297,39 +297,39 @@ class shapes_only(TorchFunctionMode):  # noqa: N801, a context manager
 
 
 def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = None) -> nn.Module:
-    """Builds an open_clip model with random weights; global random generators keep their states.
+    """Build an open_clip model with random weights; global random generators keep their states.
 
     Args:
-        config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg` and perhaps `quick_gelu`, `custom_text`.
+        config: open_clip's model config: `embed_dim`, `vision_cfg`, `text_cfg`, optionally `quick_gelu`, `custom_text`.
         seed: Seed of the weights.
-        folder: Where the config of a text encoder of Hugging Face may lie, before the hub is asked.
+        folder: Folder that is searched before the hub for the config of a Hugging Face text encoder.
 
     Raises:
-        UserError: If the config has a wrong entry, or its text encoder's is not available.
+        UserError: If the config has a wrong entry, or its text encoder's config is not available.
     """
     options = deepcopy(config)
     vision = options["vision_cfg"]
     text = options["text_cfg"]
-    # CoCa's towers are those of a CLIP; its third, which writes captions, has no use here.
+    # CoCa has a CLIP's two towers. Its third tower, which writes captions, is not built.
     is_coca = options.pop("multimodal_cfg", None) is not None
-    # open_clip's factory would add a transform and a tokenizer of its own, so its classes are called.
+    # open_clip's factory would add its own transform and tokenizer, so its classes are called directly.
     is_custom = options.pop("custom_text", False) or is_coca or "hf_model_name" in text
     if is_coca:
-        # Its decoder read the tokens beside the features.
+        # Only its decoder reads tokens in addition to the features.
         vision["output_tokens"] = False
         text["output_tokens"] = False
-    # Else a tower's own weights would be downloaded, which are overwritten.
+    # Otherwise the towers' own weights would be downloaded, only to be overwritten.
     if "timm_model_name" in vision:
         vision["timm_model_pretrained"] = False
     if text.get("hf_model_name"):
         text["hf_model_name"] = str(find_encoder(text["hf_model_name"], folder))
         text["hf_model_pretrained"] = False
-    # open_clip draws from the global generator; a run's own draws must not depend on how its CLIP was loaded.
+    # open_clip draws from the global generator, but a run's random numbers must not depend on how its CLIP was loaded.
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
             model: nn.Module = (open_clip.CustomTextCLIP if is_custom else open_clip.CLIP)(**options)
-        # open_clip does not check a config, so a wrong entry raises one of many types.
+        # open_clip does not check a config, so a wrong entry raises one of many exception types.
         except (AssertionError, AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
             raise UserError(
                 f"The model_cfg{f' in {folder / HF_CONFIG_NAME}' if folder else ''} describes no CLIP of open_clip "
@@ -340,40 +340,41 @@ def build_model(config: dict[str, Any], seed: int = 0, folder: Path | None = Non
 
 
 def install_weights(model: nn.Module, blueprint: Blueprint, origin: str) -> None:
-    """Loads a blueprint's weights into a model, cast to the model's types; ``origin`` is for the message.
+    """Load a blueprint's weights into a model, cast to the model's types; ``origin`` names them in messages.
 
     Raises:
-        UserError: If the weights are those of another architecture.
+        UserError: If the weights belong to another architecture.
     """
     if any(name.startswith(("vision_model.", "text_model.")) for name in blueprint.weights or {}):
         raise UserError(
-            f"The weights '{origin}' have transformers' tensor names, but expected were open_clip's. Rename them as "
-            "'Which CLIP' in the documentation shows, or use published weights, such as ViT-B-16 with the tag openai."
+            f"Expected open_clip's tensor names in the weights '{origin}', but they have transformers' names. Rename "
+            "them as 'Which CLIP' in the documentation shows, or use published weights, such as ViT-B-16 with the tag "
+            "openai."
         )
-    # OpenAI's and other published names become open_clip's.
+    # Convert OpenAI's and other published tensor names to open_clip's.
     state: dict[str, Tensor] = convert_state_dict(model, dict(blueprint.weights or {}))
-    # The file is of a `CLIP`, and the model a `CustomTextCLIP`, whose text tower is a module of its own.
+    # The file holds a `CLIP`, but the model is a `CustomTextCLIP`, which has a separate text module.
     if "positional_embedding" in state and not hasattr(model, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
     expected = model.state_dict()
     if "logit_bias" in expected and "logit_scale" in state:
-        # A softmax over classes does not see it; open_clip takes 0, too, where a file has none.
+        # A softmax over classes does not depend on it. open_clip also uses 0 if a file has none.
         state.setdefault("logit_bias", torch.zeros_like(state["logit_scale"]))
     for name in ("logit_scale", "logit_bias"):
-        if name in state and name in expected:  # a number in some files, a list of one in others
+        if name in state and name in expected:  # a scalar in some files, a list of one number in others
             state[name] = state[name].reshape(expected[name].shape)
-    state = {name: value for name, value in state.items() if name in expected or not _is_no_weight(name)}
+    state = {name: value for name, value in state.items() if name in expected or not _is_not_a_weight(name)}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:  # PyTorch names every tensor that is missing, unexpected or has another shape
         raise UserError(
             f"The weights '{origin}' do not fit {blueprint.name}: {' '.join(str(error).split()):.500}. "
-            "Give --model.clip.name the architecture that they were trained with."
+            "Set --model.clip.name to the architecture that they were trained with."
         ) from error
 
 
-def _is_no_weight(name: str) -> bool:
-    # Buffers that some versions of open_clip and transformers save and others compute, and sizes in OpenAI's archives.
+def _is_not_a_weight(name: str) -> bool:
+    # Buffers that only some versions of open_clip and transformers save, and sizes in OpenAI's archives.
     buffers = ("position_ids", "attn_mask", "num_batches_tracked", "embed_positions.weights")
     sizes = ("input_resolution", "context_length", "vocab_size")
     # CoCa's third tower writes captions.

@@ -199,11 +199,11 @@ def test_clips_own_transform_in_words_is_clips_own(load):
 @pytest.mark.parametrize(
     ("published", "message"),
     [
-        ({"resize_mode": "stretch"}, "resize_mode 'stretch', but expected was shortest or longest or squash"),
-        ({"mode": "L"}, "mode 'L', but expected was RGB"),
-        ({"mean": "grey"}, "mean grey and std None, but expected were lists of numbers"),
-        ({"interpolation": "nearest"}, "interpolation 'nearest', but expected was bicubic or bilinear"),
-        ({"size": 48}, "size 48, but expected was 32"),
+        ({"resize_mode": "stretch"}, "resize_mode 'stretch'; expected shortest or longest or squash"),
+        ({"mode": "L"}, "mode 'L'; expected RGB"),
+        ({"mean": "grey"}, "mean grey and std None; expected lists of numbers"),
+        ({"interpolation": "nearest"}, "interpolation 'nearest'; expected bicubic or bilinear"),
+        ({"size": 48}, "size 48; expected 32"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(load, published, message):

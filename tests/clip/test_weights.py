@@ -132,7 +132,7 @@ def test_weights_of_transformers_are_recognised_and_convert_as_the_page_shows(mo
     theirs.save_pretrained(tmp_path)
     registered = {**open_clip.factory._MODEL_CONFIGS, NAME: configs["quick"]}
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
-    with pytest.raises(UserError, match=r"transformers' tensor names, .*'Which CLIP' in the documentation"):
+    with pytest.raises(UserError, match=r"they have transformers' names. .*'Which CLIP' in the documentation"):
         load_clip(CLIPSpec(NAME, str(tmp_path / "model.safetensors")))
     monkeypatch.chdir(tmp_path)
     for code in Document(ROOT / "docs" / "which_clip.md").blocks("python"):
