@@ -1,4 +1,4 @@
-"""Everything that touches open_clip: loading a frozen CLIP, the prompted encoders of texts and images, zero-shot."""
+"""All code that uses open_clip: loading a frozen CLIP, prompted text and image encoders, zero-shot classification."""
 
 from fedvlp.clip.backbone import CLIP, cosine_logits, load_clip
 from fedvlp.clip.loading import CLIPSpec, build_model

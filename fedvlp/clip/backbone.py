@@ -1,4 +1,4 @@
-"""The frozen CLIP that everything else uses: two towers of an open_clip model, its transforms, its tokenizer."""
+"""The frozen CLIP of all methods: the two towers of an open_clip model, its transforms and its tokenizer."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from fedvlp.utils.errors import UserError
 
 
 class CLIP(nn.Module):
-    """A frozen CLIP: always in evaluation mode, its weights without gradients and absent from every state dict.
+    """A frozen CLIP, always in evaluation mode. Its weights have no gradients and are absent from every state dict.
 
     Args:
-        model: An open_clip `CLIP` or `CustomTextCLIP`; frozen here.
-        tokenizer: From texts to token ids [texts, context].
+        model: An open_clip `CLIP` or `CustomTextCLIP`, which the constructor freezes.
+        tokenizer: Maps texts to token ids [texts, context].
         config: open_clip's model config, part of the fingerprint.
-        preprocess: Options of the evaluation transform, by open_clip's names; CLIP's own where absent.
-        spec: Name and weights by which it was asked for.
+        preprocess: Options of the evaluation transform, by open_clip's names; missing options get CLIP's own values.
+        spec: Name and weights that were requested.
 
     Attributes:
-        image: The image tower. Modules that share a CLIP take this and `text` from it at each use, and keep neither: a
-            copy of the CLIP has towers of its own.
-        text: The text tower, fed with embeddings.
-        logit_scale: What cosines are multiplied by to be logits.
+        image: The image tower. Modules that share a CLIP read this and `text` at each use and store neither, since a
+            copy of the CLIP has its own towers.
+        text: The text tower, which takes embeddings.
+        logit_scale: The factor from cosines to logits.
     """
 
     image: ImageTower
@@ -59,7 +59,7 @@ class CLIP(nn.Module):
         self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
         self.token_layout = TokenLayout.of(tokenizer)
-        # The towers are not modules, so that the weights are listed once, as those of `model`.
+        # The towers are not modules, so that weights are listed only once, under `model`.
         self.image = make_image_tower(cast(nn.Module, model.visual))
         self.text = make_text_tower(model, self.token_layout)
         self.image_size = self.image.image_size
@@ -67,19 +67,19 @@ class CLIP(nn.Module):
         self.num_image_tokens = self.image.num_tokens
         self.embed_dim = int(config["embed_dim"])
         self.context_length = self.token_layout.context_length
-        # Some models have lists of one number here.
+        # Some models store a list of one number.
         self.logit_scale = float(cast(Any, model).logit_scale.exp())
-        # Published tags have keys beside the transform's, such as their address.
+        # Published tags also have keys that are not options of the transform, such as their URL.
         options = {key: value for key, value in (preprocess or {}).items() if key in PreprocessCfg.__annotations__}
         self.preprocess_options = PreprocessCfg(**{**options, "size": self.image_size})
-        # CLIP's own: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and deviation.
+        # CLIP's own: bicubic resize of the shorter side, centre crop, RGB, CLIP's mean and standard deviation.
         self.preprocess = image_transform_v2(self.preprocess_options, is_train=False)
-        # CoOp's augmentation: half of the pictures mirrored, a bicubic crop of 8 to 100 % of the area.
+        # CoOp's augmentation: mirrors half of the images and takes a bicubic crop of 8 to 100 % of the area.
         crop = AugmentationCfg(scale=(0.08, 1.0))
         augmented = image_transform_v2(self.preprocess_options, is_train=True, aug_cfg=crop)
         self.train_preprocess = Compose([RandomHorizontalFlip(), augmented])
         self._fingerprint: str | None = None
-        # With `state_dict` empty, loading must not report the frozen weights as missing.
+        # `state_dict` is empty, so loading must not report the frozen weights as missing.
         self.register_load_state_dict_post_hook(_forget_missing)  # type: ignore[no-untyped-call]
 
     @property
@@ -88,58 +88,61 @@ class CLIP(nn.Module):
         return self.text.width
 
     def encode_image(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Returns joint image features f(x), not normalised."""
+        """Compute joint image features f(x), not normalised."""
         return self.image.features(images)
 
     def encode_image_tokens(
         self, images: Float[Tensor, "B 3 V V"]
     ) -> tuple[Float[Tensor, "B d"], Float[Tensor, "B P W"]]:
-        """Returns joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
+        """Compute joint image features f(x), not normalised, and the image's tokens x_0 .. x_N.
 
-        A ViT's tokens are the output of its last block before the last normalisation, first those that are no patches:
-        a class token or none, and registers (`image.num_prefix`). A ResNet's are the pixels of its last feature map
-        behind their mean, in which order its attention pool reads them, without positions.
+        A ViT's tokens are the output of its last block before the last normalisation. The first `image.num_prefix`
+        tokens are not patches: a class token, if there is one, and registers. A ResNet's tokens are the mean of its
+        last feature map's pixels, then the pixels, in its attention pool's order and without positions.
         """
         return self.image.encode(images)
 
     def encode_text(self, token_ids: Int[Tensor, "texts context"]) -> Float[Tensor, "texts d"]:
-        """Returns joint text features of tokenised strings by open_clip's own pass, not normalised."""
-        # CoCa's are normalised if nothing is said.
+        """Compute joint text features of tokenised strings by open_clip's own forward pass, not normalised."""
+        # CoCa normalises by default.
         features: Tensor = cast(Any, self.model).encode_text(token_ids, normalize=False)
         return features
 
     def tokenize(self, texts: Iterable[str]) -> list[list[int]]:
         """Tokenize whole texts, from start to end token, without padding; they may be longer than the context."""
-        # With the model's own context length, the tokenizer would cut long texts without notice.
-        filled = self.tokenizer(list(texts), context_length=2 * self.context_length)
-        return [self.token_layout.trim(ids) for ids in filled.tolist()]
+        # With the model's own context length, the tokenizer would silently truncate long texts.
+        padded = self.tokenizer(list(texts), context_length=2 * self.context_length)
+        return [self.token_layout.trim(ids) for ids in padded.tolist()]
 
     def cast_towers(self, dtype: torch.dtype) -> None:
-        """Rounds the large weights of both transformers to a type, once; products with them are taken in it from then.
+        """Round the large weights of both transformers to a data type, once, and compute their products in it.
 
-        Tokens, normalisations and projections stay in float32, as do all towers of another kind than CLIP's own. The
-        fingerprint stays that of the loaded weights. `torch.float32` is refused where they were rounded before.
+        Tokens, normalisations and projections stay in float32, and so do towers that are not CLIP's own kind. The
+        fingerprint does not change.
+
+        Raises:
+            UserError: If ``dtype`` is `torch.float32` but the weights are rounded already.
         """
         is_cast = any(blocks.is_cast for blocks in self._transformers)
         if dtype == torch.float32 and is_cast:
             raise UserError(
-                "The weights of this CLIP were rounded to bfloat16 for a run in bf16-mixed, so they serve no other "
-                "precision. Load it again with load_clip, or use bf16-mixed."
+                "The weights of this CLIP were rounded to bfloat16 for a run in bf16-mixed, so no other precision can "
+                "use them. Load it again with load_clip, or use bf16-mixed."
             )
         if dtype == torch.float32 or is_cast:
             return
-        # Keys of the feature cache are made of it, so it must not change with the rounding.
+        # The feature cache uses it in its keys, so rounding must not change it.
         self.fingerprint()
         for blocks in self._transformers:
             blocks.cast(dtype)
 
     def fingerprint(self) -> str:
-        """Returns 16 hexadecimal digits that stand for architecture, transform, tokenizer and weights together."""
+        """Compute 16 hexadecimal digits that identify architecture, transform, tokenizer and weights together."""
         if self._fingerprint is None:
             digest = hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode())
             digest.update(repr(self.preprocess_options).encode())
             digest.update(tokenizer_content(self.tokenizer))
-            # Names, shapes and types are hashed as well, so that equal bytes of another layout differ.
+            # Names, shapes and types are hashed as well, so that equal bytes in a different layout differ.
             for name, tensor in sorted(self.model.state_dict().items()):
                 values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
                 digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -151,23 +154,23 @@ class CLIP(nn.Module):
     def _transformers(self) -> list[Blocks]:
         return [blocks for blocks in (self.text.blocks, self.image.blocks) if blocks is not None]
 
-    # A method's `train()` reaches its CLIP, too; dropout and batch statistics must stay off.
+    # A method's `train()` also calls its CLIP's, but dropout and batch statistics must stay off.
     def train(self, mode: bool = True) -> CLIP:
-        """Stays in evaluation mode."""
+        """Stay in evaluation mode."""
         return super().train(False)
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """Adds nothing: a frozen CLIP is named in a config, never saved."""
+        """Add nothing, since a frozen CLIP is named in a config and never saved."""
         return {} if destination is None else destination
 
 
 def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
-    """Returns the frozen CLIP that a spec, or a name with its default weights, asks for.
+    """Load the frozen CLIP of a spec, or of a name with its default weights.
 
-    A CLIP that was loaded before is returned unchanged, so that several modules can share it.
+    A loaded CLIP is returned unchanged, so that several modules can share it.
 
     Raises:
-        UserError: If the name or the weights are unknown, missing, unfit or cannot be downloaded.
+        UserError: If the name or the weights are unknown, missing, do not fit or cannot be downloaded.
     """
     if isinstance(spec, CLIP):
         return spec
@@ -186,7 +189,7 @@ def load_clip(spec: CLIPSpec | str | dict[str, Any] | CLIP) -> CLIP:
 
 
 def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
-    # By the ends of the keys, which begin with the path to the CLIP in the module that is loaded.
+    # Keys start with the CLIP's path in the loaded module, so only their ends are compared.
     frozen = tuple(f"model.{name}" for name in cast(CLIP, clip).model.state_dict())
     incompatible.missing_keys[:] = [key for key in incompatible.missing_keys if not key.endswith(frozen)]
 
@@ -194,11 +197,11 @@ def _forget_missing(clip: nn.Module, incompatible: Any) -> None:
 def cosine_logits(
     image_features: Float[Tensor, "B d"], text_features: Float[Tensor, "C d"] | Float[Tensor, "B C d"], scale: float
 ) -> Float[Tensor, "B C"]:
-    """Returns CLIP's logits, `scale` (1 / tau) times the cosine of each image with each class, in float32.
+    """Compute CLIP's logits in float32: `scale` (1 / tau) times the cosine of each image and each class.
 
     Args:
-        image_features: f(x), of any length.
-        text_features: w_c, of any length: one set for all images, or one set for each image.
+        image_features: f(x), of any norm.
+        text_features: w_c, of any norm: one set for all images, or one set for each image.
         scale: CLIP's logit scale, 100 for OpenAI's models.
 
     Example:

@@ -1,4 +1,4 @@
-"""The image tower of fedvlp-small. timm knows it by name once this module is imported, and open_clip builds timm's."""
+"""The image tower of fedvlp-small. Importing this module registers it with timm, so that open_clip can build it."""
 
 from functools import partial
 from typing import Any
@@ -12,10 +12,10 @@ from torch import nn
 
 
 def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransformer:
-    """Returns a ViT for 64 x 64 pixels whose 8 x 8 tokens come from convolutions, with random weights.
+    """Make a ViT for 64 x 64 pixels with random weights, in which convolutions compute the 8 x 8 tokens.
 
-    In place of one layer that cuts patches, three convolutions learn from far fewer images (Xiao et al., "Early
-    Convolutions Help Transformers See Better", NeurIPS 2021). The joint space has `num_classes` dimensions.
+    Three convolutions replace the single patch layer and learn from far fewer images (Xiao et al., "Early Convolutions
+    Help Transformers See Better", NeurIPS 2021). The joint space has `num_classes` dimensions.
     """
     width = 192
     stem = ConvStem(channels=(width // 4, width // 2, width), norm_layer=LayerNorm2d, act_layer=nn.GELU)
@@ -32,6 +32,6 @@ def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransform
     )
 
 
-# timm would warn of a name that it has, as of a module that a notebook loads again.
+# timm would warn about a registered name, for example if a notebook reloads this module.
 if not is_model(conv_vit_64.__name__):
     register_model(conv_vit_64)

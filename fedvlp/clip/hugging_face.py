@@ -1,4 +1,4 @@
-"""Tokenizers and text encoders of Hugging Face: from a CLIP's own folder, the hub, or the hub's cache."""
+"""Find Hugging Face tokenizers and text encoders in a CLIP's own folder, on the hub, or in the hub's cache."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
     """Make the tokenizer of an open_clip config as `open_clip.get_tokenizer` does; `folder` is searched before the hub.
 
     Raises:
-        UserError: If its files or a package are missing, or the files are damaged or hold code.
+        UserError: If its files or a package are missing, or the files are damaged or contain code.
     """
     text = config["text_cfg"]
     context_length = text.get("context_length", DEFAULT_CONTEXT_LENGTH)
@@ -35,64 +35,64 @@ def load_tokenizer(config: dict[str, Any], folder: Path | None = None) -> Tokeni
         own: Tokenizer = SimpleTokenizer(context_length=context_length, **options)
         return own
     if find_spec("transformers") is None:
-        raise UserError('This CLIP has a tokenizer of Hugging Face. Run: pip install "fedvlp[hf]"')
+        raise UserError('This CLIP needs a Hugging Face tokenizer. Run: pip install "fedvlp[hf]"')
     source = _find(name, folder, "tokenizer (tokenizer.json or a vocabulary)", _has_vocabulary)
-    # Code beside a tokenizer is never run, whatever a config from the hub asks for.
+    # A tokenizer's code is never run, even if a config from the hub requests it.
     options = {**options, "trust_remote_code": False, "tokenizer_mode": text.get("tokenizer_mode")}
     try:
         tokenizer: Tokenizer = HFTokenizer(str(source), context_length=context_length, **options)
-    # transformers and tokenizers raise many kinds; without sentencepiece they ask for another package.
+    # transformers and tokenizers raise many types; without sentencepiece they name the wrong package.
     except Exception as error:
         raise UserError(
             f"The tokenizer in {source} cannot be loaded ({type(error).__name__}: {str(error).strip()}). Copy or "
-            "download its files again; a .model file without tokenizer.json needs: pip install sentencepiece protobuf"
+            "download its files again. A .model file without tokenizer.json needs: pip install sentencepiece protobuf"
         ) from error
     return tokenizer
 
 
 def find_encoder(name: str, folder: Path | None = None) -> Path:
-    """Find the folder whose `config.json` describes a text encoder of Hugging Face; its weights are the CLIP's.
+    """Find the folder with the `config.json` of a Hugging Face text encoder; the CLIP contains its weights.
 
-    The name is a repository of the hub, or a folder; the model's own `folder` is searched before the hub.
+    The name is a repository on the hub or a folder. The model's own `folder` is searched before the hub.
 
     Raises:
-        UserError: If there is none of a kind that open_clip knows.
+        UserError: If there is no encoder of a kind that open_clip supports.
     """
     return _find(name, folder, f"text encoder's config.json (of {', '.join(arch_dict)})", _has_encoder)
 
 
 def tokenizer_content(tokenizer: Tokenizer) -> bytes:
-    """Returns rules and vocabulary of a tokenizer of Hugging Face; nothing for CLIP's own, of which there is one."""
+    """Serialise the rules and vocabulary of a Hugging Face tokenizer; empty for CLIP's own, which never changes."""
     inner = getattr(tokenizer, "tokenizer", None)
     if inner is None:
         return b""
     backend = getattr(inner, "backend_tokenizer", None)
     content = inner.get_vocab() if backend is None else json.loads(backend.to_str())
-    # These are set by each call.
-    changing = ("padding", "truncation")
-    return json.dumps({key: value for key, value in content.items() if key not in changing}, sort_keys=True).encode()
+    # Each call sets these.
+    volatile = ("padding", "truncation")
+    return json.dumps({key: value for key, value in content.items() if key not in volatile}, sort_keys=True).encode()
 
 
-def hub_folder(repository: str, what: str, has_it: Callable[[Path], bool]) -> Path:
-    """Find a repository's folder in the hub's cache, with all but its weights; without network, as it is.
+def hub_folder(repository: str, content: str, has_content: Callable[[Path], bool]) -> Path:
+    """Find a repository's folder in the hub's cache and update all files except weights if there is network.
 
-    `has_it` checks that a folder holds `what` is needed.
+    `has_content` checks that a folder has the `content` that messages name.
 
     Raises:
-        UserError: If it is neither there nor can be downloaded.
+        UserError: If it is not in the cache and cannot be downloaded.
     """
     try:
         folder = Path(snapshot_download(repository, allow_patterns=list(SMALL_FILES)))
-        if not has_it(folder):
+        if not has_content(folder):
             raise FileNotFoundError(f"not in {folder}")
-    # The hub's client raises many kinds; all of them mean that there is no file.
+    # The hub's client raises many types of exceptions, and all of them mean that there is no file.
     except Exception as error:
-        raise _missing(what, repository, error) from error
+        raise _missing(content, repository, error) from error
     return folder
 
 
 def hub_weights(repository: str) -> Path:
-    """Returns the weights file of a CLIP on the hub, from its cache if it is there.
+    """Find the weights file of a CLIP in the hub's cache, or download it.
 
     Raises:
         UserError: If it cannot be downloaded.
@@ -103,22 +103,22 @@ def hub_weights(repository: str) -> Path:
         raise _missing("weights", repository, error) from error
 
 
-def _missing(what: str, repository: str, error: Exception) -> UserError:
+def _missing(content: str, repository: str, error: Exception) -> UserError:
     reason = str(error).partition("\n")[0]
     return UserError(
-        f"Expected the {what} of https://huggingface.co/{repository}, but it is not on this machine and could not be "
-        f"downloaded ({type(error).__name__}: {reason or 'no message'}). Check the name. Without network, run "
+        f"Expected the {content} of https://huggingface.co/{repository}, but it is not on this machine and could not "
+        f"be downloaded ({type(error).__name__}: {reason or 'no message'}). Check the name. Without network, run "
         f"`hf download {repository}` elsewhere and copy its folder of the hub's cache into {constants.HF_HUB_CACHE}; "
-        "or put all files of the CLIP into one folder and give --model.clip.name local-dir:/path/to/the/folder."
+        "or put all files of the CLIP into one folder and use --model.clip.name local-dir:/path/to/the/folder."
     )
 
 
-def _find(name: str, folder: Path | None, what: str, has_it: Callable[[Path], bool]) -> Path:
+def _find(name: str, folder: Path | None, content: str, has_content: Callable[[Path], bool]) -> Path:
     candidates = [Path(name)] if folder is None else [folder / name, folder]
     for candidate in candidates:
-        if has_it(candidate):
+        if has_content(candidate):
             return candidate
-    return hub_folder(name, what, has_it)
+    return hub_folder(name, content, has_content)
 
 
 def _has_vocabulary(folder: Path) -> bool:
@@ -126,6 +126,6 @@ def _has_vocabulary(folder: Path) -> bool:
 
 
 def _has_encoder(folder: Path) -> bool:
-    """Whether there is an encoder's config, and not that of a whole CLIP, which may have the same name."""
+    """Whether a folder has an encoder's config; the config of a whole CLIP may have the same file name."""
     path = folder / "config.json"
     return path.is_file() and read_json(path).get("model_type") in arch_dict

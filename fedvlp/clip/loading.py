@@ -26,10 +26,10 @@ from fedvlp.clip.tokens import Tokenizer
 from fedvlp.clip.weights import (
     WEIGHT_SUFFIXES,
     assume_options,
-    config_beside,
     fetch_weights,
     find_weights,
     published_weights,
+    read_neighbour_config,
     read_weights,
 )
 from fedvlp.utils.errors import UserError, nearest_names
@@ -109,7 +109,7 @@ def _resolve_bundled(spec: CLIPSpec) -> Blueprint:
     path = _weights_path(spec, tags=[])
     if path is None:
         return Blueprint(spec.name, config, tokenizer, None)
-    options = _transform_options(config_beside(path) or {}, config, str(path))
+    options = _transform_options(read_neighbour_config(path) or {}, config, str(path))
     return Blueprint(spec.name, config, tokenizer, read_weights(path), options)
 
 
@@ -152,13 +152,13 @@ def _resolve_described(spec: CLIPSpec) -> Blueprint:
     path = None if spec.pretrained == "auto" else _weights_path(spec, tags=[])
     is_on_hub = spec.name.startswith(HUB_PREFIX)
     source = spec.name.removeprefix(HUB_PREFIX).removeprefix(FOLDER_PREFIX)
-    if path is not None and config_beside(path) is not None:
+    if path is not None and read_neighbour_config(path) is not None:
         folder = path.parent
     elif is_on_hub:
         folder = hub_folder(source, HF_CONFIG_NAME, lambda candidate: (candidate / HF_CONFIG_NAME).is_file())
     else:
         folder = Path(source).expanduser()
-    description = config_beside(folder / HF_CONFIG_NAME) or {}
+    description = read_neighbour_config(folder / HF_CONFIG_NAME) or {}
     config: dict[str, Any] = description.get("model_cfg") or {}
     missing = ""
     if not isinstance(config, dict) or not all(isinstance(config.get(key), dict) for key in ("vision_cfg", "text_cfg")):
@@ -190,7 +190,7 @@ def _resolve_registered(spec: CLIPSpec) -> Blueprint:
     if path is None:
         return Blueprint(spec.name, config, load_tokenizer(config, folder), None)
     weights = read_weights(path)
-    description = config_beside(path)
+    description = read_neighbour_config(path)
     # A wrong activation or transform raises no error but costs accuracy.
     if tag is not None:
         options = published_weights(name)[tag]

@@ -1,9 +1,9 @@
 """Rows of token sequences: one row for each sequence, or many sequences as a tree of tokens in a single packed row.
 
-A sequence is a list of token ids from the first start token through the last end token. The id `-(l + 1)` stands for
-the l-th vector of a learned prompt. Packing is exact for a causal tower that is read at its end-of-text token:
-sequences that begin alike have the same hidden states there, so their first tokens are in the row once, and no token
-sees those of other sequences behind the place where they part. Towers of other kinds get a filled row for each one.
+A sequence is a list of token ids from the first start token through the last end token. The id `-(l + 1)` represents
+vector l of a learned prompt, counted from 0. Packing is exact for a causal tower that is read at its end-of-text token.
+Sequences with the same first tokens have the same hidden states there, so the row contains these tokens once. After
+the sequences diverge, no token sees another sequence's tokens. Other kinds of towers get a padded row per sequence.
 """
 
 from abc import ABC, abstractmethod
@@ -23,10 +23,10 @@ Layout = Literal["packed", "cut", "plain"]
 
 
 class TokenRows(nn.Module, ABC):
-    """Rows of tokens, in whose places for a prompt the vectors of any prompt can be put.
+    """Rows of tokens with slots for a prompt's vectors.
 
     Args:
-        ids: Token ids of each row; all rows are of one length.
+        ids: Token ids of each row; all rows have the same length.
     """
 
     ids: Tensor
@@ -38,7 +38,7 @@ class TokenRows(nn.Module, ABC):
         self._register("slots", (self.ids.flatten() < 0).nonzero().flatten())
 
     def encode_words(self, tower: TextTower) -> Float[Tensor, "sequences d"]:
-        """Returns the joint features of sequences without a prompt, not normalised."""
+        """Compute the joint features of sequences without a prompt, not normalised."""
         no_prompt = tower.embed(torch.empty(1, 0, dtype=torch.long, device=self.ids.device))  # [1, L = 0, D]
         return self.encode(tower, no_prompt)[0]
 
@@ -48,12 +48,12 @@ class TokenRows(nn.Module, ABC):
         prompts: Float[Tensor, "prompts L D"],
         deeper: Float[Tensor, "prompts J L D"] | None = None,
     ) -> Float[Tensor, "prompts sequences d"]:
-        """Returns the joint features of all sequences, not normalised, for each prompt.
+        """Compute the joint features of all sequences, not normalised, for each prompt.
 
         Args:
             tower: The text tower.
-            prompts: What replaces the ids below 0.
-            deeper: `deeper[:, j]` replaces them between blocks j + 1 and j + 2; None for nothing.
+            prompts: Vectors that replace the ids below 0.
+            deeper: `deeper[:, j]` replaces them between blocks j + 1 and j + 2; None replaces nothing.
 
         Raises:
             UserError: If there are more prompts than blocks.
@@ -61,24 +61,24 @@ class TokenRows(nn.Module, ABC):
         levels = () if deeper is None else deeper.unbind(1)
         # A prompt in the first block and one for each level.
         check_depth(1 + len(levels), tower.depth, "text")
-        # All prompts of a batch go through the tower together, as further sequences.
+        # The tower runs all prompts of a batch together, as additional sequences.
         tokens = self.embed(tower, prompts).flatten(0, 1)  # [N * R, S, D]
         features = self._run(tower, tokens, [partial(self._replace, prompts=level) for level in levels])
         return features.view(prompts.shape[0], -1, features.shape[-1])
 
     def embed(self, tower: TextTower, prompts: Float[Tensor, "prompts L D"]) -> Float[Tensor, "prompts rows length D"]:
-        """Returns the rows' embedded tokens with the prompts' vectors in their places."""
-        # Places of the prompt have ids below 0: the embeddings that are looked up for them are never used.
+        """Embed the rows' tokens and insert the prompts' vectors into their slots."""
+        # The slots have ids below 0, and the embeddings that are looked up for them are never used.
         words = tower.embed(self.ids.clamp(min=0)).flatten(0, 1)  # [R * S, D]
         vectors = torch.cat([prompts, words.to(prompts.dtype).expand(prompts.shape[0], -1, -1)], dim=1)
-        places = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
-        return vectors[:, torch.where(self.ids < 0, -self.ids - 1, places)]  # [N, R, S, D]
+        word_rows = torch.arange(self.ids.numel(), device=self.ids.device).view_as(self.ids) + prompts.shape[1]
+        return vectors[:, torch.where(self.ids < 0, -self.ids - 1, word_rows)]  # [N, R, S, D]
 
     @abstractmethod
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "_ d"]:
-        """Returns the joint features of all sequences, those under one prompt behind each other, not normalised."""
+        """Compute the joint features of all sequences, not normalised, ordered by prompt, then by sequence."""
 
     def _replace(
         self, hidden: Float[Tensor, "rows length D"], prompts: Float[Tensor, "prompts L D"]
@@ -93,26 +93,26 @@ class TokenRows(nn.Module, ABC):
 
 
 class FilledRows(TokenRows):
-    """One row for each sequence, with its padding, for towers whose tokens see what is behind them or padding."""
+    """One padded row for each sequence, for towers whose tokens see later tokens or padding."""
 
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
     ) -> Float[Tensor, "rows d"]:
-        # By shapes and not `len`, which would make a number of an exported graph's size of batch.
+        # Shapes rather than `len`, which would fix the batch size of an exported graph.
         return tower.encode(tokens, self.ids.repeat(tokens.shape[0] // self.ids.shape[0], 1), between)
 
 
 class CausalRows(TokenRows):
-    """Rows for a causal tower, with their positions, what they see of each other, and where features are read.
+    """Rows for a causal tower, with token positions, masks, and the indices at which features are read.
 
     Args:
-        ids: Token ids of each row; all rows are of one length.
+        ids: Token ids of each row; all rows have the same length.
         positions: Position of each token in its own sequence, one list for all rows.
         ends: Indices of the end-of-text tokens in each row.
-        prefix: Number of first tokens, which all others of a row see.
-        chunks: For each chunk of tokens behind the prefix, the token that each one follows, counted from the prefix's
-            first and without the chunks between; -1 for the first of all. A token sees those it follows, and all that
-            these follow; attention is computed chunk by chunk.
+        prefix: Number of first tokens, which all other tokens of a row see.
+        chunks: For each chunk of tokens after the prefix, the index of each token's parent, the token that it follows.
+            Indices count the tokens of the prefix and then of the chunk; the very first token has -1. A token sees
+            its ancestors. Attention is computed chunk by chunk.
     """
 
     positions: Tensor
@@ -129,8 +129,7 @@ class CausalRows(TokenRows):
         start = 0
         for index, chunk in enumerate(chunks):
             mask = causal_mask([*range(-1, prefix - 1), *chunk])
-            # Attention within a chunk is S x S, so chunks bound its cost; each sees the prefix and itself.
-            # The prefix's own rows are in the first chunk alone.
+            # Attention costs S x S within a chunk, so chunks bound it. Only the first has the prefix's own rows.
             mask = mask[prefix if index else 0 :]
             inside = [end - start for end in ends[0] if start <= end < start + len(mask)]
             self._register(f"mask_{index}", mask)
@@ -139,12 +138,12 @@ class CausalRows(TokenRows):
 
     @property
     def mask(self) -> ChunkedMask:
-        """What the tokens of a row see."""
-        return ChunkedMask(self.prefix, self._of_chunks("mask"))
+        """The mask of a row's tokens."""
+        return ChunkedMask(self.prefix, self._chunk_buffers("mask"))
 
-    def at_ends(self, mask: ChunkedMask) -> ChunkedMask:
-        """Returns what the end-of-text tokens of a single row see."""
-        return mask.select_queries(self._of_chunks("ends"))
+    def select_ends(self, mask: ChunkedMask) -> ChunkedMask:
+        """Select the mask's rows for the end-of-text tokens of a single row."""
+        return mask.select_queries(self._chunk_buffers("ends"))
 
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
@@ -152,30 +151,30 @@ class CausalRows(TokenRows):
         causal = cast(OpenCLIPTextTower, tower)
         tokens = tokens + causal.positions(self.positions)
         mask = self.mask.to(causal.blocks.compute_dtype)
-        # One packed row: the last block is run for the end-of-text tokens alone, which are all that is read.
+        # For one packed row, the last block is run only for the end-of-text tokens, at which features are read.
         if len(self.ends) == 1:
-            hidden = causal.transform(tokens, mask, between, self.ends[0], self.at_ends(mask))
+            hidden = causal.transform(tokens, mask, between, self.ends[0], self.select_ends(mask))
             return causal.project(hidden.flatten(0, 1))
         hidden = causal.transform(tokens, mask, between).view(-1, *self.ids.shape, tokens.shape[-1])  # [N, R, S, D]
-        # Several rows end at different places, so the last block is run for all tokens.
+        # Several rows end at different positions, so the last block is run for all tokens.
         rows = torch.arange(len(self.ends), device=self.ends.device)[:, None]
         return causal.project(hidden[:, rows, self.ends].flatten(0, 2))
 
-    def _of_chunks(self, name: str) -> tuple[Tensor, ...]:
+    def _chunk_buffers(self, name: str) -> tuple[Tensor, ...]:
         return tuple(cast(Tensor, getattr(self, f"{name}_{index}")) for index in range(self.num_chunks))
 
 
 def make_rows(
     tower: TextTower, sequences: Sequence[Sequence[int]], layout: Layout = "packed", token_budget: int = 96
 ) -> TokenRows:
-    """Returns rows of sequences for a tower, as few and as short as its features allow.
+    """Arrange sequences in the fewest and shortest rows that leave a tower's features unchanged.
 
     Args:
         tower: The text tower that will encode the rows.
         sequences: Token ids of each sequence, through its end-of-text token.
-        layout: Of a causal tower's rows: all in one (`packed`), or one for each sequence, as long as the longest
-            (`cut`) or of the full context length (`plain`).
-        token_budget: As of `pack`.
+        layout: Layout for a causal tower: all sequences in one row (`packed`), or a row for each sequence, as long as
+            the longest (`cut`) or as the full context (`plain`).
+        token_budget: See `pack`.
     """
     if not all(map(tower.reads_end, sequences)):
         return FilledRows(tower.fill(sequences))
@@ -187,47 +186,47 @@ def make_rows(
 def encode_side_by_side(
     tower: TextTower, rows: Sequence[TokenRows], prompts: Sequence[Float[Tensor, "L D"]]
 ) -> list[Float[Tensor, "sequences d"]]:
-    """Returns the joint features of rows, each under its own prompt, not normalised.
+    """Compute the joint features, not normalised, of rows that have a prompt each.
 
-    Packed rows go through the tower in one call: products with few rows of tokens are slow, so this is for small packs.
+    The tower runs packed rows in one call. This helps small packs, since products of few tokens are slow.
     """
     packed = [row for row in rows if isinstance(row, CausalRows)]
     if not isinstance(tower, OpenCLIPTextTower) or len(packed) < len(rows):
         return [row.encode(tower, prompt[None])[0] for row, prompt in zip(rows, prompts, strict=True)]
     parts = [row.embed(tower, prompt[None])[0] for row, prompt in zip(packed, prompts, strict=True)]
     starts = accumulate((row.ids.shape[1] for row in packed[:-1]), initial=0)
-    # The rows are joined to one, so their places shift by the lengths of those before.
+    # The rows are joined into one, so their indices shift by the lengths of the rows before.
     ends = torch.cat([row.ends[0] + start for row, start in zip(packed, starts, strict=True)])
     tokens = torch.cat(parts, dim=1) + tower.positions(torch.cat([row.positions for row in packed]))
     masks = tuple(row.mask.to(tower.blocks.compute_dtype) for row in packed)
-    end_masks = tuple(row.at_ends(mask) for row, mask in zip(packed, masks, strict=True))
+    end_masks = tuple(row.select_ends(mask) for row, mask in zip(packed, masks, strict=True))
     hidden = tower.transform(tokens, BlockDiagonalMask(masks), (), ends, BlockDiagonalMask(end_masks))
     return list(torch.split(tower.project(hidden)[0], [row.ends.shape[1] for row in packed]))
 
 
 def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> CausalRows:
-    """Returns one packed row `[what all begin with, rest 1, rest 2, ...]`, whose attention is computed in chunks.
+    """Make one packed row `[shared prefix, rest 1, rest 2, ...]`, with attention in chunks.
 
-    Within a chunk the rest of a sequence leaves out the first tokens that it shares with the sequence before it.
+    Within a chunk, the rest of a sequence omits the first tokens that it shares with the sequence before it.
 
     Args:
         sequences: Token ids of each sequence, through its end-of-text token.
-        token_budget: Largest length of a chunk with the prefix, in tokens; a rest that does not fit gets its own.
+        token_budget: Largest length of prefix and chunk together, in tokens; a longer rest gets its own chunk.
     """
     prefix = shared_prefix_length(sequences)
     chunks: list[list[int]] = [[]]
     ids = list(sequences[0][:prefix])
     positions = list(range(prefix))
     ends = []
-    path: list[int] = []  # places of the tokens of the sequence before, in its chunk
+    path: list[int] = []  # indices of the previous sequence's tokens in its chunk
     before: Sequence[int] = []
     for sequence in sequences:
         shared = shared_prefix_length([before, sequence]) if before else prefix
-        # A new chunk sees the prefix only, so what the sequence shares with the one before is repeated in it.
+        # A new chunk sees only the prefix, so it repeats the tokens shared with the previous sequence.
         if chunks[-1] and prefix + len(chunks[-1]) + len(sequence) - shared > token_budget:
             chunks.append([])
             shared = prefix
-        # The tokens that this sequence follows: the prefix, then what it shares with the one before.
+        # This sequence follows the prefix and the tokens that it shares with the previous sequence.
         path = [*range(prefix), *path[prefix:shared]]
         for _ in range(shared, len(sequence)):
             chunks[-1].append(path[-1] if path else -1)
@@ -240,15 +239,15 @@ def pack(sequences: Sequence[Sequence[int]], token_budget: int = 96) -> CausalRo
 
 
 def stack(sequences: Sequence[Sequence[int]], length: int) -> CausalRows:
-    """Returns one row for each sequence, padded with zeros to `length` tokens."""
-    # What is behind a sequence's end is never seen: the tower is causal.
+    """Make one row for each sequence, padded with zeros to `length` tokens."""
+    # The tower is causal, so tokens after a sequence's end are never seen.
     ids = [[*sequence, *[0] * (length - len(sequence))] for sequence in sequences]
     ends = [[len(sequence) - 1] for sequence in sequences]
     return CausalRows(ids, list(range(length)), ends, 0, [list(range(-1, length - 1))])
 
 
 def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
-    """Returns how many first tokens all sequences share, leaving at least one token to each.
+    """Count the first tokens that all sequences share, leaving at least one token to each.
 
     Example:
         >>> shared_prefix_length([[7, 5, 1, 9], [7, 5, 2, 9]])
@@ -259,15 +258,15 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
         if len(set(ids)) > 1:
             return length
         length += 1
-    # All tokens of the shortest are shared but its last one, as features are read there.
+    # The last token of the shortest sequence is not shared, since features are read there.
     return length - 1
 
 
 def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
-    """Returns the additive mask under which a token sees itself, the one it follows, and all that this one sees.
+    """Make the additive mask with which a token sees itself and its ancestors.
 
     Args:
-        parents: The place of the token that each one follows, always an earlier one; -1 for none.
+        parents: Index of the token that each token follows, always an earlier token; -1 for none.
 
     Example:
         >>> causal_mask([-1, 0, 0])
@@ -276,8 +275,8 @@ def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
                 [0., -inf, 0.]])
     """
     visible = torch.eye(len(parents), dtype=torch.bool)
-    for place, parent in enumerate(parents):
+    for index, parent in enumerate(parents):
         if parent >= 0:
-            # Parents come first, so all that the parent sees is known by now.
-            visible[place] |= visible[parent]
+            # Parents come first, so the parent's row is complete.
+            visible[index] |= visible[parent]
     return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))

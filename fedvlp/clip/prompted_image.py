@@ -1,4 +1,4 @@
-"""Image features of `[image tokens][prompt]`, with the prompt's tokens learned, in some or all blocks, CLIP frozen."""
+"""Image features of `[image tokens][prompt]`, with learned prompt tokens in some or all blocks and a frozen CLIP."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from fedvlp.clip.image_towers import VisionTransformerTower
 
 @dataclass(frozen=True)
 class PromptedImages:
-    """What the prompted image tower makes of a batch.
+    """Output of the prompted image tower for a batch.
 
     Attributes:
         features: Joint features of the images, pooled from their own tokens, not normalised.
         prompt_features: Joint features of each prompt token's last output, not normalised.
-        scores: How much the features read each prompt token, before the softmax: `VisionTransformerTower.scores`, in
-            CLIP's own ViT the last block's class query against each prompt token's key.
+        scores: Attention of the features to each prompt token before the softmax (`VisionTransformerTower.scores`). In
+            CLIP's own ViT, the last block's class query is multiplied with each prompt token's key.
     """
 
     features: Float[Tensor, "B d"]
@@ -30,17 +30,17 @@ class PromptedImages:
 
 
 class PromptedImageEncoder(nn.Module):
-    """The image tower with learned tokens behind an image's own, differentiable in these tokens alone.
+    """Image tower with learned tokens after the image's own, differentiable only in the learned tokens.
 
-    `prompts[0]` goes in before `ln_pre`, without positions. `prompts[j]` replaces the prompt tokens before block j + 1;
-    blocks without prompts of their own take the tokens as they come. Features are pooled from the image's own tokens,
-    never from the prompt's (Jia et al., "Visual Prompt Tuning", ECCV 2022).
+    `prompts[0]` enters before `ln_pre`, without positions. `prompts[j]` replaces the prompt tokens before block j + 1.
+    Blocks without their own prompt process the tokens unchanged. Features are pooled only from the image's own tokens
+    (Jia et al., "Visual Prompt Tuning", ECCV 2022).
 
     Args:
         clip: The frozen CLIP, shared and not copied.
 
     Raises:
-        UserError: If its image tower is no ViT.
+        UserError: If its image tower is not a ViT.
     """
 
     def __init__(self, clip: CLIP) -> None:
@@ -50,41 +50,41 @@ class PromptedImageEncoder(nn.Module):
 
     @property
     def depth(self) -> int:
-        """The number of blocks, the largest J."""
+        """The number of blocks, which is the largest J."""
         return len(self._tower.blocks)
 
     def forward(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
-        """Returns features of images and prompt tokens, and the scores of the prompt tokens.
+        """Compute features of images and prompt tokens, and the scores of the prompt tokens.
 
         Args:
-            images: Pixels, as CLIP's transform puts them out.
+            images: Pixels after CLIP's transform.
             prompts: L vectors for each of the first J blocks.
 
         Raises:
             UserError: If there are fewer than J blocks.
         """
         tower = self._tower
-        hidden = before_last_block(tower, images, prompts.unbind())  # [B, P + L, W]
-        # Fused attention returns no scores, so those few are computed beside it.
+        hidden = run_before_last_block(tower, images, prompts.unbind())  # [B, P + L, W]
+        # Fused attention returns no scores, so these few are computed separately.
         scores = tower.scores(hidden)
-        places = torch.arange(hidden.shape[1], device=hidden.device)
-        read = places[tower.read]
-        last = tower.blocks.run_last(hidden, torch.cat([read, places[tower.num_tokens :]]))
-        own, of_prompt = torch.split(last, [len(read), prompts.shape[1]], dim=1)
-        return PromptedImages(tower.pool(own), tower.project(of_prompt), scores)
+        indices = torch.arange(hidden.shape[1], device=hidden.device)
+        read = indices[tower.read]
+        last = tower.blocks.run_last(hidden, torch.cat([read, indices[tower.num_tokens :]]))
+        image_tokens, prompt_tokens = torch.split(last, [len(read), prompts.shape[1]], dim=1)
+        return PromptedImages(tower.pool(image_tokens), tower.project(prompt_tokens), scores)
 
     def encode(
         self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"] | None = None
     ) -> Float[Tensor, "B d"]:
-        """Returns `forward(images, prompts).features` alone, for less work; without prompts CLIP's own features."""
+        """Compute only `forward(images, prompts).features`, at less cost; without prompts, CLIP's own features."""
         if prompts is None or not prompts.numel():
             return self.clip.encode_image(images)
-        return self._features(before_last_block(self._tower, images, prompts.unbind()))
+        return self._features(run_before_last_block(self._tower, images, prompts.unbind()))
 
     def encode_each(
         self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
     ) -> Float[Tensor, "B d"]:
-        """Compute joint features, not normalised, with prompts that `make` makes of an image's embedded patches."""
+        """Compute joint features, not normalised, with prompts that `make` computes from embedded patches."""
         tower = self._tower
         tokens = tower.embed(images)
         prompts = tower.embed_prompt(make(tokens[:, tower.num_prefix :]).to(tokens.dtype))
@@ -95,25 +95,25 @@ class PromptedImageEncoder(nn.Module):
         return self.clip.image.for_prompts()
 
     def _features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
-        """Joint features of images, from what goes into the last block."""
+        """Compute the joint features of images from the last block's input."""
         tower = self._tower
         read = torch.arange(tower.num_tokens, device=hidden.device)[tower.read]
         return tower.pool(tower.blocks.run_last(hidden, read))
 
 
-def before_last_block(
+def run_before_last_block(
     tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "*each L W"]]
 ) -> Float[Tensor, "B tokens W"]:
     """Run a tower up to its last block; each of its first blocks has one prompt for all images, or one for each."""
     check_depth(len(prompts), len(tower.blocks), "image")
-    # The first prompt enters with the image; the others replace its places between blocks.
+    # The first prompt enters with the image, and the others replace its tokens between blocks.
     first = tower.embed_prompt(prompts[0].to(tower.blocks.dtype))
     tokens = tower.embed(images)  # [B, P, W]
-    between = [partial(_with_prompt, tokens.shape[1], prompt) for prompt in prompts[1:]]
-    return tower.blocks.run_before_last(_with_prompt(tokens.shape[1], first, tokens), between)
+    between = [partial(_append_prompt, tokens.shape[1], prompt) for prompt in prompts[1:]]
+    return tower.blocks.run_before_last(_append_prompt(tokens.shape[1], first, tokens), between)
 
 
-def _with_prompt(
+def _append_prompt(
     num_tokens: int, prompt: Float[Tensor, "*each L W"], hidden: Float[Tensor, "B tokens W"]
 ) -> Float[Tensor, "B longer W"]:
     return torch.cat([hidden[:, :num_tokens], prompt.to(hidden.dtype).expand(hidden.shape[0], -1, -1)], dim=1)

@@ -1,12 +1,12 @@
-"""Text features of `[SOS][prompt][class].[EOT]` for all classes, with the prompt's tokens learned and CLIP frozen.
+"""Text features of `[SOS][prompt][class].[EOT]` for all classes, with learned prompt tokens and a frozen CLIP.
 
 CoOp-style code encodes C sequences of 77 tokens for every prompt. CLIP's own tower is causal: `[SOS][prompt]` has the
-same hidden states for all classes, and nothing behind EOT matters. So the prompt is encoded once, with the classes' own
-few tokens behind it in one packed sequence. Features and gradients are those of the 77-token sequences. In towers of
-other kinds each class has a sequence of its own.
+same hidden states for all classes, and tokens after EOT have no effect. So one packed sequence has the prompt once,
+followed by each class's few tokens. Its features and gradients equal the results for 77-token sequences. In other kinds
+of towers, each class has its own sequence.
 
-:class:`DomainTextEncoder` has all pairs of a class and a domain, and :class:`PromptFeatureCache` keeps the features of
-prompts that are not trained at present, which change with a round and not with a step.
+:class:`DomainTextEncoder` encodes all pairs of a class and a domain. :class:`PromptFeatureCache` caches the features of
+prompts that are not being trained, which change between rounds but not between steps.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ ClassPosition = Literal["end", "middle", "front"]
 
 
 class PromptedTextEncoder(nn.Module):
-    """The text classifier that a prompt makes: one feature for each class, differentiable in the prompt alone.
+    """Text classifier made from a prompt: one feature for each class, differentiable only in the prompt.
 
     Args:
         clip: The frozen CLIP, shared and not copied.
         class_names: One name for each class; `_` is read as a space.
         prompt_length: L, the number of learned vectors in a prompt.
-        class_position: Where the class's name is: behind the prompt, in its middle, or before it (CoOp's three).
-        layout: `packed` puts the classes behind one shared prefix, and behind each other's first words where they have
-            these in common (for `front` and `middle` it means `cut`); `cut` has a sequence for each class, as long as
-            the longest; `plain` has sequences of the full context length. All give the same features. Towers that are
-            not causal, or not read at the end of the text, have one layout alone.
-        token_budget: Largest number of tokens whose attention is computed together in the packed layout: the prefix
-            and a chunk of classes.
-        class_specific: Whether each class has a prompt of its own. These stand behind each other, in the order of the
-            classes, in what `forward` takes, [*batch, C L, D]. No two sequences begin alike then: `packed` means `cut`.
+        class_position: Position of the class's name: after the prompt, in its middle, or before it, as in CoOp.
+        layout: `packed` appends all classes to one shared prefix and shares the first words that classes have in common
+            (for `front` and `middle` it means `cut`). `cut` has a sequence for each class, as long as the longest.
+            `plain` has sequences of the full context length. All give the same features. Towers that are not causal,
+            or not read at the end of the text, have only one layout.
+        token_budget: Largest number of tokens in one attention computation of the packed layout: the prefix and a chunk
+            of classes.
+        class_specific: Whether each class has its own prompt. `forward` then expects the prompts concatenated in the
+            order of the classes, [*batch, C L, D]. No two sequences share a prefix then, so `packed` means `cut`.
 
     Raises:
         UserError: If a class's name does not fit into the context together with the prompt.
@@ -68,8 +68,8 @@ class PromptedTextEncoder(nn.Module):
         sequences = self._sequences()
         self._check_lengths(sequences)
         if class_specific:
-            # Class c's prompt is rows c L to (c + 1) L of what `forward` takes.
-            sequences = [_shifted(ids, number * prompt_length) for number, ids in enumerate(sequences)]
+            # Class c's prompt is rows c L to (c + 1) L of the input of `forward`.
+            sequences = [_shift_slots(ids, number * prompt_length) for number, ids in enumerate(sequences)]
         if layout == "packed" and (class_position != "end" or class_specific):
             layout = "cut"
         self.rows = make_rows(clip.text, sequences, layout, token_budget)
@@ -78,18 +78,18 @@ class PromptedTextEncoder(nn.Module):
     def forward(
         self, prompt: Float[Tensor, "*batch L D"], deeper: Float[Tensor, "*batch J L D"] | None = None
     ) -> Float[Tensor, "*batch C d"]:
-        """Returns the text features w_c of all classes, not normalised, for each prompt of the batch.
+        """Compute the text features w_c of all classes, not normalised, for each prompt of the batch.
 
-        Those of single prompts without a gradient are computed again only when the prompt has changed.
+        The features of a single prompt without a gradient are computed again only after the prompt has changed.
 
         Args:
-            prompt: What goes into the first block.
-            deeper: `deeper[j]` takes the prompt's places before block j + 2; None for a prompt in the first block only.
+            prompt: Prompt vectors for the first block.
+            deeper: `deeper[j]` replaces the prompt's tokens before block j + 2; None replaces nothing.
 
         Raises:
             UserError: If there are more prompts than blocks.
         """
-        # Batches of prompts are made for each image, so no later call has the same.
+        # Batches of prompts are made per image, so they never repeat.
         if prompt.ndim > 2:
             return self._encode(prompt, deeper)
         prompts = (prompt,) if deeper is None else (prompt, deeper)
@@ -98,10 +98,10 @@ class PromptedTextEncoder(nn.Module):
     def _encode(
         self, prompt: Tensor, deeper: Tensor | None = None, tokens_at_once: int = 16384
     ) -> Float[Tensor, "*batch C d"]:
-        """Returns `forward(prompt, deeper)`, computed now; without a graph in parts, so that it takes little memory."""
+        """Compute `forward(prompt, deeper)` without the cache; in parts if no graph is needed, to save memory."""
         prompts = prompt.reshape(-1, *prompt.shape[-2:])  # [N, L, D]
         needs_grad = prompt.requires_grad or (deeper is not None and deeper.requires_grad)
-        # How many parts there are depends on the number of prompts, which an exported graph does not know.
+        # The number of parts depends on the number of prompts, which is unknown in an exported graph.
         is_whole = torch.compiler.is_exporting() or (needs_grad and torch.is_grad_enabled())
         size = max(1, tokens_at_once // self.rows.ids.numel())
         parts = (prompts,) if is_whole else torch.split(prompts, size)
@@ -116,11 +116,11 @@ class PromptedTextEncoder(nn.Module):
     def initial_prompt(
         self, words: str | None = None, generator: torch.Generator | None = None
     ) -> Float[Tensor, "L D"]:
-        """Returns a prompt to start from: values of N(0, 0.02), or the words' token embeddings followed by such values.
+        """Make an initial prompt: values of N(0, 0.02), or the words' token embeddings followed by such values.
 
         Args:
-            words: Words to begin with, for example "a photo of a".
-            generator: Source of the random values.
+            words: First words of the prompt, for example "a photo of a".
+            generator: Generator of the random values.
 
         Raises:
             UserError: If the words have more tokens than the prompt.
@@ -128,12 +128,12 @@ class PromptedTextEncoder(nn.Module):
         prompt = torch.randn(self.prompt_length, self.clip.text_width, generator=generator) * 0.02
         if words is not None:
             vectors = self.word_vectors(words)
-            # The rest is random, so that its vectors differ from each other.
+            # The other vectors stay random, so that they differ from each other.
             prompt[: len(vectors)] = vectors.to(prompt)
         return prompt
 
     def word_vectors(self, words: str) -> Float[Tensor, "_ D"]:
-        """Look up the words' token embeddings; raise a UserError for more tokens than the prompt has vectors."""
+        """Look up the words' token embeddings; raise UserError if they have more tokens than the prompt has vectors."""
         # With the class in front, the prompt follows it.
         (ids,) = self._tokenize([words], is_first=self._num_before > 0)
         if len(ids) > self.prompt_length:
@@ -145,7 +145,7 @@ class PromptedTextEncoder(nn.Module):
         return self.clip.text.embed(torch.tensor(ids, dtype=torch.long, device=device)).detach()
 
     def _sequences(self) -> list[list[int]]:
-        """Each class's token ids, prompt included, through its end-of-text token."""
+        """Make each class's token ids, including the prompt's slots, through its end-of-text token."""
         layout = self.clip.token_layout
         before = self._num_before
         slots = [-(index + 1) for index in range(self.prompt_length)]
@@ -153,16 +153,16 @@ class PromptedTextEncoder(nn.Module):
         texts = self._tokenize(self.class_names, is_first=before == 0, full_stop=".")
         sequences = []
         for name, words in zip(names, texts, strict=True):
-            # The full stop is part of the class's tokens, behind its name or behind the prompt.
+            # The full stop belongs to the class's tokens and follows its name or the prompt.
             rest = [*words[: len(name)], *slots[before:], *words[len(name) :]]
             sequences.append([*layout.start, *slots[:before], *rest, *layout.end])
         return sequences
 
     def _tokenize(self, texts: Sequence[str], *, is_first: bool, full_stop: str = "") -> list[list[int]]:
         """Tokenize the first words of sentences, or words that follow others, without start and end tokens."""
-        # Gemma's and byte-level tokenizers have two tokens for a word: `dog` at the start of a text, otherwise `▁dog`.
+        # Gemma's and byte-level tokenizers encode a word as `dog` at the start of a text, otherwise as `▁dog`.
         lead = "" if is_first else "a"
-        # Without a name, the full stop is part of the word before it.
+        # If there is no name, the full stop joins the word before it.
         parts = [f"{lead} {text}".strip() + full_stop for text in texts]
         leading, *ids = map(self.clip.token_layout.words, self.clip.tokenize([lead, *parts]))
         return [words[len(leading) :] for words in ids]
@@ -172,24 +172,24 @@ class PromptedTextEncoder(nn.Module):
         length = len(sequences[longest])
         room = self.clip.token_layout.room
         if length > room:
-            most = self.prompt_length - (length - room)
-            advice = f"a prompt_length of at most {most} or " if most > 0 else ""
+            max_length = self.prompt_length - (length - room)
+            advice = f"a prompt_length of at most {max_length} or " if max_length > 0 else ""
             raise UserError(
                 f"A prompt of {self.prompt_length} tokens and the class '{self.class_names[longest]}' make {length} "
                 f"tokens, but the text tower reads {room}. Use {advice}a shorter name for this class."
             )
 
 
-def _shifted(ids: list[int], by: int) -> list[int]:
-    """Token ids whose places for a prompt's vectors stand for those `by` further behind."""
-    return [token if token >= 0 else token - by for token in ids]
+def _shift_slots(ids: list[int], offset: int) -> list[int]:
+    """Make the prompt's slots in token ids refer to vectors that are `offset` later."""
+    return [token if token >= 0 else token - offset for token in ids]
 
 
 class PromptFeatureCache:
-    """Keeps the last results of functions of prompts; none of prompts that get gradients.
+    """Cache of the last results of functions of prompts, except for prompts that get gradients.
 
     Args:
-        capacity: How many results are kept; the oldest is dropped first.
+        capacity: Number of results in the cache; the oldest is dropped first.
     """
 
     def __init__(self, capacity: int = 8) -> None:
@@ -198,27 +198,27 @@ class PromptFeatureCache:
     def __call__(self, name: Hashable, function: Callable[..., Tensor], *prompts: Tensor) -> Tensor:
         """Compute `function(*prompts)`, or take it from the cache; `name` tells pure functions apart."""
         needs_grad = torch.is_grad_enabled() and any(prompt.requires_grad for prompt in prompts)
-        if needs_grad or torch.compiler.is_exporting():  # what is exported has no values yet
+        if needs_grad or torch.compiler.is_exporting():  # tensors have no values during export
             return function(*prompts)
         device = prompts[0].device.type
-        # A tensor of inference mode can't be used in a later graph, and autocast changes the numbers.
+        # Tensors of inference mode can't be used in a later graph, and autocast changes the values.
         mode = (torch.is_inference_mode_enabled(), torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
         key = (name, mode, *((prompt.shape, prompt.dtype, prompt.device) for prompt in prompts))
         for cached_key, cached_prompts, result in reversed(self._entries):  # a GPU waits for each comparison
             if cached_key == key and all(map(torch.equal, cached_prompts, prompts)):
-                # Equal values, not the same tensor: an optimizer changes prompts in place.
+                # Values are compared rather than identities, since an optimizer changes prompts in place.
                 return result
         result = function(*prompts)
         self._entries.append((key, [prompt.detach().clone() for prompt in prompts], result.detach()))
         return result
 
     def __deepcopy__(self, memo: Any) -> PromptFeatureCache:
-        """Returns an empty cache: a copied module may have another CLIP."""
+        """Make an empty cache, since a copied module may have another CLIP."""
         return PromptFeatureCache(self._entries.maxlen or 0)
 
 
 class DomainTextEncoder(nn.Module):
-    """Encodes each class's name together with each domain's; the words of both are fixed.
+    """Text encoder for all pairs of a class and a domain, with the fixed words of both names.
 
     Args:
         clip: The frozen CLIP, shared and not copied.
@@ -246,7 +246,7 @@ class DomainTextEncoder(nn.Module):
         return features.view(-1, self.num_domains, features.shape[-1])
 
     def under_one(self, prompt: Float[Tensor, "L D"] | None) -> Float[Tensor, "C M d"]:
-        """Returns the features of "[prompt][class] with the domain of [domain].", not normalised; None: handwritten."""
+        """Encode "[prompt][class] with the domain of [domain].", not normalised; None gives `handwritten`."""
         if prompt is None:
             return self.handwritten
         features: Tensor = self.pairs(prompt)
@@ -255,23 +255,23 @@ class DomainTextEncoder(nn.Module):
     def under_each(
         self, prompts: Float[Tensor, "M L D"], learning: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "C M d"]:
-        """Returns the features of "[prompt m][domain m][class]." for every domain m, not normalised.
+        """Encode "[prompt m][domain m][class]." for every domain m, not normalised.
 
         Args:
             prompts: One prompt for each domain.
-            learning: Indices of the domains whose prompts get gradients, in any number and order; those of all others
-                are exactly zero. None is all.
+            learning: Indices of the domains with gradients for their prompts, in any number and order. All other
+                gradients are exactly zero. None selects all domains.
         """
-        every = range(self.num_domains)
-        chosen = sorted(set(every if learning is None else learning.tolist()))
-        others = sorted(set(every) - set(chosen))
+        domains = range(self.num_domains)
+        chosen = sorted(set(domains if learning is None else learning.tolist()))
+        others = sorted(set(domains) - set(chosen))
         features = dict(zip(chosen, self._encode(chosen, prompts), strict=True))
-        # Prompts without gradients are encoded apart, as their features can be taken from the cache.
+        # Prompts without gradients are encoded separately, so that their features can come from the cache.
         features |= zip(others, self._encode(others, prompts.detach()), strict=True)
-        return torch.stack([features[domain] for domain in every], dim=1)
+        return torch.stack([features[domain] for domain in domains], dim=1)
 
     def _encode(self, domains: list[int], prompts: Float[Tensor, "M L D"]) -> Sequence[Float[Tensor, "C d"]]:
-        """The features of some domains' class prompts, each domain under its own learned one."""
+        """Encode all classes for some domains, each with its own prompt."""
         if not domains:
             return ()
         rows = [cast(PromptedTextEncoder, self.each[domain]).rows for domain in domains]
@@ -279,6 +279,6 @@ class DomainTextEncoder(nn.Module):
         def encode(chosen: Tensor) -> Tensor:
             return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))
 
-        # Not by a list as index, for which a GPU waits.
-        own = torch.stack([prompts[domain] for domain in domains])
-        return self._cache(tuple(domains), encode, own).unbind()
+        # Indexing with a list would make a GPU wait.
+        chosen_prompts = torch.stack([prompts[domain] for domain in domains])
+        return self._cache(tuple(domains), encode, chosen_prompts).unbind()

@@ -1,4 +1,4 @@
-"""The blocks of timm's vision transformers, one by one, and the scores of their attention and attention pool."""
+"""Run timm's vision transformers block by block, and compute the scores of their attention and attention pool."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from fedvlp.clip.blocks import Blocks, Heads, Hidden, Mask
 
 
 class TimmBlocks(Blocks):
-    """The blocks of a `VisionTransformer` or an `Eva` of timm, each run by its own forward pass.
+    """The blocks of timm's `VisionTransformer` or `Eva`, each run by its own forward pass.
 
-    Weights are not rounded, and steps not fused: in `bf16-mixed` they compute under autocast. Rotary positions are
-    those of the patches; tokens before and behind these have none.
+    Weights are not rounded and steps are not fused, so `bf16-mixed` uses autocast. Only patches have rotary positions,
+    not the tokens before and after them.
 
     Args:
         transformer: timm's module.
@@ -26,31 +26,31 @@ class TimmBlocks(Blocks):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the tokens that go in."""
+        """The data type of input tokens."""
         dtype: torch.dtype = next(self._transformer.parameters()).dtype
         return dtype
 
     def last_scores(self, hidden: Hidden, queries: slice, keys: Int[Tensor, "keys"]) -> Float[Tensor, "sequences keys"]:
-        """Returns the last block's scores, as `Blocks.last_scores` does."""
+        """Compute the last block's scores, as `Blocks.last_scores` does."""
         last = len(self) - 1
         query, key, _ = self.heads(last, self.attention_inputs(last, hidden))
         return mean_scores(query[:, :, queries].mean(dim=2), key[:, :, keys])
 
     def attention_inputs(self, index: int, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Returns what the attention of the block of this index reads of tokens."""
+        """Compute the attention inputs of a block, by index from 0."""
         block = self._blocks[index]
-        # Blocks of these kinds normalise what attention puts out, and not what goes in.
+        # These kinds of blocks normalise the output of attention rather than its input.
         inputs: Tensor = hidden if isinstance(block, (EvaBlockPostNorm, ResPostBlock)) else block.norm1(hidden)
         return inputs
 
     def heads(self, index: int, inputs: Hidden) -> tuple[Heads, Heads, Heads]:
-        """Returns queries, keys and values of a block's attention, normalised and rotated, of what goes into it."""
+        """Compute the normalised and rotated queries, keys and values of a block from its attention inputs."""
         attention = self._blocks[index].attn
         if attention.qkv is None:
             joint = torch.cat([layer(inputs) for layer in (attention.q_proj, attention.k_proj, attention.v_proj)], -1)
         else:
             joint = attention.qkv(inputs)
-        if getattr(attention, "q_bias", None) is not None:  # Eva's, whose keys have a bias of zeros
+        if getattr(attention, "q_bias", None) is not None:  # in Eva, where the bias of keys is zero
             joint = joint + torch.cat([attention.q_bias, attention.k_bias, attention.v_bias])
         query, key, value = torch.unflatten(joint, -1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
         query = attention.q_norm(query)
@@ -68,40 +68,40 @@ class TimmBlocks(Blocks):
         return self._transformer.blocks
 
     def _run_block(self, index: int, hidden: Tensor, mask: Mask | None, indices: Tensor | None) -> Tensor:
-        # All tokens see each other. timm's own attention leaves out the first tokens.
+        # All tokens see each other. timm's own attention does not rotate the first tokens.
         rope = self._rope(index, hidden.shape[1] - self._transformer.num_prefix_tokens)
         output: Tensor = self._blocks[index](hidden) if rope is None else self._blocks[index](hidden, rope=rope)
         return output if indices is None else output[:, indices]
 
     def _rope(self, index: int, length: int, before: int = 0) -> Float[Tensor, "*heads tokens twice"] | None:
-        """Returns sines and cosines by which tokens are rotated: the patches, up to a length, and so many before."""
+        """Make sines and cosines to rotate `length` tokens that start with the patches, and `before` tokens ahead."""
         trunk = self._transformer
         if getattr(trunk, "rope", None) is None:
             return None
         rope = trunk.rope.get_embed()
-        if getattr(trunk, "rope_mixed", False):  # frequencies that each block learned
+        if getattr(trunk, "rope_mixed", False):  # each block has learned frequencies
             rope = rope[index]
         sines, cosines = rope.chunk(2, dim=-1)
-        # Tokens without a place are rotated by nothing: sine 0, cosine 1.
+        # Tokens without a position are not rotated: sine 0, cosine 1.
         padding = (0, 0, before, length - rope.shape[-2])
         return torch.cat([F.pad(sines, padding), F.pad(cosines, padding, value=1.0)], dim=-1)
 
 
 def pool_scores(pool: AttentionPoolLatent, tokens: Float[Tensor, "B L W"]) -> Float[Tensor, "B L"]:
-    """Returns <q, k> / sqrt(head width) before the softmax of an attention pool, averaged over heads.
+    """Compute <q, k> / sqrt(head width) before the softmax of an attention pool, averaged over heads.
 
-    The query q is the pool's own, and the keys k are those of normalised tokens.
+    The query q is the pool's own, and the keys k are computed from normalised tokens.
     """
     heads = (pool.num_heads, pool.head_dim)
     query = pool.q_norm(pool.q(pool.latent[:, :1]).unflatten(-1, heads).transpose(1, 2))  # [1, heads, 1, head]
     key = pool.k_norm(pool.kv(tokens)[..., : query.shape[1] * query.shape[3]].unflatten(-1, heads).transpose(1, 2))
-    # By the shape and not `len`, which would make a number of an exported graph's size of batch.
+    # The shape rather than `len`, which would fix the batch size of an exported graph.
     return mean_scores(query[:, :, 0].expand(tokens.shape[0], -1, -1), key)
 
 
 def mean_scores(
     query: Float[Tensor, "sequences heads head"], key: Float[Tensor, "sequences heads keys head"]
 ) -> Float[Tensor, "sequences keys"]:
-    """Returns <q, k> / sqrt(head width), averaged over heads."""
+    """Compute <q, k> / sqrt(head width), averaged over heads."""
     scores: Tensor = torch.einsum("shd,shkd->sk", query, key) / (query.shape[1] * query.shape[2] ** 0.5)
     return scores

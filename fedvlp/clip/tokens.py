@@ -1,4 +1,4 @@
-"""Where words stand among the tokens that a model's tokenizer puts out, asked of the tokenizer itself."""
+"""Positions of words, special tokens and padding in a tokenizer's output, found by probing the tokenizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tokenizer = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """The tokens of a text: `[start][words][end]`, then padding up to the context length, and perhaps a last token.
+    """The tokens of a text: `[start][words][end]`, padding up to the context length, and optionally a last token.
 
     CLIP's tokenizer starts with its start token and ends with its end-of-text token. T5's tokenizer, which SigLIP uses,
     has no start token. In the first SigLIP and in CLIPA, the end token is also the padding.
@@ -21,9 +21,9 @@ class TokenLayout:
     Attributes:
         start: Token ids before the words of each text.
         end: Token ids after the words of each text.
-        padding: The token id that fills a text.
-        last: Token ids behind the padding; of most models none.
-        context_length: S, the number of tokens of a filled text.
+        padding: Token id of the padding.
+        last: Token ids after the padding; empty for most models.
+        context_length: S, the number of tokens of a padded text.
     """
 
     start: tuple[int, ...]
@@ -38,7 +38,7 @@ class TokenLayout:
         empty, word = tokenizer(["", "a"]).tolist()
         length = len(empty)
         (full,) = tokenizer(["a " * length]).tolist()
-        # Only a text without words is sure to have padding in its last but one place.
+        # Only a text without words is sure to have padding at its last position but one.
         padding = empty[-2]
         last = tuple(empty[-1:]) if empty[-1] != padding else ()
         layout = cls((), (), padding, last, length)
@@ -54,20 +54,20 @@ class TokenLayout:
 
     @property
     def room(self) -> int:
-        """The largest number of tokens of a text that is not cut, start and end tokens included."""
+        """The largest number of tokens of a text that is not truncated, including start and end tokens."""
         return self.context_length - len(self.last)
 
     def trim(self, ids: Sequence[int]) -> list[int]:
-        """Returns a filled text's token ids from the first start token through the last end token."""
+        """Remove the padding and the last token of a padded text."""
         end = len(ids) - len(self.last)
         while end > 0 and ids[end - 1] == self.padding:
             end -= 1
         return list(ids[: end + self.end.count(self.padding)])
 
     def fill(self, ids: Sequence[int]) -> list[int]:
-        """Returns the token ids of a text, start and end tokens included, filled up to the context length."""
+        """Pad a text's token ids, including start and end tokens, to the context length."""
         return [*ids, *[self.padding] * (self.room - len(ids)), *self.last]
 
     def words(self, ids: Sequence[int]) -> list[int]:
-        """Returns a trimmed text's token ids without those of start and end."""
+        """Remove the start and end tokens of a trimmed text."""
         return list(ids[len(self.start) : len(ids) - len(self.end)])

@@ -1,4 +1,4 @@
-"""Class names as words, templates, and the zero-shot classifier of class names in templates."""
+"""Class names, templates, and the zero-shot classifier that combines them."""
 
 import logging
 from collections import Counter
@@ -22,7 +22,7 @@ TEMPLATES = tuple(dict.fromkeys([SINGLE_TEMPLATE, *(template("{}") for template 
 
 
 def clean_class_name(name: str) -> str:
-    """Returns a folder's name as words: `_` becomes a space, white space is squeezed, hyphens and case are kept.
+    """Turn a folder's name into words: `_` becomes a space and white space is collapsed; hyphens and case stay.
 
     Example:
         >>> clean_class_name("Alarm_Clock"), clean_class_name("t-shirt")
@@ -32,11 +32,11 @@ def clean_class_name(name: str) -> str:
 
 
 def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) -> tuple[str, ...]:
-    """Returns the first templates of the list, or the templates given, checked.
+    """Select the first templates of the list, or check custom templates.
 
     Args:
-        templates: How many of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
-        own: Templates of a CLIP's own, in place of `TEMPLATES`; all of them if fewer than asked for.
+        templates: Number of `TEMPLATES` (1: the single one; 60: TRIP's ensemble), or templates with one `{}` each.
+        own: A CLIP's own templates, which replace `TEMPLATES`; all of them if there are fewer than requested.
 
     Raises:
         UserError: If the number is not in [1, 80], or a template lacks its `{}`.
@@ -47,14 +47,14 @@ def choose_templates(templates: int | Sequence[str], own: Sequence[str] = ()) ->
     """
     if isinstance(templates, int):
         if not 1 <= templates <= len(TEMPLATES):
-            raise UserError(f"There are 1 to {len(TEMPLATES)} templates, but {templates} were asked for.")
+            raise UserError(f"Expected 1 to {len(TEMPLATES)} templates; got {templates}.")
         if not own:
             return TEMPLATES[:templates]
         templates = own[:templates]
     chosen = (templates,) if isinstance(templates, str) else tuple(templates)
     wrong = [template for template in chosen if template.count("{}") != 1]
     if wrong or not chosen:
-        raise UserError(f"A template has one {{}} for the class's name, but found {wrong or 'no template'}.")
+        raise UserError(f"Expected one {{}} for the class's name in each template; got {wrong or 'no template'}.")
     return chosen
 
 
@@ -85,10 +85,10 @@ def zero_shot_text_features(
     chosen = choose_templates(templates, clip.spec.templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
-    # The baseline must not depend on the precision of the run beside which it is reported.
+    # The baseline must not depend on the precision of the run with which it is reported.
     with torch.autocast(device.type, enabled=False):
         for tokens in _tokenize_in_templates(clip, names, chosen):
-            # Texts of one template start alike, so causal towers read their common tokens only once.
+            # Texts of one template share their first tokens, which causal towers process only once.
             rows = make_rows(clip.text, [*tokens.values()]).to(device)
             total[[*tokens]] += rows.encode_words(clip.text).float()
     return F.normalize(total / len(chosen), dim=-1)
@@ -103,7 +103,7 @@ def _tokenize_in_templates(clip: CLIP, names: Sequence[str], templates: Sequence
         tokens = clip.tokenize([template.replace("{}", name) for name in names])
         fitting.append({index: ids for index, ids in enumerate(tokens) if len(ids) <= room})
         skipped.update(index for index, ids in enumerate(tokens) if len(ids) > room)
-    # Cutting such texts could make two classes equal whose names differ only at the end.
+    # Truncation could make two classes equal if their names differ only at the end.
     for index, count in skipped.most_common(1):
         if count == len(templates):
             length = len(clip.tokenize([templates[0].replace("{}", names[index])])[0])
@@ -117,14 +117,14 @@ def _tokenize_in_templates(clip: CLIP, names: Sequence[str], templates: Sequence
 
 
 class ZeroShotClassifier:
-    """Zero-shot CLIP's logits, from the mean over templates of the classes' text features.
+    """Zero-shot CLIP classifier that uses the mean of each class's text features over templates.
 
-    The CLIP is shared and not copied; it is no submodule, so that its tensors are listed once.
+    The CLIP is shared and not copied. It is not a submodule, so that its tensors are listed only once.
 
     Args:
         clip: The frozen CLIP.
         class_names: One name for each class; `_` is read as a space.
-        templates: How many of `TEMPLATES`, or of the CLIP's own.
+        templates: Number of `TEMPLATES`, or of the CLIP's own templates.
     """
 
     def __init__(self, clip: CLIP, class_names: Sequence[str], templates: int = 1) -> None:
@@ -135,10 +135,10 @@ class ZeroShotClassifier:
 
     @property
     def text_features(self) -> Float[Tensor, "C d"]:
-        """w_c, normalised, computed when they are first asked for."""
+        """w_c, normalised, computed on first access."""
         if self._text_features is None:
             self._text_features = zero_shot_text_features(self.clip, self.class_names, self.templates)
-        # No buffer of a method, so they have to follow where it is moved.
+        # They are not a buffer, so they must be moved explicitly.
         self._text_features = self._text_features.to(next(self.clip.parameters()).device)
         return self._text_features
 

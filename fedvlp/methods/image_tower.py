@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedvlp.clip import CLIP, CLIPSpec, cosine_logits, zero_shot_text_features
 from fedvlp.clip.blocks import Between
 from fedvlp.clip.image_towers import VisionTransformerTower, make_image_tower
-from fedvlp.clip.prompted_image import before_last_block
+from fedvlp.clip.prompted_image import run_before_last_block
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.slots import Slots
@@ -281,6 +281,6 @@ def prompted_features(
         prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
             replaces the prompt's tokens before its block. Further blocks take the tokens as they come.
     """
-    hidden = before_last_block(tower, images, prompts)  # [B, P + L, W]
+    hidden = run_before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)
     return tower.pool(hidden[:, tower.read])

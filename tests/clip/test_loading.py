@@ -146,7 +146,7 @@ def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, smal
 
 def test_weights_of_another_architecture_are_refused(small, configs, tmp_path, save):
     other = build_model({**configs["vit"], "embed_dim": 16})
-    with pytest.raises(UserError, match=r"size mismatch .*\[32, 16\].*\[32, 24\].* Give --model"):
+    with pytest.raises(UserError, match=r"size mismatch .*\[32, 16\].*\[32, 24\].* Set --model"):
         load_clip(CLIPSpec(NAME, save(other, tmp_path / "w.pt")))
     with pytest.raises(UserError, match=r"do not fit small: .*Missing key"):
         load_clip(CLIPSpec(NAME, save(build_model(configs["resnet"]), tmp_path / "w.pt")))

@@ -104,7 +104,7 @@ def test_some_tokens_ask_as_they_do_among_all():
     query, *others = tokens(len(GROUPS))
     mask = packed.mask.to(torch.float64)
     expected = mask.attend(query, *others, 3)[:, packed.ends[0]]
-    found = packed.at_ends(mask).attend(query[:, packed.ends[0]], *others, 3)
+    found = packed.select_ends(mask).attend(query[:, packed.ends[0]], *others, 3)
     torch.testing.assert_close(found, expected)
 
 
