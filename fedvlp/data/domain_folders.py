@@ -1,4 +1,4 @@
-"""Images in folders, with or without domains; checks of the layout; labels from names of folders."""
+"""Data sets of images in folders, with or without domains; checks of the layout; labels from folder names."""
 
 import hashlib
 import json
@@ -39,18 +39,18 @@ from fedvlp.utils.files import write_cache_file, write_json
 
 EXPECTED = "root/domain/class/image, such as root/sketch/dog/1.png"
 PARTS = frozenset({"train", "val", "valid", "validation", "test"})
-"""Folders, in lower case, that are parts of a split unless there are other folders."""
+"""Lower-case folder names that indicate the parts of a split if there are no other folders."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class ImageFile:
-    """One image of a tree; sorts by domain, class and name.
+    """One image of a folder tree; sorts by domain, class and name.
 
     Attributes:
         domain: Name of the folder below the root.
-        class_name: Name of the folder below that.
-        name: ``domain/class/image`` in composed Unicode (NFC), as all names here.
+        class_name: Name of the folder below the domain's folder.
+        name: ``domain/class/image``. All names are in composed Unicode (NFC).
         path: Path in the file system.
         role: Role in an official split, or None.
         pixels: uint8 of shape [H, W, 3], RGB, unless the image is a file.
@@ -67,13 +67,13 @@ class ImageFile:
 class DomainFolders(FederatedDataModule):
     """Images in folders: root/domain/class/image, the image at any depth below its class.
 
-    Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, whatever the case of their ending.
-    Ignores hidden files, and folders of operating systems and network storage such as ``@eaDir``.
+    Reads PNG, JPEG, JPEG 2000, WebP, AVIF, BMP, GIF, TIFF, PPM and PGM files, with extensions in any case. Ignores
+    hidden files, and folders of operating systems and network storage such as ``@eaDir``.
 
     Args:
         root: Folder with a folder for each domain, each with a folder for each class.
-        on_bad_image: What to do if images can't be read: "error" lists them and stops, "skip" leaves them out.
-        allow_missing_classes: Whether a domain may lack a class that another has.
+        on_bad_image: How to handle unreadable images: "error" lists them and stops, "skip" ignores them.
+        allow_missing_classes: Whether a domain may lack a class that another domain has.
         merge_spellings: Whether class folders that differ only in capitals, spaces, _ and -, such as Face and face, are
             one class with its most frequent name. Otherwise they are an error, unless class_names_map renames them.
         **options: The arguments of FederatedDataModule.
@@ -93,17 +93,17 @@ class DomainFolders(FederatedDataModule):
         self.on_bad_image = on_bad_image
         self.allow_missing_classes = allow_missing_classes
         self.merge_spellings = merge_spellings
-        self._digest_of: dict[str, str] = {}  # by the image's name, once the files were read
+        self._digest_of: dict[str, str] = {}  # by the image's name, after reading the files
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """List the files of each domain and the names of the class folders; open none of them."""
+        """List the files of each domain and the names of the class folders, without opening any file."""
         domains = self.scan()
         several = spellings(domains, self.class_names_map)
         if several and not self.merge_spellings:
             listed = [f"{', '.join(map(repr, names))} are one class in {len(names)} spellings" for names in several]
             raise UserError(
-                f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Read them as one with "
-                "data.merge_spellings=true, rename the folders, or tell them apart by data.class_names_map."
+                f"Expected each class of {self.root} in one spelling; {', and '.join(listed)}. Merge them with "
+                "data.merge_spellings=true, rename the folders, or distinguish them in data.class_names_map."
             )
         name_of: dict[str, str] = {}
         for names in several:
@@ -122,9 +122,9 @@ class DomainFolders(FederatedDataModule):
         """List the images of each domain, sorted, with an empty list for a domain folder without images.
 
         Raises:
-            UserError: if the root is missing or empty, or is not laid out as root/domain/class/image.
+            UserError: If the root is missing or empty, or does not have the layout root/domain/class/image.
         """
-        files, stray, others = _read_tree(self.root)
+        files, stray, other_types = _read_tree(self.root)
         folder_of = {composed(name): self.root / name for name in folders_in(self.root)}
         domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
         for file in files:
@@ -133,7 +133,7 @@ class DomainFolders(FederatedDataModule):
         problem = ""
         if not files and not stray:
             problem = f"no image ({', '.join(sorted(EXTENSIONS))})"
-        # A few images outside class folders are stray files; many of them mean that a level is missing.
+        # A few images outside class folders are stray files, but many mean that a level is missing.
         elif not files or len(in_folders) > len(files):
             problem = f"root/{in_folders[0]}" if in_folders else "images directly"
         elif PARTS.issuperset(map(str.lower, domains)):
@@ -145,15 +145,15 @@ class DomainFolders(FederatedDataModule):
                 f"Expected two domains or more as {EXPECTED}; found {problem} in {self.root}. Point data.root to the "
                 "folder of the domains, or, without domains, to a folder of classes with --config data/class_folders."
             )
-        for domain, of_domain in domains.items():
-            if of_domain:
-                check_class_folders(folder_of[domain], of_domain, self.allow_missing_classes)
+        for domain, domain_files in domains.items():
+            if domain_files:
+                check_class_folders(folder_of[domain], domain_files, self.allow_missing_classes)
         check_two_classes(self.root, files)
-        _report_ignored(self.root, stray, others)
+        _report_ignored(self.root, stray, other_types)
         return domains
 
     def verified_domains(self) -> Mapping[str, Images]:
-        """Decode every file once, and leave out unreadable files.
+        """Decode every file once, and skip unreadable files.
 
         Raises:
             UserError: If images can't be read and ``on_bad_image`` is "error", or skipping them leaves a gap.
@@ -172,26 +172,26 @@ class DomainFolders(FederatedDataModule):
             return domains
         total = sum(len(images) for images in domains.values())
         if self.on_bad_image == "error":
-            remedy = "Mend or remove them, or leave them out with data.on_bad_image=skip."
+            remedy = "Repair or remove them, or skip them with data.on_bad_image=skip."
             raise UserError(bad_images_message(listed, total, remedy))
-        log.warning("%s", bad_images_message(listed, total, "They are left out."))
+        log.warning("%s", bad_images_message(listed, total, "They are skipped."))
         classes: dict[str, set[str]] = {}
         for domain, images in good.items():
             classes[domain] = {class_names[label] for label in np.unique(images.labels)}
         self._check_classes(classes)
         if lost := set(class_names).difference(*classes.values()):
-            raise UserError(f"Expected a readable image of each class; there is none of {', '.join(sorted(lost))}.")
+            raise UserError(f"Expected a readable image of each class; found none of {', '.join(sorted(lost))}.")
         return good
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
-        """The role of every image, after a search for copies of files."""
+        """The role of every image, after checking for copies of files."""
         parts = super().split_parts
         self._check_copies(parts)
         return parts
 
     def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = True) -> None:
-        """Report copies of files that make an accuracy wrong; raise for those of held-out domains if ``refuse``."""
+        """Report copies of files that distort accuracies; raise UserError for held-out domains if ``refuse``."""
         label_of: dict[str, int] = {}
         for images in self.images.values():
             label_of |= zip(images.names, images.labels.tolist(), strict=True)
@@ -217,26 +217,26 @@ class DomainFolders(FederatedDataModule):
             "both training and validation or test images": _pairs(groups, trained, measured - held_out),
             "in two classes": [f"{a[0]} = {a[-1]}" for a in by_label if label_of[a[0]] != label_of[a[-1]]],
         }
-        found = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
-        if found:
-            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(found))
+        findings = [f"{len(pairs)} are {kind} ({pairs[0]})" for kind, pairs in kinds.items() if pairs]
+        if findings:
+            log.warning("%s has copies of files: %s. Keep one of each.", self.root, "; ".join(findings))
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raise UserError if a domain has no images, or lacks a class although none may be missing."""
+        """Raise UserError if a domain has no images, or lacks a class without ``allow_missing_classes``."""
         empty = [domain for domain, names in classes.items() if not names]
         if empty:
             raise UserError(
                 f"Expected images in every domain; found none in {', '.join(map(repr, empty))} of {self.root}. "
                 "Add some, remove those folders, or check that data.root is the folder of the domains."
             )
-        every = set().union(*classes.values())
-        lacking = {domain: sorted(every - names) for domain, names in classes.items() if every - names}
+        all_names = set().union(*classes.values())
+        lacking = {domain: sorted(all_names - names) for domain, names in classes.items() if all_names - names}
         if not lacking or self.allow_missing_classes:
             return
         listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in lacking.items())
         hint = "Add images, or allow it with data.allow_missing_classes=true."
         # True if no two domains share a class.
-        if len(every) == sum(map(len, classes.values())):
+        if len(all_names) == sum(map(len, classes.values())):
             hint = "The domains share no class at all, so data.root may point one level too high or too low."
         raise UserError(f"Expected every domain of {self.root} to have every class: {listed}. {hint}")
 
@@ -246,23 +246,23 @@ class DomainFolders(FederatedDataModule):
             return decode_all(images.paths, f"checking {domain}")
         folder = hashlib.sha256(str(self.root.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         path = self.cache_dir / "verified" / f"{folder}-{images.fingerprint(range(len(images)))}.json"
-        # Reading a data set takes minutes, so the result is kept until a file changes.
+        # Reading a data set takes minutes, so the result is cached until a file changes.
         try:
-            known = json.loads(path.read_text(encoding="utf-8"))
+            cached = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             bad, digests = decode_all(images.paths, f"checking {domain}")
             write_cache_file(path, partial(write_json, value={"unreadable": sorted(bad), "digests": digests}))
             return bad, digests
-        # Unreadable files are tried again: the reason may have been a permission or the network.
-        rows = known["unreadable"]
-        again, _ = decode_all([images.paths[row] for row in rows], f"checking {domain}")
-        return {rows[position]: reason for position, reason in again.items()}, known["digests"]
+        # Unreadable files are read again, since permissions or the network may have failed before.
+        rows = cached["unreadable"]
+        still_bad, _ = decode_all([images.paths[row] for row in rows], f"checking {domain}")
+        return {rows[position]: reason for position, reason in still_bad.items()}, cached["digests"]
 
 
 class ClassFolders(DomainFolders):
     """Images in class folders, without domains: root/class/image, the image at any depth below its class.
 
-    All images are one domain, named after the folder; ``partition`` divides it among clients.
+    All images form one domain, named after the folder. ``partition`` divides it among clients.
 
     Args:
         root: Folder with a folder for each class.
@@ -270,7 +270,7 @@ class ClassFolders(DomainFolders):
     """
 
     def scan(self) -> dict[str, list[ImageFile]]:
-        """List the images of the one domain, sorted; raise UserError unless the folders look like classes."""
+        """List the images of the single domain, sorted; raise UserError unless the folders look like classes."""
         domain = composed(self.root.resolve().name)
         files = scan_domain(self.root, domain, self.allow_missing_classes)
         check_two_classes(self.root, files)
@@ -280,7 +280,7 @@ class ClassFolders(DomainFolders):
 def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: bool) -> None:
     """Raise UserError unless the folders in a domain's folder look like its classes.
 
-    With ``allow_empty`` a class folder may be empty, but not hold other files only.
+    With ``allow_empty``, a class folder may be empty, but not contain only other files.
     """
     inside = subfolders(files)
     for name in folders_in(folder):
@@ -294,7 +294,7 @@ def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: b
                 f"Expected images in each class folder; found {found} in {folder / name}. Add images "
                 f"({', '.join(sorted(EXTENSIONS))}), or remove the folder."
             )
-    # A message shows the first few of what may be hundreds of folders.
+    # There may be hundreds of folders, so messages show only the first few.
     listed = ", ".join(list(inside)[:5])
     first, *others = inside.values()
     problem = ""
@@ -311,7 +311,7 @@ def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: b
 
 
 def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
-    """Raise UserError if all images belong to one class, so that there is nothing to classify."""
+    """Raise UserError if all images belong to one class."""
     inside = subfolders(files)
     if len(inside) < 2:
         ((name, below),) = inside.items()
@@ -323,7 +323,7 @@ def check_two_classes(root: Path, files: Sequence[ImageFile]) -> None:
 
 
 def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
-    """Map each class to the names of the folders right below its own that hold images; "" for its own."""
+    """Map each class to the names of its direct subfolders with images; "" for images in its own folder."""
     inside: dict[str, set[str]] = defaultdict(set)
     for file in files:
         first, _, rest = file.name.split("/", 2)[2].partition("/")
@@ -332,18 +332,18 @@ def subfolders(files: Sequence[ImageFile]) -> dict[str, set[str]]:
 
 
 def _pairs(groups: Sequence[Sequence[str]], first: Collection[str], second: Collection[str]) -> list[str]:
-    """Show one pair of each group that has a member among ``first`` and another among ``second``."""
+    """Format one pair of each group that has one member in ``first`` and another in ``second``."""
     pairs: list[str] = []
     for group in groups:
-        one = next((name for name in group if name in first), None)
-        other = next((name for name in group if name in second), None)
-        if one and other:
-            pairs.append(f"{one} = {other}")
+        in_first = next((name for name in group if name in first), None)
+        in_second = next((name for name in group if name in second), None)
+        if in_first and in_second:
+            pairs.append(f"{in_first} = {in_second}")
     return pairs
 
 
 def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str] = ()) -> list[list[str]]:
-    """List the names of each class that is spelt in several ways, the most frequent name first; skip ``others``.
+    """List the names of each class with several spellings, the most frequent name first; skip names in ``others``.
 
     Names that differ only in capitals, spaces, ``_`` and ``-`` are spellings of one class.
     """
@@ -372,53 +372,51 @@ def labelled_images(files: Sequence[ImageFile], class_names: Sequence[str]) -> I
 
 def scan_domain(folder: Path, domain: str, allow_empty: bool = True) -> list[ImageFile]:
     """List the images of one domain in class folders, sorted and named ``domain/class/image``."""
-    files, stray, others = _read_tree(folder, domain)
+    files, stray, other_types = _read_tree(folder, domain)
     if not files:
         raise UserError(f"Expected class/image in {folder}, such as dog/1.png; found no image in a class folder.")
     check_class_folders(folder, files, allow_empty)
-    _report_ignored(folder, stray, others)
+    _report_ignored(folder, stray, other_types)
     return files
 
 
 def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], list[str]]:
-    """List images in class folders, names of other images, and endings of others; ``above`` names a lone domain."""
+    """List images in class folders, names of other images, and endings of other files; ``above`` names one domain."""
     if not root.is_dir():
         raise UserError(f"Expected a folder of images; there is no folder {root}. Check data.root.")
     files: list[ImageFile] = []
     stray: list[str] = []
-    others: list[str] = []
+    other_types: list[str] = []
     for parts, path in list_files(root):
         names = [*above, *map(composed, parts)]
         if not is_image(path):
-            others.append(os.path.splitext(path)[1].lower() or "no ending")
+            other_types.append(os.path.splitext(path)[1].lower() or "no ending")
         elif len(names) < 3:  # a domain, a class and a file at least
             stray.append("/".join(parts))
         else:
             files.append(ImageFile(names[0], names[1], "/".join(names), path))
-    return sorted(files), stray, others
+    return sorted(files), stray, other_types
 
 
-def _report_ignored(root: Path, stray: Sequence[str], others: Sequence[str]) -> None:
+def _report_ignored(root: Path, stray: Sequence[str], other_types: Sequence[str]) -> None:
     if stray:
         log.warning("Ignoring %d image(s) outside class folders in %s, such as %s.", len(stray), root, stray[0])
-    if others:
-        kinds = ", ".join(sorted(set(others)))
-        log.warning(
-            "Ignoring %d file(s) in %s with endings that are not read as images (%s).", len(others), root, kinds
-        )
+    if other_types:
+        kinds = ", ".join(sorted(set(other_types)))
+        log.warning("Ignoring %d file(s) in %s that are not images (%s).", len(other_types), root, kinds)
 
 
 def label_by_folders(
     predictions: Predictions, paths: Sequence[Path], folders: Sequence[str], class_names: Sequence[str]
 ) -> tuple[dict[str, Predictions], list[str]]:
-    """Label predictions by the images' folders, if every image is at any depth in a folder named after a class.
+    """Label predictions by the images' folders, if every image is below a folder named after a class.
 
     Only letters and digits of names count, since prompts and folders often spell class names differently.
 
     Args:
         predictions: The predictions of the images.
         paths: The images.
-        folders: The folders that were searched for them; an image that the user named has no class.
+        folders: The folders that were searched for the images. Images that the user named directly have no class.
         class_names: The classes, in the order of the labels.
 
     Returns:
@@ -426,31 +424,31 @@ def label_by_folders(
         class. The other folders, if more than half of the images are in folders named after classes.
     """
     label_of = {normalise_name(name): label for label, name in enumerate(class_names)}
-    # Folders cannot tell classes apart whose names have the same letters.
+    # Folders cannot distinguish classes with the same letters and digits.
     if len(label_of) < len(class_names):
         return {}, []
-    parts = [_parts(path, folders) for path in paths]
+    all_parts = [_parts(path, folders) for path in paths]
     others: list[str] = []
     # A folder of class folders, or a folder of domains with class folders in each.
     for depth in (1, 2):
-        names = [each[depth] if len(each) > depth + 1 else "" for each in parts]
+        names = [parts[depth] if len(parts) > depth + 1 else "" for parts in all_parts]
         unknown = [name or "." for name in names if normalise_name(name) not in label_of]
         if not unknown:
             labels = np.array([label_of[normalise_name(name)] for name in names], np.int32)
-            domains = np.array([each[depth - 1] for each in parts])
+            domains = np.array([parts[depth - 1] for parts in all_parts])
             labelled = {}
             for domain in dict.fromkeys(domains.tolist()):
                 rows = np.flatnonzero(domains == domain)
                 chosen = (predictions.predicted[:, rows], predictions.confidence[:, rows])
                 labelled[domain] = Predictions(labels[rows], *chosen)
             return labelled, []
-        if 2 * len(unknown) < len(parts):
+        if 2 * len(unknown) < len(all_parts):
             others = list(dict.fromkeys(unknown))
     return {}, others
 
 
 def _parts(path: Path, folders: Sequence[str]) -> list[str]:
-    """Return the names of the given folder, of the folders between, and of the image."""
+    """Split an image's path into the names of the searched folder, the folders between, and the image."""
     for folder in folders:
         root = Path(folder).expanduser()
         if path != root and path.is_relative_to(root):

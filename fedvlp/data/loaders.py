@@ -1,6 +1,6 @@
-"""Batches for one module: images, or features that its frozen parts computed from them.
+"""Batches for one module: images, or features from its frozen parts.
 
-Orders and augmentations are drawn in the main process, so batches are the same for every number of workers.
+Orders and augmentations are drawn in the main process, so batches are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from fedvlp.data.files.images import FolderImages, Images, Indices, Transform
 from fedvlp.data.splits import SplitPart
 
 ImageLoader = DataLoader[tuple[Any, int]]
-"""Batches of (pixels, labels) on the CPU; instead of pixels perhaps a dict with them."""
+"""Batches of (pixels, labels) on the CPU; a dict may contain the pixels."""
 Selection = tuple[Images | DecodedImages, Indices]
-"""Images of a domain and the rows of it to take."""
+"""Images of a domain and the rows to select."""
 
 
 @dataclass
 class BoundLoaders:
     """Makes the loaders of one data set for one bound module.
 
-    Attributes without explanation are those of ``FederatedDataModule.bind``.
+    ``FederatedDataModule.bind`` explains the other attributes.
 
     Attributes:
         images: Images by domain.
         parts: The parts of the split.
-        domains: The source domains, if training batches contain each image's domain; else empty.
+        domains: The source domains, if training batches contain each image's domain; otherwise empty.
         class_names: Names of all classes.
     """
 
@@ -60,17 +60,17 @@ class BoundLoaders:
 
     def __post_init__(self) -> None:
         self.train_parts = [part for part in self.parts if part.role == "train"]
-        self.features: dict[str, dict[str, Tensor]] = {}  # by domain, as the rows
+        self.features: dict[str, dict[str, Tensor]] = {}  # by domain
         self.rows: dict[str, Indices] = {}
         self._decoded: dict[str, DecodedImages] = {}
 
     def encode(self) -> None:
-        """Compute the per-image constants or read them from the cache; without any, keep the images decoded."""
+        """Compute the per-image constants or read them from the cache; if there are none, cache decoded images."""
         if self.precompute is None:
-            self._keep_decoded(self.images)
+            self._cache_decoded(self.images)
             return
         for domain in self.images:
-            if len(self._rows_to_keep(domain)):
+            if len(self._rows_to_cache(domain)):
                 self._tensors(domain, self.precompute)
 
     def train_loader(self, client_id: int, batch_size: int, seed: int) -> Loader:
@@ -78,7 +78,7 @@ class BoundLoaders:
         return self._loader(self.train_parts[client_id], batch_size, seed)
 
     def evaluation_splits(self, batch_size: int) -> list[EvaluationSplit]:
-        """List every part that measures, in the order of the parts."""
+        """List every measured part, in the order of the parts."""
         splits = []
         for part in self.parts:
             if part.role != "train":
@@ -92,7 +92,7 @@ class BoundLoaders:
         selected = list(chain.from_iterable(part.rows_by_domain.items() for part in self.train_parts))
         is_augmented = self.train_transform is not None
         if not is_augmented:
-            self._keep_decoded(dict(selected))
+            self._cache_decoded(dict(selected))
         dataset = self._dataset(selected, is_augmented, self._domain_numbers(selected))
         return image_loader(dataset, batch_size, self.num_workers, seed)
 
@@ -101,7 +101,7 @@ class BoundLoaders:
         loaders = []
         for part in self.parts:
             if part.role in roles:
-                self._keep_decoded(part.rows_by_domain)
+                self._cache_decoded(part.rows_by_domain)
                 dataset = self._dataset(list(part.rows_by_domain.items()))
                 loaders.append(image_loader(dataset, batch_size, self.num_workers))
         return loaders
@@ -115,13 +115,13 @@ class BoundLoaders:
         if precompute is None or is_augmented:
             dataset = self._dataset(selected, is_augmented, numbers, part.classes)
             return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
-        # The tensors have a row for each encoded image, which need not be all of a domain.
-        rows = [np.searchsorted(self._rows_to_keep(domain), rows) for domain, rows in selected]
+        # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
+        rows = [np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected]
         labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
         return PrecomputedLoader(
             # A function, since splits are listed before encoding.
             tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
-            rows=[torch.from_numpy(of_domain).to(self.device) for of_domain in rows],
+            rows=[torch.from_numpy(domain_rows).to(self.device) for domain_rows in rows],
             labels=torch.from_numpy(labels).to(self.device),
             batch_size=batch_size,
             seed=seed,
@@ -129,7 +129,7 @@ class BoundLoaders:
         )
 
     def _domain_numbers(self, selected: Sequence[tuple[str, Indices]]) -> list[int] | None:
-        """Position of each selected domain among the source domains; None if the module does not ask for it."""
+        """Find each selected domain's index among the source domains; None if the module does not need it."""
         return [self.domains.index(domain) for domain, _ in selected] if self.domains else None
 
     def _dataset(
@@ -139,12 +139,10 @@ class BoundLoaders:
         domains: Sequence[int] | None = None,
         classes: Sequence[int] = (),
     ) -> ImageDataset:
-        """Select rows of one domain or several, from the decoded images if they are kept."""
+        """Select rows of one or several domains, from the decoded images if they are cached."""
         if self._steps is not None and not is_augmented and all(domain in self._decoded for domain, _ in selected):
             decoded = [(self._decoded[domain], rows) for domain, rows in selected]
-            images: list[Selection] = [
-                (of_domain, np.searchsorted(of_domain.rows, rows)) for of_domain, rows in decoded
-            ]
+            images: list[Selection] = [(cached, np.searchsorted(cached.rows, rows)) for cached, rows in decoded]
             # Decoded images need only the remaining steps of the transform.
             return ImageDataset(images, self._steps[1], domains, classes)
         transform = self.train_transform if is_augmented and self.train_transform is not None else self.transform
@@ -152,27 +150,27 @@ class BoundLoaders:
 
     @cached_property
     def _steps(self) -> tuple[Any, Transform] | None:
-        """The steps of the transform after which images are kept, and the rest; None if they are not kept."""
+        """The transform's steps before and after caching images; None if images are not cached."""
         return fixed_steps(self.transform) if self.cache_images and self.cache_dir is not None else None
 
-    def _keep_decoded(self, domains: Iterable[str]) -> None:
+    def _cache_decoded(self, domains: Iterable[str]) -> None:
         """Decode image files that will be read many times."""
         if self._steps is None or self.cache_dir is None:
             return
         for domain in domains:
             images = self.images[domain]
-            rows = self._rows_to_keep(domain)
-            # Images in memory are read faster than from any cache.
+            rows = self._rows_to_cache(domain)
+            # Images in memory are faster than any cache.
             if domain not in self._decoded and len(rows) and isinstance(images, FolderImages):
                 decoded = DecodedImages(images, rows, self._steps[0], self.cache_dir / "images")
                 if decoded.make(f"decoding {domain}"):
                     self._decoded[domain] = decoded
 
     def _tensors(self, domain: str, precompute: Precompute) -> dict[str, Tensor]:
-        """Return a domain's constants from memory, from disk, or newly computed."""
+        """Get a domain's constants from memory or from disk, or compute them."""
         if domain in self.features:
             return self.features[domain]
-        rows = self._rows_to_keep(domain)
+        rows = self._rows_to_cache(domain)
 
         def compute() -> dict[str, Tensor]:
             dataset = self._dataset([(domain, rows)])
@@ -186,22 +184,22 @@ class BoundLoaders:
             self.features[domain] = cached_features(path, self.device, compute)
         return self.features[domain]
 
-    def _rows_to_keep(self, domain: str) -> Indices:
-        """Return the rows of a domain that some part uses; they are computed together."""
+    def _rows_to_cache(self, domain: str) -> Indices:
+        """Collect the rows of a domain that any part uses; they are computed together."""
         if domain not in self.rows:
-            # Augmented training images change in every pass, so they are never kept.
+            # Augmented training images change in every pass, so they are never cached.
             is_augmented = self.train_transform is not None
             parts = [part for part in self.parts if not (is_augmented and part.role == "train")]
             used = [part.rows_by_domain[domain] for part in parts if domain in part.rows_by_domain]
-            # Each once: the parts of a client and of its domain may have the same images.
+            # Unique rows, since the parts of a client and of its domain may share images.
             self.rows[domain] = np.unique(np.concatenate([np.empty(0, np.int64), *used]))
         return self.rows[domain]
 
 
 class Shuffle(Sampler[tuple[int, int]]):
-    """Draw an order of ``count`` images, and a seed for each image's augmentation, for one pass after another.
+    """Random order of ``count`` images, with a seed for each image's augmentation, drawn for every pass.
 
-    The draws depend only on ``seed``; the global generator is neither read nor moved.
+    The draws depend only on ``seed``. The global generator is neither read nor advanced.
     """
 
     def __init__(self, count: int, seed: int) -> None:
@@ -210,7 +208,7 @@ class Shuffle(Sampler[tuple[int, int]]):
 
     def draw(self) -> tuple[Int[Tensor, " images"], Int[Tensor, " images"]]:
         """Draw the order of the next pass, and the seed of the image at each position."""
-        # Both are always drawn, so that passes over images and over precomputed tensors have the same orders.
+        # Both are always drawn, so that passes over images and precomputed tensors have the same orders.
         order = torch.randperm(self.count, generator=self.generator)
         return order, torch.randint(2**62, (self.count,), generator=self.generator)
 
@@ -227,8 +225,8 @@ class ImageDataset(Dataset[tuple[Any, int]]):
 
     Args:
         selected: Images and rows of each domain.
-        transform: Makes a tensor [3, V, V] of an image.
-        domains: The number of each selection's domain; items are then dicts of ``images`` and ``domain``.
+        transform: Turns an image into a tensor [3, V, V].
+        domains: Index of each selection's domain; items are then dicts of ``images`` and ``domain``.
         classes: See ``labels_of``.
     """
 
@@ -250,11 +248,11 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return len(self.row)
 
     def __getitem__(self, item: int | tuple[int, int]) -> tuple[Any, int]:
-        """Return pixels and label; given (position, seed), a random transform draws from that seed only."""
+        """Load pixels and label; given (position, seed), a random transform draws only from that seed."""
         position, seed = item if isinstance(item, tuple) else (item, None)
         image = self.images[self.domain[position]][int(self.row[position])]
         label = int(self.labels[position])
-        # Transforms draw from the global generator of their process; its state is restored.
+        # Transforms draw from their process's global generator, so its state is restored.
         with torch.random.fork_rng(devices=[], enabled=seed is not None):
             if seed is not None:
                 torch.default_generator.manual_seed(seed)
@@ -277,9 +275,9 @@ def image_loader(
     seed: int | None = None,
     device: torch.device | None = None,
 ) -> ImageLoader:
-    """Make a PyTorch loader of (pixels, labels): shuffled by ``seed``, or in order without one.
+    """Make a PyTorch loader of (pixels, labels), shuffled by ``seed``, or in order without a seed.
 
-    Batches for a CUDA ``device`` are made in pinned memory, so copying overlaps with computing.
+    Batches for a CUDA ``device`` use pinned memory, so that copying overlaps with computing.
     """
     return DataLoader(
         dataset,
@@ -287,7 +285,7 @@ def image_loader(
         sampler=None if seed is None else Shuffle(len(dataset), seed),
         num_workers=num_workers,
         pin_memory=device is not None and device.type == "cuda",
-        # Otherwise each pass would draw its workers' seed from the global generator.
+        # Without this, each pass would draw its workers' seed from the global generator.
         generator=torch.Generator().manual_seed(0),
     )
 
@@ -311,12 +309,12 @@ class PrecomputedLoader:
     """Batches cut from the tensors of domains; nothing is read, decoded or encoded.
 
     Args:
-        tensors: Returns each domain's tensors, [images, ...] by name; called for the first batch.
+        tensors: Computes each domain's tensors, [images, ...] by name; called for the first batch.
         rows: Selected rows of each domain.
         labels: Class of each selected row.
         batch_size: Rows in a batch; the last may be smaller.
         seed: Seed of the order; None keeps the order of ``rows``.
-        domains: The number of each domain; batches then contain it as ``domain`` [B].
+        domains: Index of each domain; batches then contain it as ``domain`` [B].
     """
 
     def __init__(
@@ -351,17 +349,17 @@ class PrecomputedLoader:
             yield batch, self.labels[positions]
 
     def _gather(self, tensors: Sequence[dict[str, Tensor]], positions: Int[Tensor, " B"]) -> dict[str, Tensor]:
-        """Gather the tensors [B, ...] of a batch whose images may come from several domains."""
+        """Gather the tensors [B, ...] of a batch from one or several domains."""
         rows = self.rows[positions]
         if len(tensors) == 1:
             return {name: tensor[rows] for name, tensor in tensors[0].items()}
         domain = self.domain[positions]
         batch = {name: tensor.new_empty(len(rows), *tensor.shape[1:]) for name, tensor in tensors[0].items()}
-        # Joining domains to one tensor would read all their files into memory.
-        for index, of_domain in enumerate(tensors):
-            is_of_domain = domain == index
-            for name, tensor in of_domain.items():
-                batch[name][is_of_domain] = tensor[rows[is_of_domain]]
+        # Concatenating the domains would read all their files into memory.
+        for index, domain_tensors in enumerate(tensors):
+            in_domain = domain == index
+            for name, tensor in domain_tensors.items():
+                batch[name][in_domain] = tensor[rows[in_domain]]
         return batch
 
 
@@ -383,7 +381,7 @@ def encode(
     start = 0
     batches = image_loader(dataset, 64, num_workers, device=device)
     bar = tqdm(total=len(dataset), desc=description, unit="image", leave=False, disable=None)
-    # Tensors made under inference mode could not be trained on.
+    # Tensors made in inference mode could not be used in training.
     with bar, torch.inference_mode(False), torch.no_grad():
         for pixels, _ in batches:
             count = len(pixels)

@@ -49,34 +49,36 @@ class FederatedDataModule(L.LightningDataModule):
     train together and batches are (images, labels).
 
     Args:
-        held_out: Domain or domains that no client sees; all their images test. null holds no domain out.
+        held_out: Domain or domains that no client sees. All their images test. null holds no domain out.
         batch_size: Images in a training batch.
         eval_batch_size: Images in an evaluation batch.
         partition: Divides the training images among clients: ByDomain (the default: each source domain is one client),
-            Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training;
+            Dispersed, Dirichlet, Shards, FewClasses or QuantitySkew, or Pooled for centralised training.
             --data.partition.help NAME explains the arguments of each.
-        shots: Training images of each class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Images of
-            fewer shots are among those of more. The number of validation and test images does not change.
-        validation_fraction: Share of each class of each source domain that validates, in (0, 1), without test images.
+        shots: Training images per class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Fewer shots are
+            a subset of more shots. The number of validation and test images does not change.
+        validation_fraction: Share of each class of each source domain that validates, in (0, 1), after drawing test
+            images.
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
         split_seed: Seed of the split into roles and of the partition.
-        augmentation: "none", or "crop_flip" for random crops and flips of training images, which are then read and
+        augmentation: "none", or "crop_flip" for random crops and flips of training images. Images are then read and
             encoded again in each pass.
-        class_names_map: Names for prompts by the data set's own names, such as {"tv": "television"}; or the path of a
-            YAML or JSON file that holds such a mapping.
+        class_names_map: Names for prompts by the data set's own names, such as {"tv": "television"}, or the path of a
+            YAML or JSON file with such a mapping.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
-        cache_dir: Folder for computed features and decoded images; null keeps nothing on disk.
-        cache_images: Whether methods that read images in every round keep them there decoded (150 kB each at 224 px).
+        cache_dir: Folder for computed features and decoded images; null stores nothing on disk.
+        cache_images: Whether methods that read images in every round store decoded images there (150 kB each at 224
+            pixels).
         out_of_distribution: Folder of images that belong to none of the classes (searched recursively). Results report
             how well a method's probabilities detect them; they neither train nor select anything.
         protocol: The training and measured images; by default leave_domains_out if domains are held out, otherwise
             all_seen. base_to_new and new_classes_and_domains train on the first half of the classes and measure both
-            halves; cross_dataset measures the data sets of ``targets``; personal measures each client on its own test
+            halves. cross_dataset measures the data sets of ``targets``. personal measures each client on its own test
             images.
         class_split: Whether base_to_new measures only base and new classes of the data set (data_set), or also each
             client on its own classes (client).
         targets: Other data sets that cross_dataset measures, each with its own classes: their test splits, or all
-            their images without one.
+            their images if there is no test split.
     """
 
     verifies_images: bool = True
@@ -123,7 +125,7 @@ class FederatedDataModule(L.LightningDataModule):
         for target in self.targets:
             if target.protocol_option not in ("leave_domains_out", "all_seen"):
                 raise UserError(
-                    f"{target.name} is a target of another data set and only measured. Leave out its protocol."
+                    f"{target.name} is a target of another data set and only measured. Remove its protocol."
                 )
         self.cache_dir = None if cache_dir is None else Path(os.path.expanduser(cache_dir))
         self._make_loaders: Callable[..., BoundLoaders] | None = None
@@ -132,7 +134,7 @@ class FederatedDataModule(L.LightningDataModule):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Load the images of each domain by name, in an order that never changes, and the class names.
 
-        Called once. It should be cheap: ``verified_domains`` is the place to open every file.
+        Called once. It should be fast and open no files; ``verified_domains`` opens them.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement load_domains().")
 
@@ -153,7 +155,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def _images_of_no_class(self) -> dict[str, FolderImages]:
-        """Images of none of the classes, by the folder's name; all of them are readable."""
+        """Images that belong to none of the classes, by the folder's name; all of them are readable."""
         if self.out_of_distribution is None:
             return {}
         root = Path(self.out_of_distribution).expanduser().resolve()
@@ -171,7 +173,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the classes that train: all, unless the protocol keeps some as new ones."""
+        """Names of the classes that train: all, unless the protocol reserves some as new classes."""
         names = self.all_class_names
         return names[: count_base(self.protocol_option, len(names))]
 
@@ -192,7 +194,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def official(self) -> OfficialSplit | None:
-        """The split published with the images, if it exists and is used; otherwise ``split_seed`` draws one."""
+        """The published split, if it exists and is used; otherwise ``split_seed`` draws one."""
         return None
 
     @cached_property
@@ -204,7 +206,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @property
     def plan(self) -> SplitPlan:
-        """All options on which the split depends."""
+        """All options that determine the split."""
         return SplitPlan(
             self.source_domains,
             self.held_out_domains,
@@ -242,7 +244,7 @@ class FederatedDataModule(L.LightningDataModule):
         return self.plan.describe_line(len(self.all_class_names))
 
     def describe(self) -> dict[str, Any]:
-        """Describe what results must have in common to be in one table, as values for JSON."""
+        """Describe the facts that must match for results to share a table, as values for JSON."""
         images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description: dict[str, Any] = {"name": self.name, "images": images, **names, **self.plan.describe()}
@@ -256,8 +258,8 @@ class FederatedDataModule(L.LightningDataModule):
             description.setdefault("targets", []).append(
                 {**facts, "classes": target.class_names, "split": target._transfer_hash}
             )
-        for name, of_no_class in self._images_of_no_class.items():
-            description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(of_no_class)}
+        for name, unclassified in self._images_of_no_class.items():
+            description[OUT_OF_DISTRIBUTION] = {"name": name, "images": identity(unclassified)}
         return description
 
     @property
@@ -285,7 +287,7 @@ class FederatedDataModule(L.LightningDataModule):
         module = getattr(self.trainer, "lightning_module", None)
         transform = getattr(module, "transform", None)
         if transform is not None and (self._make_loaders is None or self._bound_to not in (None, module)):
-            # A plain Trainer needs no more; a federation binds again, with its method's precomputed constants.
+            # This is enough for a plain Trainer. A federation binds again, with its method's precomputed constants.
             train_transform = getattr(module, "train_transform", None)
             with_domains = getattr(module, "needs_domains", False)
             self.bind(transform, train_transform=train_transform, with_domains=with_domains)
@@ -299,13 +301,13 @@ class FederatedDataModule(L.LightningDataModule):
         train_transform: Transform | None = None,
         with_domains: bool = False,
     ) -> None:
-        """Set the form in which a module needs its images, and drop the features of another module.
+        """Prepare images for a module, and drop the features of another module.
 
         Args:
-            transform: Makes a tensor [3, V, V] of a PIL image.
+            transform: Turns a PIL image into a tensor [3, V, V].
             precompute: Computes the outputs of frozen parts for images [B, 3, V, V] on ``device``: tensors [B, ...] by
                 name. They are computed once per image, and batches contain them instead of images.
-            key: Everything else that ``precompute`` depends on: weights, options and precision.
+            key: Everything else that affects ``precompute``: weights, options and precision.
             device: The device of the batches.
             train_transform: ``transform`` with random crops and flips, for ``augmentation="crop_flip"``.
             with_domains: Whether inputs of training batches are a dict with ``images`` and each image's ``domain`` [B],
@@ -331,7 +333,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     @cached_property
     def loaders(self) -> dict[str, BoundLoaders]:
-        """The loaders for the bound module: "" for the data set itself, then each target and images of no class."""
+        """The bound module's loaders: "" for the data set itself, then each target and out-of-distribution images."""
         if self._make_loaders is None:
             raise UserError(
                 "The module has no transform for its images. Give it a `transform` (PIL image to tensor), or call "
@@ -348,7 +350,7 @@ class FederatedDataModule(L.LightningDataModule):
         return loaders
 
     def encode(self) -> None:
-        """Compute all features of ``precompute``, or read them from the cache; without it, keep images decoded."""
+        """Compute all features of ``precompute``, or read them from the cache; without it, cache decoded images."""
         for loaders in self.loaders.values():
             loaders.encode()
 
@@ -356,8 +358,8 @@ class FederatedDataModule(L.LightningDataModule):
         """Make shuffled training batches of (inputs, labels); each pass over them has its own order.
 
         Args:
-            client: The owner of the images; None takes those of all clients, as a plain Trainer wants them.
-            seed: Seed of order and augmentation in all passes; None takes that of ``seed_everything``.
+            client: The owner of the images; None takes all clients' images, for a plain Trainer.
+            seed: Seed of order and augmentation in all passes; None takes the seed of ``seed_everything``.
         """
         seed = torch.initial_seed() if seed is None else seed
         if client is None:
@@ -365,7 +367,7 @@ class FederatedDataModule(L.LightningDataModule):
         return self.loaders[""].train_loader(client.id, self.batch_size, seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """List the validation and test splits of each source domain, then the held-out domains; none is empty.
+        """List the validation and test splits of each source domain, then the held-out domains, omitting empty ones.
 
         Protocols add splits of new classes, of each client's own images, and of other data sets.
         """
@@ -383,7 +385,7 @@ class FederatedDataModule(L.LightningDataModule):
         return splits
 
     def out_of_distribution_splits(self) -> list[EvaluationSplit]:
-        """List the images of none of the classes as one split, if there are any."""
+        """List the out-of-distribution images as one split, if there are any."""
         if self.out_of_distribution is None:
             return []
         splits = self.loaders[OUT_OF_DISTRIBUTION].evaluation_splits(self.eval_batch_size)
@@ -420,13 +422,13 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
             raise UserError(f"Expected names of classes and domains in UTF-8; got {name!r}. Rename its folder.")
     if len(names) < 2:
         raise UserError(
-            f"Expected two classes or more; got {', '.join(map(repr, names)) or 'none'}. A method learns to tell "
-            "classes apart: add the others."
+            f"Expected two classes or more; got {', '.join(map(repr, names)) or 'none'}. A method learns to "
+            "distinguish classes, so add the others."
         )
 
 
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
-    """List the held-out domains, sorted and each once; raise UserError unless they exist and leave one to train."""
+    """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
     # File systems and keyboards encode accents differently.
     domain_of = {composed(name): name for name in domains}
     names = sorted({domain_of.get(composed(name), name) for name in wanted})
@@ -437,12 +439,12 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
                 f"Expected held_out to name one of the domains ({', '.join(domains)}); got {name!r}. {hint}"
             )
     if len(names) == len(domains):
-        raise UserError(f"All {len(domains)} domains are held out, so none is left to train. Hold out fewer.")
+        raise UserError(f"All {len(domains)} domains are held out, so no domain is left to train. Hold out fewer.")
     return names
 
 
 def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
-    """Replace class names; raise UserError if there is no such class, or if two classes get the same name."""
+    """Replace class names; raise UserError if a class does not exist, or if two classes get the same name."""
     for name in replacements:
         if name not in names:
             hint = did_you_mean_or_choose(name, names)
@@ -460,7 +462,7 @@ def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str
 
 
 def fold_spelling(name: str) -> str:
-    """Reduce a class name to what prompts keep of it: neither capitals nor the kind of separator."""
+    """Normalise a class name's capitals and separators, which prompts ignore."""
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()
 
 
@@ -478,11 +480,11 @@ def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
 
 
 def ids_among(names: Sequence[str]) -> str:
-    """Describe the class names that are numbers, ids of WordNet or numbered, in one line; empty without any."""
+    """Describe in one line the class names that are numbers, WordNet ids or numbered; empty if there are none."""
     ids = [name for name in names if re.fullmatch(r"\d+|n\d{8}|\d+[._]\s*\D.*", name)]
     if not ids:
         return ""
     return (
         f"{len(ids)} of {len(names)} class names are numbers or ids, such as {ids[0]!r}, and prompts contain them. "
-        "Name the classes by data.class_names_map, a mapping or a YAML file of lines such as n01440764: tench."
+        "Set data.class_names_map to a mapping, or to a YAML file with lines such as n01440764: tench."
     )

@@ -1,4 +1,4 @@
-"""The field's protocols: the training images of each client, the measured images, and their description."""
+"""Evaluation protocols: each client's training images, the measured images, and their description."""
 
 import math
 from collections import Counter
@@ -17,11 +17,11 @@ from fedvlp.utils.errors import UserError
 
 ClassSplit = Literal["data_set", "client"]
 NEW_ROLES: dict[ImageRole, MeasuredRole] = {"test": "test_new", "held_out": "held_out_new"}
-"""The role of images of new classes, by the role of images of base classes."""
+"""The role for images of new classes, by the role for images of base classes."""
 
 
 def count_base(protocol: ProtocolName, num_classes: int) -> int:
-    """Count the classes that train: the first half, rounded up as in CoOp, if the protocol splits classes; else all.
+    """Count the classes that train: all, or the first half (rounded up as in CoOp) if the protocol splits classes.
 
     Raises:
         UserError: If there are fewer than four classes to split.
@@ -33,7 +33,7 @@ def count_base(protocol: ProtocolName, num_classes: int) -> int:
         return num_classes
     if num_classes < 4:
         raise UserError(
-            f"Base and new classes need at least two classes each, to be told from each other; there are {num_classes}."
+            f"Expected at least two base classes and two new classes; the data set has {num_classes} classes."
         )
     return math.ceil(num_classes / 2)
 
@@ -43,9 +43,9 @@ class SplitPlan:
     """All options of a split.
 
     Attributes:
-        sources: Source domains, in the order of their positions.
-        held_out: Held-out domains; all their images test, or those that the official split names.
-        rule: Divides each source domain into the roles that the official split does not give.
+        sources: Source domains, in the order of their indices.
+        held_out: Held-out domains. All their images test, or the images that the official split lists.
+        rule: Draws the roles of each source domain that the official split does not contain.
         targets: Names of the other data sets that are measured.
 
     >>> SplitPlan(["ink"], ["sketch"], SplitRule()).describe_line(7)
@@ -66,13 +66,13 @@ class SplitPlan:
     targets: Sequence[str] = ()
 
     def parts(self, images: Mapping[str, Images], num_classes: int) -> list[SplitPart]:
-        """Give every image a role, and every training image a client.
+        """Assign a role to every image, and a client to every training image.
 
         Each domain is divided into roles first, so the measured images do not depend on the clients.
 
         Returns:
             Training parts in the order of the clients' ids, then validation and test parts of the source domains, the
-            held-out domains, and parts of single clients; no empty part.
+            held-out domains, and parts of single clients. Empty parts are omitted.
 
         Raises:
             UserError: If a client lacks training images, or test images or classes that the protocol needs.
@@ -87,13 +87,13 @@ class SplitPlan:
                 owners = tuple(part.clients[0] for part in training if domain in part.rows_by_domain)
                 parts.append(SplitPart(role, {domain: roles[domain][role]}, owners))
         official_roles = self.official.roles if self.official else {}
-        # A held-out domain tests with all of its images, unless its own split says which.
+        # All images of a held-out domain test, unless the official split lists its test images.
         for domain in self.held_out:
             rows = official_roles.get(domain, {}).get("held_out", np.arange(len(images[domain])))
             parts.append(SplitPart("held_out", {domain: rows}))
         if num_base < num_classes:
             parts = _base_and_new_parts(parts, images, num_base, num_classes)
-        # Clients' parts come last, so the order of the others does not depend on them.
+        # Clients' parts come last, so they do not affect the order of the other parts.
         if self.class_split == "client":
             parts += _local_parts(parts, images, num_base)
         if self.protocol == "personal":
@@ -104,24 +104,25 @@ class SplitPlan:
         """Raise UserError unless the options suit the protocol, before any image is read.
 
         Args:
-            held_out: Domains that the user holds out; a data set may have others that never train.
+            held_out: Domains that the user holds out. A data set may have other domains that never train.
         """
         facts = PROTOCOLS[self.protocol]
         if facts.holds_domains_out and not held_out:
             raise UserError(f"The protocol {self.protocol} holds domains out. Name them with data.held_out.")
         if held_out and not facts.holds_domains_out:
             raise UserError(
-                f"The protocol {self.protocol} trains on every domain. Leave out data.held_out, or data.protocol."
+                f"The protocol {self.protocol} trains on every domain. Remove data.held_out, or data.protocol."
             )
         if facts.measures_test_images and not self._tested:
             raise UserError(
-                f"The protocol {self.protocol} measures test images of the domains that train, and there are none. "
-                "Set data.test_fraction, for instance to 0.2."
+                f"The protocol {self.protocol} measures test images of the source domains, but there are none. "
+                "Set data.test_fraction, for example to 0.2."
             )
         if (self.protocol == "cross_dataset") != bool(self.targets):
             raise UserError(
-                f"The protocol cross_dataset, and no other, measures other data sets; this is {self.protocol}. "
-                + ("Leave out data.targets." if self.targets else "Name the data sets with data.targets.")
+                f"Only cross_dataset supports data.targets; the protocol is {self.protocol}. Remove data.targets."
+                if self.targets
+                else "The protocol cross_dataset measures other data sets. Name them with data.targets."
             )
         for target, count in Counter(self.targets).items():
             if count > 1:
@@ -129,7 +130,7 @@ class SplitPlan:
                     f"Expected data.targets of different names, since results are named after them; got {target!r}."
                 )
         if self.class_split == "client" and self.protocol != "base_to_new":
-            raise UserError(f"data.class_split is an option of base_to_new only; the protocol is {self.protocol}.")
+            raise UserError(f"Only base_to_new supports data.class_split; the protocol is {self.protocol}. Remove it.")
 
     def _roles(self, domain: str, labels: Indices, num_base: int) -> dict[ImageRole, Indices]:
         """Divide a source domain's images into roles; only images of base classes train or validate."""
@@ -157,17 +158,17 @@ class SplitPlan:
         for client_id, group in enumerate(groups):
             name = names[client_id]
             if not len(group):
-                raise UserError(f"The client {name!r} has no training image. Make fewer clients, or give more images.")
+                raise UserError(f"The client {name!r} has no training image. Use fewer clients or more images.")
             domains = domains_of_clients[client_id]
-            # A client of several domains claims none of them.
+            # A client with several domains gets the domain index -1.
             domain = domains[0] if len(domains) == 1 else -1
             client = Client(id=client_id, domain=domain, num_examples=len(group), name=name, is_pool=is_pool)
-            rows_by_domain = {self.sources[place]: rows[group[positions[group] == place]] for place in domains}
+            rows_by_domain = {self.sources[index]: rows[group[positions[group] == index]] for index in domains}
             parts.append(SplitPart("train", rows_by_domain, (client,)))
         return parts
 
     def describe_line(self, num_classes: int) -> str:
-        """Describe the training images, clients and measured images in one line; only results of one line compare."""
+        """Describe training images, clients and measured images in one line; results compare only if it matches."""
         facts = []
         num_base = count_base(self.protocol, num_classes)
         if num_base < num_classes:
@@ -217,7 +218,7 @@ class SplitPlan:
 
 
 def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
-    """Name clients after their domain, with numbers if it has several; only number them if one has several domains.
+    """Name clients after their domain, with numbers if it has several; just number them if one has several domains.
 
     >>> _client_names([[0], [1], [1]], ["photo", "sketch"]), _client_names([[0], [0, 1]], ["photo", "sketch"])
     (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
@@ -237,19 +238,19 @@ def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence
 def _base_and_new_parts(
     parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int, num_classes: int
 ) -> list[SplitPart]:
-    """Divide test and held-out images into base and new classes, each classified among its own kind."""
+    """Divide test and held-out images into base and new classes, each with its own classifier."""
     new = range(num_base, num_classes)
     measured = [part for part in parts if part.role not in NEW_ROLES]
-    # In the order of results: new classes follow the base classes of a role.
+    # New classes follow the base classes of a role, as in the results.
     for role, new_role in NEW_ROLES.items():
-        of_role = [part for part in parts if part.role == role]
-        measured += [part.of_classes(images, range(num_base)) for part in of_role]
-        measured += [replace(part.of_classes(images, new), role=new_role, classes=tuple(new)) for part in of_role]
+        role_parts = [part for part in parts if part.role == role]
+        measured += [part.of_classes(images, range(num_base)) for part in role_parts]
+        measured += [replace(part.of_classes(images, new), role=new_role, classes=tuple(new)) for part in role_parts]
     return [part for part in measured if len(part)]
 
 
 def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_base: int) -> list[SplitPart]:
-    """Give each client the test images of its domains and classes, classified among its classes."""
+    """Make a part for each client: the test images of its domains and classes, classified among its classes."""
     local = []
     for training in parts:
         if training.role != "train":
@@ -261,14 +262,14 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
             if test.role == "test" and test.domains[0] in training.rows_by_domain:
                 rows_by_domain |= test.of_classes(images, classes).rows_by_domain
         rows_by_domain = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
-        # The classifier of all base classes exists already.
+        # No separate classifier is needed for all base classes.
         own_classes = () if len(classes) == num_base else tuple(classes)
         local.append(SplitPart("local", rows_by_domain, training.clients, own_classes))
     local = [part for part in local if len(part)]
     if not any(part.classes for part in local):
         raise UserError(
-            f"data.class_split=client measures clients on classes of their own, and each has all {num_base}. "
-            "Deal classes out, for instance with data.partition=FewClasses."
+            f"data.class_split=client measures clients on their own classes, but each client has all {num_base}. "
+            "Divide the classes among clients, for example with data.partition=FewClasses."
         )
     return local
 
@@ -277,16 +278,16 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
     """Replace the domains' test images by the clients'.
 
     The images of each domain and class are divided among the clients that train on it, in proportion to their training
-    images. Rounding errors carry over to the next class. Images of a class without clients belong to none.
+    images. Rounding errors carry over to the next class. Images of a class without clients are not used.
     """
     training = [part for part in parts if part.role == "train"]
     if training[0].clients[0].is_pool:
-        raise UserError("The protocol personal measures clients, and centralised training has none. Use all_seen.")
-    # The name determines the split, so it must not change.
+        raise UserError("The protocol personal measures clients, but centralised training has none. Use all_seen.")
+    # This name determines the split, so it must not change.
     generator = generator_for(seed, "own test images")
     test_rows = {part.domains[0]: part.rows_by_domain[part.domains[0]] for part in parts if part.role == "test"}
     pieces: list[dict[str, list[Indices]]] = [{} for _ in training]
-    # The number of test images, with fractions, that each client should still get.
+    # The fractional number of test images that each client should still get.
     due = np.zeros(len(training))
     for domain, rows in test_rows.items():
         labels = images[domain].labels
@@ -310,9 +311,9 @@ def _with_client_tests(parts: Sequence[SplitPart], images: Mapping[str, Images],
         client = part.clients[0]
         if not by_domain:
             raise UserError(
-                f"The protocol personal tests each client on images of its own, and the client {client.name!r} of "
-                f"{client.num_examples} training images got none. Raise data.test_fraction or the least that clients "
-                "have (data.partition.min_examples), or make fewer clients."
+                f"The protocol personal tests each client on its own images, but the client {client.name!r} with "
+                f"{client.num_examples} training images got none. Raise data.test_fraction or the minimum per client "
+                "(data.partition.min_examples), or use fewer clients."
             )
         rows_by_domain = {domain: np.sort(np.concatenate(rows)) for domain, rows in by_domain.items()}
         personal.append(SplitPart("personal", rows_by_domain, (client,)))

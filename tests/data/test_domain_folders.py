@@ -159,7 +159,7 @@ def test_what_is_no_image_of_a_class_is_said(tree, save, caplog, folders):
     with caplog.at_level(logging.WARNING):
         folders(tree).load_domains()
         ClassFolders(str(tree / "art"), cache_dir=None).load_domains()
-    ignored = "with endings that are not read as images (.heic, .txt, no ending)."
+    ignored = "that are not images (.heic, .txt, no ending)."
     assert caplog.messages == [
         f"Ignoring 3 file(s) in {tree} {ignored}",
         f"Ignoring 3 file(s) in {tree / 'art'} {ignored}",

@@ -136,7 +136,7 @@ def test_a_client_may_have_one_class_and_an_empty_folder_but_no_class_gets_lost(
     root = plant(f"lost/{DOMAINS}/cat,dog,owl/*.png") / "lost"
     for path in root.glob("*/owl/*.png"):
         path.write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"Expected a readable image of each class; there is none of owl\."):
+    with pytest.raises(UserError, match=r"Expected a readable image of each class; found none of owl\."):
         read("folders", root, held_out="photo", on_bad_image="skip")
 
 

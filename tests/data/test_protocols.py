@@ -197,15 +197,15 @@ def test_a_result_says_its_protocol(name, text, kind):
     ("name", "options", "message"),
     [
         ("leave_domains_out", {"held_out": None}, "leave_domains_out holds domains out. Name them with data.held_out"),
-        ("all_seen", {"held_out": "ink"}, "all_seen trains on every domain. Leave out data.held_out"),
+        ("all_seen", {"held_out": "ink"}, "all_seen trains on every domain. Remove data.held_out"),
         ("base_to_new", {"test_fraction": 0.0}, "base_to_new measures test images .* Set data.test_fraction"),
         ("personal", {"partition": Pooled()}, "centralised training has none. Use all_seen"),
-        ("personal", {"partition": QuantitySkew(40)}, "the client 'client 1' of 1 training images got none. Raise"),
-        ("cross_dataset", {"targets": []}, "this is cross_dataset. Name the data sets with data.targets"),
-        ("all_seen", {"targets": [SixClasses(cache_dir=None)]}, "this is all_seen. Leave out data.targets"),
+        ("personal", {"partition": QuantitySkew(40)}, "the client 'client 1' with 1 training images got none. Raise"),
+        ("cross_dataset", {"targets": []}, "measures other data sets. Name them with data.targets"),
+        ("all_seen", {"targets": [SixClasses(cache_dir=None)]}, "the protocol is all_seen. Remove data.targets"),
         ("cross_dataset", {"targets": [SixClasses(cache_dir=None)] * 2}, "different names.*'SixClasses'"),
-        ("personal", {"class_split": "client"}, "class_split is an option of base_to_new only; .* personal"),
-        ("base_to_new", {"class_split": "client"}, "classes of their own, and each has all 3. Deal classes out"),
+        ("personal", {"class_split": "client"}, "Only base_to_new supports data.class_split; .* personal"),
+        ("base_to_new", {"class_split": "client"}, "their own classes, but each client has all 3. Divide the classes"),
     ],
 )
 def test_what_a_protocol_lacks_or_has_too_much_of_is_said(name, options, message):
@@ -216,7 +216,7 @@ def test_what_a_protocol_lacks_or_has_too_much_of_is_said(name, options, message
 def test_too_few_classes_and_targets_with_a_protocol_are_refused():
     module = data("base_to_new")
     module.class_list = CLASSES[:3]
-    with pytest.raises(UserError, match="at least two classes each, to be told from each other; there are 3"):
+    with pytest.raises(UserError, match="at least two base classes and two new classes; the data set has 3"):
         module.prepare_data()
     with pytest.raises(UserError, match="SixClasses is a target of another data set and only measured"):
         data("cross_dataset", targets=[data("personal")])
