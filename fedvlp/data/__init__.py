@@ -1,8 +1,8 @@
 """Data sets of several domains, divided among clients. Imports catalog, core and utils.
 
-A data module lists the images of each domain in ``load_domains`` (``files``, ``benchmarks``) and gives each image a
-role and client in ``split_parts`` (``splits``, ``protocols``, ``partition``). ``loaders`` makes batches from files,
-decoded images or cached features (``cache``).
+A data module lists the images of each domain in ``load_domains`` (``files``, ``benchmarks``) and assigns a role and a
+client to each image in ``split_parts`` (``splits``, ``protocols``, ``partition``). ``loaders`` makes batches from image
+files, decoded images or cached features (``cache``).
 """
 
 from fedvlp.core.protocols import EvaluationSplit

@@ -1,4 +1,4 @@
-"""How the training images of the source domains are divided among clients."""
+"""Partitions, which divide the training images of the source domains among clients."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ class Partitioner(Protocol):
     """Divides images among clients."""
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Return the positions of each client's images, ascending; each image goes to exactly one client.
+        """Assign each image to exactly one client; return each client's positions, ascending.
 
         Args:
             labels: Class of each image.
-            domains: Domain of each image, a position among the source domains.
+            domains: Domain of each image, an index among the source domains.
             generator: The only source of randomness.
         """
 
     @property
     def description(self) -> str:
-        """Its description in results, such as ``30 clients, Dirichlet 0.5 within domains``."""
+        """The description in results, such as ``30 clients, Dirichlet 0.5 within domains``."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class ByDomain(Partitioner):
     description = "one client a domain"
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Return the positions of each client's images."""
+        """Assign each domain's images to its client."""
         return [np.flatnonzero(domains == domain).astype(np.int64) for domain in np.unique(domains)]
 
 
 @dataclass(frozen=True)
 class Pooled(Partitioner):
-    """All images in one place: centralised training, the reference that federated methods are measured against.
+    """Centralised training on all images, the reference for federated methods.
 
     Batches are drawn from all source domains together. Nothing is sent, and results are marked as not federated.
 
@@ -62,12 +62,12 @@ class Pooled(Partitioner):
     description = CENTRALISED
 
     def __call__(self, labels: Indices, domains: Indices, generator: np.random.Generator) -> list[Indices]:
-        """Return the positions of all images."""
+        """Assign all images to the pool."""
         return [np.arange(len(labels))]
 
 
 class _Divided(Partitioner):
-    """Base of partitions that divide all images, or each domain by itself so that a client has images of one domain."""
+    """Base of partitions that divide all images together, or each domain separately among its own clients."""
 
     num_clients: int
     min_examples: int = 1
@@ -83,7 +83,7 @@ class _Divided(Partitioner):
                 f"num_clients={self.num_clients}. Raise it, or use a partition that ignores domains, such as Dirichlet."
             )
         clients: list[Indices] = []
-        # `array_split` gives the first domains one client more than the others if the division is uneven.
+        # If the division is uneven, `array_split` gives the first domains one more client.
         members = np.array_split(np.arange(self.num_clients), len(domain_indices))
         for domain, clients_of_domain in zip(domain_indices, members, strict=True):
             rows = np.flatnonzero(domains == domain)
@@ -97,17 +97,17 @@ class _Divided(Partitioner):
 
     def _check_count(self, count: int, least: int, remedy: str) -> None:
         if count < least:
-            where = " in each domain" if self.within_domains else ""
+            scope = " in each domain" if self.within_domains else ""
             raise UserError(
-                f"Expected at least {least} training images{where} for {self.description}; got {count}. Lower {remedy} "
-                "or give more images (shots, validation_fraction, test_fraction)."
+                f"Expected at least {least} training images{scope} for {self.description}; got {count}. Lower {remedy} "
+                "or use more images (shots, validation_fraction, test_fraction)."
             )
 
     def _by_dirichlet(
         self, labels: Indices, num_clients: int, alpha: float, generator: np.random.Generator
     ) -> list[Indices]:
         """Draw each client's share of each class, at most a hundred times, until each client has enough images."""
-        most = 0
+        best = 0
         for _ in range(100):
             pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
             for label in np.unique(labels):
@@ -122,11 +122,11 @@ class _Divided(Partitioner):
             fewest = min(len(positions) for positions in clients)
             if fewest >= self.min_examples:
                 return clients
-            most = max(most, fewest)
+            best = max(best, fewest)
         raise UserError(
-            f"{self.description}: could not give each of {num_clients} clients {self.min_examples} of {len(labels)} "
-            f"training images in 100 draws; the best gave the poorest client {most}. Lower num_clients or "
-            "min_examples, raise alpha, or give more images (shots, validation_fraction, test_fraction)."
+            f"{self.description}: no draw out of 100 gave each of {num_clients} clients {self.min_examples} of "
+            f"{len(labels)} training images; in the best draw, the smallest client got {best}. Lower num_clients or "
+            "min_examples, raise alpha, or use more images (shots, validation_fraction, test_fraction)."
         )
 
     @property
@@ -136,7 +136,7 @@ class _Divided(Partitioner):
 
     @property
     def description(self) -> str:
-        """Its description in results."""
+        """The description in results."""
         scope = " within domains" if self.within_domains else ""
         least = f", at least {self.min_examples} images each" if self.min_examples > 1 else ""
         return f"{self.num_clients} clients{self._rule}{scope}{least}"
@@ -144,16 +144,16 @@ class _Divided(Partitioner):
 
 @dataclass(frozen=True)
 class Dispersed(_Divided):
-    """Disperses each domain over several clients, so that a client has images of one domain.
+    """Partition that disperses each domain over several clients, so that a client has images of one domain.
 
-    Domains have equally many clients; if the division is uneven, the first domains have one more.
+    Domains have equal numbers of clients. If the division is uneven, the first domains have one more.
 
     Args:
-        num_clients: Clients in all, at least one for each source domain.
-        alpha: Concentration of the Dirichlet distribution that draws, for each class of a domain, the shares of that
-            domain's clients: near 0 a class goes to one client, far above 1 to all alike. null divides the images of a
-            domain at random and evenly.
-        min_examples: Training images that each client must get; other draws are repeated.
+        num_clients: Total number of clients, at least one for each source domain.
+        alpha: Concentration of the Dirichlet distribution of a class's shares among the domain's clients. Near 0, a
+            class goes to one client; far above 1, all clients get equal shares. null divides the images of a domain
+            randomly and evenly.
+        min_examples: Minimum training images per client; draws with fewer are repeated.
 
     >>> labels, domains = np.zeros(10, np.int64), np.repeat([0, 1, 2], [4, 4, 2])
     >>> clients = Dispersed(num_clients=5)(labels, domains, np.random.default_rng(0))
@@ -179,14 +179,14 @@ class Dispersed(_Divided):
 
 @dataclass(frozen=True)
 class Dirichlet(_Divided):
-    """Divides each class by shares drawn from a Dirichlet distribution, whatever the domain (Hsu et al. 2019).
+    """Partition of each class by shares from a Dirichlet distribution, regardless of domains (Hsu et al. 2019).
 
-    A client has images of several domains, so methods that tell clients' domains apart refuse it.
+    A client has images of several domains, so methods that distinguish clients' domains reject this partition.
 
     Args:
-        num_clients: Clients in all.
-        alpha: Concentration: near 0 a class goes to one client, far above 1 to all alike.
-        min_examples: Training images that each client must get; other draws are repeated.
+        num_clients: Total number of clients.
+        alpha: Concentration. Near 0, a class goes to one client; far above 1, all clients get equal shares.
+        min_examples: Minimum training images per client; draws with fewer are repeated.
 
     >>> labels = np.repeat([0, 1], 6)
     >>> clients = Dirichlet(num_clients=3, alpha=1e6)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
@@ -208,14 +208,14 @@ class Dirichlet(_Divided):
 
 @dataclass(frozen=True)
 class Shards(_Divided):
-    """Sorts the images by class, cuts them into shards and gives each client some (McMahan et al. 2017, Section 3).
+    """Partition that sorts images by class and gives each client some shards (McMahan et al. 2017, Section 3).
 
-    A client has images of few classes. Methods that tell clients' domains apart need ``within_domains``.
+    A client has images of few classes. Methods that distinguish clients' domains need ``within_domains``.
 
     Args:
-        num_clients: Clients in all.
-        shards_per_client: Shards that each client gets, at random; their sizes differ by at most one image.
-        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+        num_clients: Total number of clients.
+        shards_per_client: Number of random shards per client. Shard sizes differ by at most one image.
+        within_domains: Whether each domain is divided separately, so that a client has images of one domain.
 
     >>> labels = np.asarray([1, 0, 1, 0])
     >>> clients = Shards(num_clients=2, shards_per_client=1)(labels, np.zeros(4, np.int64), np.random.default_rng(0))
@@ -233,7 +233,7 @@ class Shards(_Divided):
         # Shuffled before the stable sort, so that a class is not cut by domain.
         order = generator.permutation(len(labels))
         shards = np.array_split(order[np.argsort(labels[order], kind="stable")], count)
-        # Shards go to clients at random, as in the paper, so a client's classes are not neighbours.
+        # As in the paper, shards go to random clients, so a client's classes are not neighbours.
         owners = generator.permutation(count).reshape(num_clients, self.shards_per_client)
         pieces: list[list[Indices]] = []
         for shards_of_client in owners:
@@ -247,15 +247,15 @@ class Shards(_Divided):
 
 @dataclass(frozen=True)
 class FewClasses(_Divided):
-    """Gives each client a few classes, and each class's images evenly and at random to the clients that have it.
+    """Partition that gives each client a few classes, and divides each class randomly and evenly among its clients.
 
-    It is the pathological partition of personalised federated learning. Numbers of clients per class differ as little
+    This is the pathological partition of personalised federated learning. Numbers of clients per class differ as little
     as possible, so no two clients share a class if there are enough classes, as in FedTPG.
 
     Args:
-        num_clients: Clients in all.
-        classes_per_client: Classes of each client; its images are of fewer if a class has fewer images than clients.
-        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+        num_clients: Total number of clients.
+        classes_per_client: Classes per client. A client has images of fewer if a class has fewer images than clients.
+        within_domains: Whether each domain is divided separately, so that a client has images of one domain.
 
     >>> labels = np.repeat([0, 1, 2, 3], 3)
     >>> clients = FewClasses(num_clients=2)(labels, np.zeros(12, np.int64), np.random.default_rng(0))
@@ -269,7 +269,7 @@ class FewClasses(_Divided):
 
     def _divide(self, labels: Indices, num_clients: int, generator: np.random.Generator) -> list[Indices]:
         pieces: list[list[Indices]] = [[] for _ in range(num_clients)]
-        # The clients of a class are drawn before any image, so they do not depend on the numbers of images.
+        # The clients of a class are drawn before any image, so they do not depend on the number of images.
         for label, clients in self._owners(np.unique(labels), num_clients, generator).items():
             rows = generator.permutation(np.flatnonzero(labels == label))
             for client, piece in zip(clients, np.array_split(rows, len(clients)), strict=True):
@@ -278,20 +278,20 @@ class FewClasses(_Divided):
 
     def _owners(self, classes: Indices, num_clients: int, generator: np.random.Generator) -> dict[int, list[int]]:
         """Draw the clients of each class: each client takes the classes with the fewest clients, ties at random."""
-        each = self.classes_per_client
-        if each > len(classes):
-            raise UserError(f"Expected classes_per_client of at most {len(classes)}, as there are classes; got {each}.")
-        # Otherwise images of a class without clients would silently not train.
-        if num_clients * each < len(classes):
+        count = self.classes_per_client
+        if count > len(classes):
+            raise UserError(f"Expected classes_per_client of at most {len(classes)}, all classes; got {count}.")
+        # Without this check, images of a class without clients would silently not train.
+        if num_clients * count < len(classes):
             raise UserError(
-                f"{num_clients} clients of {each} classes each leave some of the {len(classes)} classes to no client. "
-                "Raise num_clients or classes_per_client."
+                f"With {num_clients} clients of {count} classes each, some of the {len(classes)} classes have no "
+                "client. Raise num_clients or classes_per_client."
             )
         owners: dict[int, list[int]] = {int(label): [] for label in generator.permutation(classes)}
         for client in range(num_clients):
-            # Sorting is stable, so among classes with equally many clients the random order decides.
+            # Sorting is stable, so the random order decides among classes with equal numbers of clients.
             order = generator.permutation(classes).tolist()
-            for label in sorted(order, key=lambda label: len(owners[label]))[:each]:
+            for label in sorted(order, key=lambda label: len(owners[label]))[:count]:
                 owners[label].append(client)
         return owners
 
@@ -302,16 +302,17 @@ class FewClasses(_Divided):
 
 @dataclass(frozen=True)
 class QuantitySkew(_Divided):
-    """Divides images at random among clients that differ in how many they have and in nothing else.
+    """Random partition in which clients differ only in their number of images.
 
     Args:
-        num_clients: Clients in all.
-        law: How the sizes grow from the first client to the last: by one share from each to the next (linear), by a
-            factor (exponential), or by shares drawn from a Dirichlet distribution, in any order (dirichlet).
+        num_clients: Total number of clients.
+        law: Sizes of the clients in order: each one share larger than the one before (linear), each larger by a factor
+            (exponential), or random shares from a Dirichlet distribution (dirichlet).
         ratio: Factor from each client to the next, for the exponential law.
-        alpha: Concentration of the Dirichlet distribution: near 0 a client has nearly all, far above 1 all have alike.
-        min_examples: Training images that each client gets before the others are divided by the law.
-        within_domains: Whether each domain is divided by itself, so that a client has images of one domain.
+        alpha: Concentration of the Dirichlet distribution. Near 0, one client has nearly all images; far above 1, all
+            clients have equal numbers.
+        min_examples: Minimum training images per client, taken from the largest clients.
+        within_domains: Whether each domain is divided separately, so that a client has images of one domain.
 
     >>> labels = np.zeros(12, np.int64)
     >>> [len(rows) for rows in QuantitySkew(num_clients=3)(labels, labels, np.random.default_rng(0))]
@@ -329,13 +330,13 @@ class QuantitySkew(_Divided):
         self._check_count(len(labels), num_clients * self.min_examples, "num_clients or min_examples")
         shares = np.arange(1, num_clients + 1, dtype=np.float64)
         if self.law == "exponential":
-            # The largest share is 1, so that none is infinite.
+            # The largest share is 1, so that no share is infinite.
             growth = (shares - 1) * np.log(self.ratio)
             shares = np.exp(growth - growth.max())
         elif self.law == "dirichlet":
             shares = generator.dirichlet(np.full(num_clients, self.alpha))
         sizes = np.maximum(apportion(len(labels), shares), self.min_examples)
-        # Images that clients get as a minimum are taken from the largest clients, one at a time.
+        # The largest clients give up images, one at a time, so that all clients reach the minimum.
         while sizes.sum() > len(labels):
             sizes[sizes.argmax()] -= 1
         order = generator.permutation(len(labels))
@@ -349,24 +350,25 @@ class QuantitySkew(_Divided):
 
 def _joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
     """Join the pieces of each client, ascending."""
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *of_client])).astype(np.int64) for of_client in pieces]
+    empty = np.empty(0, np.int64)
+    return [np.sort(np.concatenate([empty, *client_pieces])).astype(np.int64) for client_pieces in pieces]
 
 
 def apportion(total: int, shares: Sequence[float] | NDArray[np.float64]) -> Indices:
-    """Divide a total into whole numbers in proportion to shares, by the largest remainders; ties go to the first.
+    """Divide a total into integers in proportion to shares, by largest remainders; ties go to the first share.
 
     Args:
-        total: Sum of the numbers, at least 0.
-        shares: At least 0, not all 0.
+        total: Sum of the integers, at least 0.
+        shares: Non-negative values, not all 0.
 
     >>> apportion(10, [1.0, 2.0, 3.0]).tolist(), apportion(2, [0.5, 0.5, 0.5]).tolist()
     ([2, 3, 5], [1, 1, 0])
     """
     weights = np.asarray(shares, np.float64)
-    # Rounded, so that ties do not depend on the last bit.
+    # Rounding makes ties independent of the last bit.
     exact = np.round(total * weights / weights.sum(), 9)
     counts: Indices = np.floor(exact).astype(np.int64)
-    # A stable sort gives what is left to the first of equal remainders.
+    # A stable sort assigns the remaining units to the first of equal remainders.
     largest_first = np.argsort(np.round(counts - exact, 9), kind="stable")
     counts[largest_first[: total - counts.sum()]] += 1
     return counts

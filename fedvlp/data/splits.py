@@ -1,4 +1,4 @@
-"""Division of a domain's images into roles; the parts of a split, their table and their hash."""
+"""Divide a domain's images into roles; the parts of a split, their table and their hash."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedvlp.utils.ranges import FractionBelowOne, OpenFraction, PositiveInt, See
 
 @dataclass(frozen=True)
 class OfficialSplit:
-    """A split that came with the images.
+    """A split that was published with the images.
 
     Attributes:
-        title: Its parts, such as "train/crossval".
+        title: Names of its parts, such as "train/crossval".
         roles: Positions by role, ascending, for each domain; ``held_out`` if not all images of a held-out domain test.
     """
 
@@ -29,13 +29,13 @@ class OfficialSplit:
     roles: Mapping[str, Mapping[ImageRole, Indices]]
 
     def has(self, role: ImageRole) -> bool:
-        """Whether it names the images of a role."""
-        return any(role in of_domain for of_domain in self.roles.values())
+        """Whether the split lists the images of a role."""
+        return any(role in positions for positions in self.roles.values())
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Divides the images of each source domain into roles; its fields are options of FederatedDataModule."""
+    """Rule that divides the images of each source domain into roles; its fields are FederatedDataModule options."""
 
     validation_fraction: OpenFraction = 0.2
     test_fraction: FractionBelowOne = 0.0
@@ -51,14 +51,14 @@ class SplitRule:
     def divide(
         self, labels: Indices, domain: str, official: Mapping[ImageRole, Indices] | None = None
     ) -> dict[ImageRole, Indices]:
-        """Return the positions of a domain's images by role, ascending; with ``shots``, some images have no role.
+        """Divide a domain's images into roles; return ascending positions. With ``shots``, some images have no role.
 
         Roles without images in the official split are drawn from its training images.
         """
         roles: dict[ImageRole, Indices] = {"train": np.arange(len(labels)), "test": np.empty(0, np.int64)}
         roles |= official or {}
         train = roles["train"]
-        # Each draw has its own generator, so that a seed that is unlucky for one is not for all.
+        # Each draw has its own generator, so that an unlucky seed for one draw does not affect the others.
         draws: list[tuple[ImageRole, float, str]] = [
             ("test", self.test_fraction, f"test/{domain}"),
             ("validation", self.validation_fraction, domain),
@@ -76,7 +76,7 @@ class SplitRule:
 
 def generator_for(seed: int, name: str) -> np.random.Generator:
     """Make the generator of a domain or purpose, which depends only on the seed and the name."""
-    # Python's own hash differs from process to process.
+    # Python's own hash differs between processes.
     digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
     return np.random.default_rng([seed, int.from_bytes(digest[:8], "big")])
 
@@ -86,13 +86,13 @@ def stratified_split(
 ) -> tuple[Indices, Indices]:
     """Draw validation images class by class; return the positions of training and validation images, ascending.
 
-    round(fraction n) of a class's n images validate, but at least one on each side if n >= 2. A class's only image
-    trains.
+    round(fraction n) of a class's n images validate, but at least one on each side if n >= 2. If a class has only one
+    image, it trains.
 
     Args:
         labels: Class of each image.
         fraction: Share of validation images, in (0, 1).
-        generator: The source of randomness.
+        generator: The random generator.
 
     >>> train, validation = stratified_split([0, 0, 0, 0, 1, 1, 2], 0.25, np.random.default_rng(0))
     >>> len(train), np.asarray([0, 0, 0, 0, 1, 1, 2])[validation].tolist()
@@ -112,7 +112,7 @@ def stratified_split(
 def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.Generator) -> Indices:
     """Draw min(shots, available) images of each class; return their positions, ascending.
 
-    With a generator of the same seed, the images of fewer shots are among those of more.
+    With a generator of the same seed, fewer shots are a subset of more shots.
 
     >>> few_shot([0, 1, 0, 1, 0], 1, np.random.default_rng(0)).tolist()
     [3, 4]
@@ -126,12 +126,12 @@ def few_shot(labels: Indices | Sequence[int], shots: int, generator: np.random.G
 
 @dataclass(frozen=True)
 class SplitPart:
-    """One part of a split: the training images of one client, or the images of an owner that are measured.
+    """One part of a split: the training images of one client, or the measured images of a client or domain.
 
     Attributes:
         role: ``train``, ``local`` and ``personal`` images belong to a client, ``validation`` and ``test`` images to a
-            source domain, ``held_out`` images to a held-out domain. Roles with ``new`` are of new classes.
-        rows_by_domain: Positions in each domain, ascending; of one domain unless a client has several.
+            source domain, ``held_out`` images to a held-out domain. Roles with ``new`` contain new classes.
+        rows_by_domain: Positions in each domain, ascending; one domain unless a client has several.
         clients: The clients that train on these or other images of the domain; empty if it is held out.
         classes: Labels of the classifier, ascending; empty for all classes that train.
     """
@@ -143,18 +143,18 @@ class SplitPart:
 
     @property
     def domains(self) -> list[str]:
-        """The domains of the images; one unless a client has several."""
+        """The domains of the images; one domain unless a client has several."""
         return list(self.rows_by_domain)
 
     @property
-    def is_of_client(self) -> bool:
+    def belongs_to_client(self) -> bool:
         """Whether the images belong to a client rather than a domain."""
         return self.role == "train" or ROLES[self.role].by_client
 
     @property
     def owner(self) -> str:
-        """Name of the client or domain to which the images belong."""
-        return self.clients[0].name if self.is_of_client else self.domains[0]
+        """Name of the client or domain that owns the images."""
+        return self.clients[0].name if self.belongs_to_client else self.domains[0]
 
     @property
     def name(self) -> str:
@@ -162,24 +162,24 @@ class SplitPart:
         return f"{self.role}/{self.owner}"
 
     def of_classes(self, images: Mapping[str, Images], classes: Sequence[int]) -> SplitPart:
-        """Return the part without the images of other classes."""
-        kept: dict[str, Indices] = {}
+        """Select only the images of some classes."""
+        selected: dict[str, Indices] = {}
         for domain, rows in self.rows_by_domain.items():
-            kept[domain] = rows[np.isin(images[domain].labels[rows], np.asarray(classes))]
-        return replace(self, rows_by_domain=kept)
+            selected[domain] = rows[np.isin(images[domain].labels[rows], np.asarray(classes))]
+        return replace(self, rows_by_domain=selected)
 
     def __len__(self) -> int:
         return sum(len(rows) for rows in self.rows_by_domain.values())
 
 
 def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_names: Sequence[str]) -> str:
-    """Hash the role, domain, client, name and class of every image, whatever the order of parts.
+    """Hash the role, domain, client, name and class of every image, independent of the order of parts.
 
-    A client that owns a whole domain is not part of the hash, and neither is a pool: both have the same split.
+    A client that owns a whole domain is not part of the hash, and neither is a pool, since both have the same split.
     """
     lines: list[str] = []
     for part in parts:
-        clients = part.clients if part.is_of_client else ()
+        clients = part.clients if part.belongs_to_client else ()
         for domain, rows in part.rows_by_domain.items():
             client_names = [client.name for client in clients if client.name != domain and not client.is_pool]
             names, labels = images[domain].names, images[domain].labels
@@ -190,7 +190,7 @@ def split_hash(parts: Sequence[SplitPart], images: Mapping[str, Images], class_n
 
 
 def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
-    """Hash the domain, name and class of every image, whatever the split."""
+    """Hash the domain, name and class of every image, independent of the split."""
     lines: list[str] = []
     for domain, domain_images in images.items():
         for name, label in zip(domain_images.names, domain_images.labels, strict=True):
@@ -199,8 +199,8 @@ def image_hash(images: Mapping[str, Images], class_names: Sequence[str]) -> str:
 
 
 def hash_lines(lines: Iterable[str]) -> str:
-    """Hash lines, whatever their order, to 16 hexadecimal digits."""
-    # File names may contain bytes that are not UTF-8; Python keeps them as surrogates.
+    """Hash lines, independent of their order, to 16 hexadecimal digits."""
+    # File names may contain bytes that are not UTF-8, which Python represents as surrogates.
     return hashlib.sha256("\n".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -208,7 +208,7 @@ def split_table(parts: Sequence[SplitPart], images: Mapping[str, Images]) -> lis
     """List the names of the images for each role, domain and client, as values for JSON."""
     table: list[dict[str, Any]] = []
     for part in parts:
-        # Validation and test images of a domain with several clients belong to none of them.
+        # Validation and test images of a domain with several clients belong to no single client.
         client = part.clients[0].id if len(part.clients) == 1 else None
         for domain, rows in part.rows_by_domain.items():
             names = [images[domain].names[row] for row in rows]

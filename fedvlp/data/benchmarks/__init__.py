@@ -1,1 +1,1 @@
-"""The field's data sets: data modules that read them from any known layout. Imports files, splits and the catalog."""
+"""Data modules for published data sets in all supported layouts. Imports files, splits and the catalog."""

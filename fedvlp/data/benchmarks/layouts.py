@@ -1,7 +1,4 @@
-"""Search for a published data set below a root, and readers of its layouts.
-
-No image file is opened.
-"""
+"""Find a published data set below a root and read its layout, without opening any image file."""
 
 import json
 import os
@@ -37,7 +34,7 @@ SPLIT_FILE_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validatio
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """List the first names, and count the others.
+    """List the first names and count the rest.
 
     >>> some(["a", "b", "c"], most=2)
     'a, b ... and 1 more'
@@ -46,9 +43,9 @@ def some(names: Sequence[str], most: int = 10) -> str:
 
 
 def nearest_first(root: Path) -> Iterator[Path]:
-    """Iterate over the root, the folders in it, those in them and so on; each depth in the order of names."""
+    """Iterate over the root and its subfolders, level by level, each level in the order of names."""
     level = [root]
-    # Searching a whole home folder would take minutes.
+    # The limit matters for a whole home folder, which would take minutes.
     left = MOST_FOLDERS
     for _ in range(DEPTH + 1):
         yield from level
@@ -63,12 +60,12 @@ def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | N
     """Find the folder nearest to the root that has a layout of a data set, and the first such layout."""
     for folder in nearest_first(root):
         for layout in description.layouts:
-            if all(_is_there(folder, part, description) for part in layout.parts):
+            if all(_exists(folder, part, description) for part in layout.parts):
                 return folder, layout
     return None
 
 
-def _is_there(folder: Path, part: object, description: Description) -> bool:
+def _exists(folder: Path, part: object, description: Description) -> bool:
     match part:
         case DomainTree():
             return len(domains_in(folder, description)) == len(description.domains)
@@ -84,7 +81,7 @@ def _is_there(folder: Path, part: object, description: Description) -> bool:
 
 
 def domains_in(folder: Path, description: Description) -> dict[str, str]:
-    """Map each domain to the name of its folder in a folder; raise UserError if two folders are one domain."""
+    """Map each domain to the name of its subfolder; raise UserError if two subfolders are the same domain."""
     names: dict[str, str] = {}
     for name in folders_in(folder):
         domain = description.domain_of(name)
@@ -99,7 +96,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
     """List the images of a layout in a folder, named ``domain/class/image`` and sorted.
 
     Raises:
-        UserError: If something is missing, damaged or contradicts itself.
+        UserError: If a part is missing, damaged or inconsistent.
     """
     files: list[ImageFile] = []
     for part in layout.parts:
@@ -115,7 +112,7 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
             case ImageLists():
                 for list_file in part.files:
                     files += _image_list(folder, list_file, part, description)
-    # Names are equal in all layouts, so they contain a folder only where they would not be unique without it.
+    # Names are the same in all layouts, so they contain a folder only if needed to be unique.
     counts = Counter(file.name for file in files)
     for index, file in enumerate(files):
         if counts[file.name] > 1:
@@ -126,40 +123,40 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
 
 
 def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
-    # Names of models of cars may contain a slash.
+    # Names of car models may contain a slash.
     name = composed(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
     return ImageFile(domain, class_name, name, path, role)
 
 
 def domain_named(name: str, description: Description, source: str) -> str:
-    """Find the domain of a name in a file; raise UserError if the data set has no such domain."""
+    """Find the domain that a file names; raise UserError if the data set does not have it."""
     domain = description.domain_of(name)
     if domain is None:
         raise UserError(
             f"Expected domains of {description.name} ({', '.join(description.domains)}) in {source}; found "
-            f"{name[:80]!r}. Get the file from its publisher again."
+            f"{name[:80]!r}. Download the file from its publisher again."
         )
     return domain
 
 
 def class_named(name: str, description: Description, source: str) -> str:
-    """Find the class of a name in a file; raise UserError if the data set has no such class."""
+    """Find the class that a file names; raise UserError if the data set does not have it."""
     class_name = description.class_of(name)
     if class_name is None:
         raise UserError(
             f"Expected classes of {description.name} ({some(description.class_names, most=5)}) in {source}; found "
-            f"{name[:80]!r}. Take the file of {description.name}, or read these images as DomainFolders."
+            f"{name[:80]!r}. Use the file of {description.name}, or read these images as DomainFolders."
         )
     return class_name
 
 
-def _checked(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
-    """Return the images that a source names; raise UserError unless the file of each exists."""
+def _check_exist(files: list[ImageFile], folder: Path, source: str) -> list[ImageFile]:
+    """Return the images that a source lists; raise UserError if a file is missing."""
     missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
     if missing:
         raise UserError(
-            f"{source} names {len(missing):,} images that are not there: {some(sorted(missing))}. Add them below "
-            f"{folder}, or remove it if it is of other images."
+            f"{source} lists {len(missing):,} images that do not exist: {some(sorted(missing))}. Add them below "
+            f"{folder}, or remove the lists if they belong to other images."
         )
     return files
 
@@ -169,7 +166,7 @@ def _has_classes(folder: Path, description: Description) -> bool:
 
 
 def check_strangers(strangers: Sequence[str], folder: Path, description: Description) -> None:
-    """Raise UserError if there are folders that are no class of a data set."""
+    """Raise UserError if there are folders that are not classes of the data set."""
     if strangers:
         raise UserError(
             f"Expected the class folders of {description.name} ({some(description.class_names, most=7)}) in {folder}; "
@@ -178,17 +175,17 @@ def check_strangers(strangers: Sequence[str], folder: Path, description: Descrip
 
 
 def _class_folders(folder: Path, part: FolderPerClass, description: Description) -> list[ImageFile]:
-    # An optional part is absent if its folder has no class.
+    # An optional part is missing if its folder has no class.
     if part.is_optional and not _has_classes(folder, description):
         return []
-    # Looked up once per folder: ImageNet has over a million images.
+    # Classes are looked up once per folder, since ImageNet has over a million images.
     classes = {name: description.class_of(name) for name in map(composed, folders_in(folder))}
     strangers = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
     check_strangers(strangers, folder, description)
     domain = part.domain or description.domains[0]
     files = []
     for parts, path in list_images(folder):
-        if len(parts) > 1:  # others are stray images beside the folders
+        if len(parts) > 1:  # otherwise a stray image outside the class folders
             name = composed(parts[0])
             files.append(_image_file(domain, classes[name] or name, path, part.role))
     return files
@@ -197,7 +194,7 @@ def _class_folders(folder: Path, part: FolderPerClass, description: Description)
 def _image_list(folder: Path, file: str, part: ImageLists, description: Description) -> list[ImageFile]:
     path = folder / file
     files = []
-    classes: dict[str, str] = {}  # looked up once: lists have up to half a million lines
+    classes: dict[str, str] = {}  # looked up once, since lists have up to half a million lines
     lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     for number, line in enumerate(map(str.strip, lines), 1):
         if not line or line == part.header:
@@ -205,8 +202,8 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
         match = re.fullmatch(part.line, line)
         if match is None:
             raise UserError(
-                f"Expected an image of {description.name} in line {number} of {path}; found {line[:80]!r}. Get the "
-                "file from its publisher again."
+                f"Expected an image of {description.name} in line {number} of {path}; found {line[:80]!r}. Download "
+                "the file from its publisher again."
             )
         groups = match.groupdict()
         if groups["class"] not in classes:
@@ -217,12 +214,12 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
             domain = domain_named(groups["domain"], description, str(path))
         image = part.image.format(**groups, class_name=class_name)
         role = part.parts.get(groups.get("part", ""), part.files[file])
-        files.append(_image_file(domain, class_name, _joined(folder, image), role))
-    return _checked(files, folder, str(path))
+        files.append(_image_file(domain, class_name, _join_path(folder, image), role))
+    return _check_exist(files, folder, str(path))
 
 
-def _joined(folder: Path, relative: str) -> str:
-    """Join the path of an image that a list names, perhaps with Windows' separators."""
+def _join_path(folder: Path, relative: str) -> str:
+    """Join a folder and an image path from a list, which may have Windows separators."""
     return os.path.join(folder, *PurePosixPath(relative.replace("\\", "/").lstrip("/")).parts)
 
 
@@ -237,13 +234,13 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
             entries += [(str(image), str(name), role) for image, _, name in content[split]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"Expected {path} to hold the lists train, val and test of [path, label, class name]; it can't be read so "
-            f"({type(error).__name__}: {error}). Get it again from CoOp's DATASETS.md, or take it away."
+            f"Expected the lists train, val and test of [path, label, class name] in {path}, but they can't be read "
+            f"({type(error).__name__}: {error}). Download it again from CoOp's DATASETS.md, or remove it."
         ) from error
     classes = {name: class_named(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
     images = folder / part.images
-    files = [_image_file(domain, classes[name], _joined(images, image), role) for image, name, role in entries]
-    return _checked(files, images, str(path))
+    files = [_image_file(domain, classes[name], _join_path(images, image), role) for image, name, role in entries]
+    return _check_exist(files, images, str(path))
 
 
 def _torchvision(folder: Path, part: TorchvisionFolder, description: Description) -> list[ImageFile]:
@@ -253,19 +250,19 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
     for split in part.splits or ("",):
         options = {"split": split} if split else {}
         # The loader returns the path of an image, so that no image is opened.
-        images = _opened_by_torchvision(folder, part, loader=os.fspath, **options)
+        images = _open_with_torchvision(folder, part, loader=os.fspath, **options)
         classes = [class_named(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
             files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
-    return _checked(files, folder, source)
+    return _check_exist(files, folder, source)
 
 
 def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Description) -> list[ImageFile]:
     (domain,) = description.domains
     files: list[ImageFile] = []
     for split, role in part.splits.items():
-        # CIFAR's files are pickles, which may run any code: torchvision reads only those with the published MD5.
-        images = _opened_by_torchvision(folder, part, train=split == "train")
+        # CIFAR's files are pickles, which may run any code, so torchvision reads only files with the published MD5.
+        images = _open_with_torchvision(folder, part, train=split == "train")
         classes = [class_named(name, description, part.folder) for name in images.classes]
         names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]
         count = len(images) // len(names)
@@ -275,18 +272,18 @@ def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Desc
     return files
 
 
-def _opened_by_torchvision(folder: Path, part: TorchvisionFolder, **options: Any) -> Any:
+def _open_with_torchvision(folder: Path, part: TorchvisionFolder, **options: Any) -> Any:
     import torchvision.datasets
 
-    # torchvision adds the names of the folder to the root itself.
+    # torchvision appends the folder's path to the root.
     root = Path(os.path.abspath(folder)).parents[len(PurePosixPath(part.folder).parts) - 1]
     try:
         return getattr(torchvision.datasets, part.class_name)(str(root), **options)
-    except Exception as error:  # damaged lists raise nearly every type in torchvision and scipy
+    except Exception as error:  # torchvision and scipy raise many types for damaged lists
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"torchvision's {part.class_name} can't read {root / part.folder} ({reason}). Files in it are missing "
-            "or damaged: get them again."
+            f"torchvision's {part.class_name} can't read {root / part.folder} ({reason}). Its files are missing or "
+            "damaged, so download them again."
         ) from error
 
 
@@ -305,47 +302,47 @@ def read_tree(
     """Read the images and the official split of the tree in a folder at or below the root.
 
     Returns:
-        The images, the parts of the official split (empty without one), and the names of skipped images by reason.
+        The images, the parts of the official split (empty if there is none), and the names of skipped images by reason.
 
     Raises:
-        UserError: If class folders are of another data set, or a list contradicts another list or the folders.
+        UserError: If class folders belong to another data set, or a list contradicts another list or the folders.
     """
     images, split_folders = _images_below(folder, tree, description)
-    # Folders and lists near the images come first.
+    # Folders near the images come first.
     bases = dict.fromkeys((folder, folder.parent, root))
-    places = [base / inside for base, inside in product(bases, tree.list_folders)]
+    list_folders = [base / inside for base, inside in product(bases, tree.list_folders)]
     lists: list[ListFile] = []
     trained = {image.domain for image in images if image.role == "train"}
     # Folders between domain and class are the split if each domain has training images.
     if len(trained) == len(description.domains):
         title = "/".join(name for name in tree.split_folders if name in split_folders)
     else:
-        lists = _find_lists(places, tree, description)
+        lists = _find_lists(list_folders, tree, description)
         title = "/".join(dict.fromkeys(file.ending.removesuffix("_kfold") for file in lists))
     roles: Mapping[str, ImageRole | None] = {image.name: image.role for image in images}
     if lists:
         roles = _read_lists(lists, images, description)
-    # Cleaned versions have lists of the images that stayed, others a list of the duplicates.
+    # Cleaned versions list the remaining images, other versions list the duplicates.
     duplicates: set[str] = set()
-    for path in [place / tree.duplicates_list for place in places if tree.duplicates_list]:
+    for path in [list_folder / tree.duplicates_list for list_folder in list_folders if tree.duplicates_list]:
         if path.is_file():
             duplicates |= set(map(str.strip, path.read_text(encoding="utf-8").splitlines()))
-    kept: list[ImageFile] = []
-    left_out: dict[str, list[str]] = defaultdict(list)
+    used: list[ImageFile] = []
+    skipped: dict[str, list[str]] = defaultdict(list)
     for image in images:
         if image.name in description.known_bad:
-            left_out[KNOWN_BAD].append(image.name)
+            skipped[KNOWN_BAD].append(image.name)
         elif image.name in duplicates:
-            left_out["known duplicates"].append(image.name)
+            skipped["known duplicates"].append(image.name)
         elif image.name not in roles:
-            left_out["images that are in no list"].append(image.name)
+            skipped["images that are in no list"].append(image.name)
         else:
-            kept.append(replace(image, role=roles[image.name] if title else None))
-    return kept, title, dict(left_out)
+            used.append(replace(image, role=roles[image.name] if title else None))
+    return used, title, dict(skipped)
 
 
 def _images_below(folder: Path, tree: DomainTree, description: Description) -> tuple[list[ImageFile], set[str]]:
-    """List the images of all domains, sorted, with the roles of their split folders; and these folders."""
+    """List the images of all domains, sorted, with the roles of their split folders, and the split folders."""
     images: list[ImageFile] = []
     used: set[str] = set()
     strangers: set[str] = set()
@@ -369,22 +366,22 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
         used |= {split_folder for split_folder, _ in in_domain}
         counts = Counter(image.name for _, image in in_domain)
         for split_folder, image in in_domain:
-            # Names contain the split folder only where they would not be unique without it.
+            # Names contain the split folder only if needed to be unique.
             if split_folder and counts[image.name] > 1:
                 inside = image.name.removeprefix(f"{domain}/{image.class_name}/")
                 image = replace(image, name=f"{domain}/{image.class_name}/{split_folder}/{inside}")
             images.append(image)
-    # A subset is stored with the other classes of the larger data set.
+    # A subset may be stored with the other classes of the larger data set.
     if not description.is_subset:
         check_strangers(sorted(strangers), folder, description)
     return sorted(images), used
 
 
-def _find_lists(places: Sequence[Path], tree: DomainTree, description: Description) -> list[ListFile]:
-    """Find the lists of the first place and style that has any, since lists of several sources do not mix."""
-    for place, style in product(places, tree.lists):
+def _find_lists(folders: Sequence[Path], tree: DomainTree, description: Description) -> list[ListFile]:
+    """Find the lists of the first folder and style with any, since lists from several sources do not mix."""
+    for folder, style in product(folders, tree.lists):
         lists = []
-        for (ending, role), path in product(style.items(), sorted(place.glob("*.txt"))):
+        for (ending, role), path in product(style.items(), sorted(folder.glob("*.txt"))):
             stem = path.stem.casefold()
             domain = description.domain_of(stem.removesuffix(f"_{ending}"))
             if stem.endswith(f"_{ending}") and domain:
@@ -397,12 +394,12 @@ def _find_lists(places: Sequence[Path], tree: DomainTree, description: Descripti
 def _read_lists(
     lists: Sequence[ListFile], images: Sequence[ImageFile], description: Description
 ) -> dict[str, SplitName]:
-    """Read the roles of images by name; raise UserError if lists contradict each other or domains have none."""
+    """Read the roles of images by name; raise UserError if lists contradict each other or a domain has none."""
     trained = {file.domain for file in lists if file.role == "train"}
     if lacking := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
-            f"Expected a list of training images for each domain of {description.name} beside {lists[0].path}; found "
-            f"none for {', '.join(lacking)}. Add the lists, or take all of them away."
+            f"Expected a list of training images for each domain of {description.name} next to {lists[0].path}; found "
+            f"none for {', '.join(lacking)}. Add the lists, or remove all of them."
         )
     list_of: dict[str, ListFile] = {}
     leaks = []
@@ -413,8 +410,8 @@ def _read_lists(
                 leaks.append(f"{name} ({first.path.name}, {file.path.name})")
     if leaks:
         raise UserError(
-            f"Expected each image in one part of the split; {len(leaks)} are in two: {some(leaks)}. A split that leaks "
-            "measures nothing: mend the lists, or draw a split with data.split=stratified."
+            f"Expected each image in one part of the split; {len(leaks)} are in two: {some(leaks)}. Correct the lists, "
+            "or draw a split with data.split=stratified."
         )
     return {name: file.role for name, file in list_of.items()}
 
@@ -431,26 +428,26 @@ def _read_list(file: ListFile, images: Sequence[ImageFile], description: Descrip
     for number, line in enumerate(map(str.strip, text.splitlines()), 1):
         if not line:
             continue
-        # File names may contain spaces. Lists number the classes in various ways, so classes are taken from paths,
-        # which may have been written on Windows, or with the folders of another machine.
+        # File names may contain spaces. Lists number the classes in various ways, so classes are taken from paths.
+        # Paths may have been written on Windows, or with the folders of another machine.
         path, _, label = line.rpartition(" ")
         folders = path.strip().replace("\\", "/").split("/")
         if len(folders) < 2 or not label.isdecimal():
             raise UserError(
                 f"Expected 'domain/class/image label' in line {number} of {file.path}, such as 'photo/dog/1.jpg 1'; "
-                f"found {line[:80]!r}. Mend or remove the list."
+                f"found {line[:80]!r}. Correct or remove the list."
             )
         domain = description.domain_of(folders[-3]) if len(folders) > 2 else None
         class_name = description.class_of(folders[-2])
         name = image_names.get((class_name or "", folders[-1]))
         if name is not None and domain in (None, file.domain):
             names.append(name)
-        # Lists of the larger data set name its other classes as well.
+        # Lists of the larger data set also name its other classes.
         elif not (class_name is None and description.is_subset) and not path.endswith(description.known_bad):
             missing.append(f"{path} (line {number})")
     if missing:
         raise UserError(
             f"{file.path} lists {len(missing)} images that are not in {file.domain}: {some(missing)}. "
-            "Add them, or remove the list if it is of other images."
+            "Add them, or remove the list if it belongs to other images."
         )
     return names

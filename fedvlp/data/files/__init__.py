@@ -1,1 +1,1 @@
-"""Images as they lie on disk or in memory: layouts of folders, decoding. Imports utils alone."""
+"""Images on disk or in memory: folder layouts and decoding. Imports only utils."""

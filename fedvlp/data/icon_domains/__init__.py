@@ -1,1 +1,1 @@
-"""IconDomains: real icons in six styles, part of the package. Imports the data module and files."""
+"""IconDomains: real icons in six styles, included in the package. Imports the data module and files."""

@@ -1,4 +1,4 @@
-"""Icons in six styles; real images that need no download."""
+"""Icons in six styles: real images without a download."""
 
 import csv
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ FOLDER = Path(__file__).parent
 
 
 class IconDomains(FederatedDataModule):
-    """Icons of 109 things, 64 x 64 pixels, in six styles, each of them a domain; part of the package.
+    """Icons of 109 things, 64 x 64 pixels, in six styles, which are the domains; included in the package.
 
-    Each domain has three to twelve icon sets of its own, and one to six images of each class. ``LICENCES.md`` beside
-    this file names the sets, their authors and licences.
+    Each domain has three to twelve icon sets that no other domain uses, and one to six images of each class.
+    ``LICENCES.md`` next to this file lists the sets, their authors and licences.
 
     Args:
-        num_classes: Number of classes in alphabetical order, for short runs; the benchmark is all 109.
+        num_classes: Number of classes in alphabetical order, for short runs. The benchmark uses all 109.
         **options: The arguments of FederatedDataModule.
     """
 
@@ -38,15 +38,15 @@ class IconDomains(FederatedDataModule):
         class_names = sorted({row["class"] for row in rows})
         if self.num_classes is not None:
             if not 2 <= self.num_classes <= len(class_names):
-                raise UserError(f"Expected num_classes from 2 to {len(class_names)}, found {self.num_classes}.")
+                raise UserError(f"Expected num_classes from 2 to {len(class_names)}; got {self.num_classes}.")
             class_names = class_names[: self.num_classes]
         images: dict[str, Images] = {}
         for domain in sorted({row["domain"] for row in rows}):
             with Image.open(FOLDER / f"{domain}.png") as column:
                 pixels = np.asarray(column.convert("RGB")).reshape(-1, column.width, column.width, 3)
-            of_domain = [row for row in rows if row["domain"] == domain]
+            domain_rows = [row for row in rows if row["domain"] == domain]
             files = []
-            for row, icon in zip(of_domain, pixels, strict=True):
+            for row, icon in zip(domain_rows, pixels, strict=True):
                 if row["class"] in class_names:
                     name = "{domain}/{class}/{set}:{icon}".format_map(row)
                     files.append(ImageFile(domain, row["class"], name, "", pixels=icon))
@@ -55,6 +55,6 @@ class IconDomains(FederatedDataModule):
 
 
 def manifest() -> list[dict[str, str]]:
-    """Read a row for each image, in the order of its domain's: domain, class, set, icon, sha256 of its pixels."""
+    """Read domain, class, set, icon and sha256 of the pixels of each image, in the order of its domain's file."""
     with (FOLDER / "manifest.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

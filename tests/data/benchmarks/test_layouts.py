@@ -73,10 +73,10 @@ def food(tmp_path):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (["apple_pie/99.jpg", 0, "apple_pie"], r"names 1 images that are not there: apple_pie/99.jpg"),
+        (["apple_pie/99.jpg", 0, "apple_pie"], r"lists 1 images that do not exist: apple_pie/99.jpg"),
         (["apple_pie/1.jpg", 0, "pizzas"], r"Expected classes of Food101 \(apple_pie, .* found 'pizzas'"),
         (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are named more than once: images/apple_pie/4.jpg"),
-        (17, r"lists train, val and test .*TypeError.* Get it again from CoOp's DATASETS.md, or take it away"),
+        (17, r"lists train, val and test .*TypeError.* Download it again from CoOp's DATASETS.md, or remove it"),
     ],
     ids=["missing", "class", "leak", "number"],
 )
@@ -129,14 +129,14 @@ def test_what_torchvision_finds_damaged_or_missing(tmp_path):
     ):
         read_manifest(tmp_path, FLOWERS_102)
     shutil.rmtree(food101(tmp_path / "food") / "food-101" / "images" / "waffles")
-    with pytest.raises(UserError, match=r"food-101 names 5 images that are not there: images/waffles/11.jpg, "):
+    with pytest.raises(UserError, match=r"food-101 lists 5 images that do not exist: images/waffles/11.jpg, "):
         read_manifest(tmp_path / "food", FOOD_101)
     LAYOUTS["DTD torchvision"][1](tmp_path / "textures")
     (tmp_path / "textures" / "dtd" / "dtd").rename(tmp_path / "textures" / "dtd" / "other")
     with pytest.raises(UserError, match=r"torchvision's DTD can't read .*dtd/dtd"):
         read_manifest(tmp_path / "textures", DTD)
     (tmp_path / "food/food-101/meta/test.json").write_text('{"apple_pie": [')
-    with pytest.raises(UserError, match=r"torchvision's Food101 can't read .*get them again"):
+    with pytest.raises(UserError, match=r"torchvision's Food101 can't read .*download them again"):
         read_manifest(tmp_path, FOOD_101)
 
 
@@ -145,7 +145,7 @@ def test_what_torchvision_finds_damaged_or_missing(tmp_path):
     [
         ("0000001 707-320", "0000001", r"Expected an image of FGVCAircraft in line 1 of .*train.txt; found '0000001'"),
         ("0000002 707-320", "0000002 Concorde", r"in line 2 of .*images_variant_train.txt; found 'Concorde'"),
-        ("0000001 707-320", "0000077 707-320", r"train.txt names 1 images that are not there: images/0000077.jpg"),
+        ("0000001 707-320", "0000077 707-320", r"train.txt lists 1 images that do not exist: images/0000077.jpg"),
         (
             "0000001 707-320",
             "0000004 707-320",
@@ -224,5 +224,7 @@ def test_only_published_pickles_are_read(tmp_path):
 
     path = cifar("CIFAR10")(tmp_path) / "cifar-10-batches-py" / "data_batch_1"
     path.write_bytes(pickle.dumps({"data": Hostile()}))
-    with pytest.raises(UserError, match=r"torchvision's CIFAR10 can't read .*cifar-10-batches-py .* get them again"):
+    with pytest.raises(
+        UserError, match=r"torchvision's CIFAR10 can't read .*cifar-10-batches-py .* download them again"
+    ):
         read_manifest(tmp_path, BY_NAME["CIFAR10"])

@@ -59,5 +59,5 @@ def test_the_first_things_alone_are_the_same_images():
 
 def test_no_class_and_more_than_there_are_is_an_error():
     for number in (1, 110):
-        with pytest.raises(UserError, match=f"num_classes from 2 to 109, found {number}"):
+        with pytest.raises(UserError, match=f"num_classes from 2 to 109; got {number}"):
             IconDomains(num_classes=number).load_domains()
