@@ -1,4 +1,4 @@
-"""Results on disk that are computed once per image: decoded images, and features of frozen parts."""
+"""Cache on disk for results computed once per image: decoded images, and features of frozen parts."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from fedvlp.utils.files import free_bytes, locked, size_in_words, write_cache_fi
 
 log = logging.getLogger(__name__)
 COMPOSE = "torchvision.transforms.transforms.Compose"
-# By name, since these classes need not be imported to be recognised.
+# Names, so that these classes are recognised without importing them.
 FIXED_TRANSFORMS = frozenset({
     "torchvision.transforms.transforms.Resize", "torchvision.transforms.transforms.CenterCrop",
     "open_clip.transform.MaybeConvertMode", "open_clip.transform.ResizeKeepRatio",
@@ -34,15 +34,15 @@ FIXED_TRANSFORMS = frozenset({
 def fixed_steps(transform: Any) -> tuple[Any, Transform] | None:
     """Split a ``torchvision.transforms.Compose`` into its fixed first steps and the rest.
 
-    The first steps make a PIL image of fixed size, as CLIP's resize and centre crop do. None without such steps.
+    The first steps make a PIL image of fixed size, as CLIP's resize and centre crop do. None if there are none.
     """
     if _class_path(transform) != COMPOSE:
         return None
-    # The first step that is random or returns a tensor ends the fixed steps.
+    # The fixed steps end before the first step that is random or returns a tensor.
     steps = list(transform.transforms)
     count = next((i for i, step in enumerate(steps) if _class_path(step) not in FIXED_TRANSFORMS), len(steps))
     first = type(transform)(steps[:count])
-    # One wide and one tall image show whether all images come out in one size.
+    # A wide and a tall image show whether all outputs have the same size.
     sizes = {first(Image.new("RGB", size)).size for size in ((96, 64), (64, 96))}
     return (first, type(transform)(steps[count:])) if len(sizes) == 1 else None
 
@@ -52,7 +52,7 @@ def _class_path(step: Any) -> str:
 
 
 def _settings(steps: Any) -> list[Any]:
-    """List all settings of a transform's steps; their ``repr`` omits some."""
+    """List all settings of a transform's steps, since their ``repr`` omits some."""
     settings = []
     for step in steps.transforms:
         public = sorted((name, repr(value)) for name, value in vars(step).items() if not name.startswith("_"))
@@ -67,7 +67,7 @@ class DecodedImages:
         images: The image files.
         rows: Positions of the decoded images, ascending.
         steps: The fixed first steps of a transform, from ``fixed_steps``.
-        folder: Folder of the file; its name is a digest of everything that its content depends on.
+        folder: Folder of the file. The file's name is a digest of everything that determines its content.
     """
 
     def __init__(self, images: FolderImages, rows: Indices, steps: Any, folder: Path) -> None:
@@ -83,18 +83,18 @@ class DecodedImages:
         self._pixels: NDArray[np.uint8] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the open file: its pixels would be sent to each worker."""
+        """Omit the open file, since its pixels would be sent to each worker."""
         return {**self.__dict__, "_pixels": None}
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Return one image in 8-bit RGB after the steps."""
+        """Read one image in 8-bit RGB after the steps."""
         if self._pixels is None:
             self._pixels = np.load(self.path, mmap_mode="r")
         return Image.fromarray(self._pixels[index])
 
     def make(self, description: str) -> bool:
-        """Decode all images into the file if it does not exist; return False, with a warning, if the disk is full."""
-        # Processes that start together decode images once: the others wait.
+        """Decode all images into the file if it does not exist; warn and return False if the disk is full."""
+        # If several processes start together, one decodes the images and the others wait.
         with locked(self.path):
             if self.path.is_file():
                 return True
@@ -105,10 +105,10 @@ class DecodedImages:
             return self.path.is_file()
 
     def _write(self, size: int, description: str, path: Path) -> None:
-        # A process that writes to mapped memory dies if the disk is full.
+        # Writing to mapped memory kills the process if the disk is full.
         if size > (free := free_bytes(path)):
             needed = f"{size_in_words(size)} are needed, {size_in_words(free)} are free"
-            raise OSError(f"{needed}: give data.cache_dir more room, or pass data.cache_images=false")
+            raise OSError(f"{needed}: free space for data.cache_dir, or set data.cache_images=false")
         pixels = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=self.shape)
 
         def decode(index: int) -> None:
@@ -119,8 +119,8 @@ class DecodedImages:
 
 
 def cache_key(key: str, transform: Transform, images: Images, rows: Indices, device: torch.device) -> str:
-    """Hash everything that features depend on; ``key`` stands for weights and options of the module."""
-    # Functions inside a transform print their address, which differs between processes.
+    """Hash everything that determines features; ``key`` represents the module's weights and options."""
+    # The `repr` of functions in a transform contains an address, which differs between processes.
     shown = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(transform))
     text = json.dumps([key, shown, images.fingerprint(rows), device.type, torch.__version__, PIL.__version__])
     return hashlib.sha256(text.encode()).hexdigest()
@@ -129,15 +129,15 @@ def cache_key(key: str, transform: Transform, images: Images, rows: Indices, dev
 def cached_features(path: Path, device: torch.device, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """Read the features [images, ...] in a file, by name, or compute and write them.
 
-    On the CPU they are mapped, not copied: the system reads them on use, and may drop them when memory is short.
+    On the CPU, the file is mapped rather than copied: the system reads it on use and may drop it if memory is short.
     """
-    # Of processes that start together, one computes and the others wait.
+    # If several processes start together, one computes the features and the others wait.
     with locked(path):
         features = load_features(path, device)
         if features is not None:
             return features
         features = compute()
-        # safetensors refuses views, and tensors on a GPU.
+        # safetensors supports neither views nor tensors on a GPU.
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in features.items()}
         write_cache_file(path, lambda temporary: save_file(tensors, temporary))
         # Read again on the CPU, so that the tensors are mapped from the file.

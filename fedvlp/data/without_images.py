@@ -1,4 +1,4 @@
-"""Data sets without images, for predictions and for ``fedvlp cost``."""
+"""Data modules without images, for predictions and for ``fedvlp cost``."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class PredictionData(FederatedDataModule):
-    """Classes, domains and clients of a trained method, as ``fedvlp predict`` needs them.
+    """Classes, domains and clients of a trained method, for ``fedvlp predict``.
 
     Args:
         class_names: The classes, in the order of the labels.
@@ -52,11 +52,11 @@ class PredictionData(FederatedDataModule):
 
     def load_domains(self) -> tuple[dict[str, Images], list[str]]:
         """Raise UserError, since there are no images."""
-        raise UserError("There are only names and numbers here, and no images. Pass --data to fit, validate or test.")
+        raise UserError("This data set has only names and numbers, no images. Pass --data to fit, validate or test.")
 
 
 class PlaceholderData(PredictionData):
-    """Numbers of classes, domains and clients for ``fedvlp cost``; by default those of PACS with one held-out domain.
+    """Numbers of classes, domains and clients for ``fedvlp cost``; the defaults match PACS with one held-out domain.
 
     Args:
         classes: Number of classes.

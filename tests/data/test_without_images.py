@@ -19,5 +19,5 @@ def test_placeholders_are_numbers_of_clients_and_classes():
     data = PlaceholderData(classes=5, domains=2, num_clients=3)
     assert len(data.class_names) == 5
     assert [client.domain for client in data.clients] == [0, 1, 0]
-    with pytest.raises(UserError, match="only names and numbers here"):
+    with pytest.raises(UserError, match="only names and numbers"):
         data.prepare_data()

@@ -1,4 +1,4 @@
-"""Differences between images on disk and a published data set, and copies of images."""
+"""Compare images on disk with a published data set, and find copies of images."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from fedvlp.data.module import ids_among
 
 
 class Findings(NamedTuple):
-    """Lines on problems, none if the images are those that were published; and lines that are only of interest."""
+    """Problems, empty if the images match the published data set; and notes that are only informative."""
 
     problems: list[str]
     notes: list[str]
 
 
 def compare(manifest: Manifest, description: Description | None) -> Findings:
-    """Compare images on disk with those that were published, if that is known, and read each of them."""
+    """Read all images on disk and compare them with the published data set, if there is a description."""
     problems = differences(manifest, description)
     notes = list(manifest.notes)
     if description is None:
@@ -33,28 +33,28 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
     digests: dict[ImageFile, str] = {}
     for domain, files in manifest.files.items():
         on_disk = [image for image in files if image.pixels is None]
-        bad, found = decode_all([image.path for image in on_disk], f"reading {domain}")
-        digests |= dict(zip(on_disk, found, strict=True))
+        bad, disk_digests = decode_all([image.path for image in on_disk], f"reading {domain}")
+        digests |= dict(zip(on_disk, disk_digests, strict=True))
         digests |= {image: content_digest(image.pixels.tobytes()) for image in files if image.pixels is not None}
         unreadable += [f"{on_disk[row].name} ({reason})" for row, reason in bad.items()]
     if unreadable:
         problems.append(f"{len(unreadable)} images can't be read: {some(unreadable, most=5)}")
     leaks, repeated = _copies(digests)
     if leaks:
-        # Images that were published with copies have them on every machine.
+        # Data sets that were published with copies have them on every machine.
         is_published = description is not None and description.has_copies
-        line = f"{len(leaks)} images lie in two domains, or in two parts of the split: {some(leaks, most=5)}"
+        line = f"{len(leaks)} images are in two domains, or in two parts of the split: {some(leaks, most=5)}"
         (notes if is_published else problems).append(line)
     if repeated:
         notes.append(
-            f"{len(repeated)} images are there twice in one domain, so a split that is drawn may have them on both "
-            f"sides: {some(repeated, most=5)}"
+            f"{len(repeated)} images occur twice in one domain, so a random split may have them on both sides: "
+            f"{some(repeated, most=5)}"
         )
     return Findings(problems, notes)
 
 
 def differences(manifest: Manifest, description: Description | None) -> list[str]:
-    """Describe each domain that differs from the published one, or lacks a class that another domain has."""
+    """Describe each domain that differs from the published domain, or lacks a class that another domain has."""
     lines = []
     for domain in manifest.files:
         differing = [] if description is None else _count_differences(manifest, domain, description)
@@ -65,9 +65,9 @@ def differences(manifest: Manifest, description: Description | None) -> list[str
 
 
 def _count_differences(manifest: Manifest, domain: str, description: Description) -> list[str]:
-    """Describe the differences in the numbers of a domain's images, in all and by part of the official split."""
-    # Known bad images were published and are left out here, so they count as present.
-    bad = [name for name in manifest.left_out.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
+    """Describe differences in a domain's numbers of images: in total and by part of the official split."""
+    # Known bad images were published but are skipped, so they count as present.
+    bad = [name for name in manifest.skipped.get(KNOWN_BAD, ()) if name.startswith(f"{domain}/")]
     counts = Counter(image.class_name for image in manifest.files[domain])
     counts += Counter(name.split("/")[1] for name in bad)
     published = description.counts.get(domain, {})
@@ -85,14 +85,14 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
     if manifest.split and manifest.layout is not None:
         roles = manifest.role_counts(domain)
         for role, number in manifest.layout.split_counts.get(domain, {}).items():
-            # It is not known in which part a bad image is.
+            # The part that contains a bad image is unknown.
             if not 0 <= number - roles[role] <= len(bad):
                 lines.append(f"{roles[role]:,} {role} images, {number:,} published")
     return lines
 
 
 def _missing_classes(manifest: Manifest, domain: str, description: Description | None) -> list[str]:
-    """Describe the classes that a domain lacks, unless published counts by class show them."""
+    """Describe the classes that a domain lacks, unless published counts by class already show them."""
     if description is None:
         expected = {image.class_name for image in chain.from_iterable(manifest.files.values())}
     elif domain in description.counts:
@@ -104,12 +104,12 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
 
 
 def _copies(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:
-    """Pair the names of images with the same digest: in two domains or parts of the split, and in one."""
+    """Pair the names of images with the same digest: across domains or parts of the split, and within one part."""
     leaks: list[str] = []
     repeated: list[str] = []
     for first, *others in sorted(map(sorted, copies(digests, digests.values()))):
         for other in others:
-            # Within one part a copy does no harm, unless a drawn split tears the two apart.
+            # Within one part a copy is harmless, unless a random split separates the two.
             is_leak = (first.domain, first.role) != (other.domain, other.role)
             (leaks if is_leak else repeated).append(f"{first.name} = {other.name}")
     return leaks, repeated

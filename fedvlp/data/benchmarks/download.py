@@ -1,6 +1,6 @@
-"""Downloads of published data sets from the Hugging Face hub or by torchvision, checked against published counts.
+"""Download published data sets from the Hugging Face hub or with torchvision, and check published counts.
 
-A copy on the hub is parquet files; the bytes of each image are written to ``domain/class/image``.
+Copies on the hub consist of parquet files. The bytes of each image are written to ``domain/class/image``.
 """
 
 import json
@@ -24,9 +24,9 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_json, write_text
 
 SOURCE_FILE = "source.json"
-"""Names the source of downloaded images; it is beside their domains' folders."""
+"""File that records the source of downloaded images, next to the domains' folders."""
 DISK_BLOCK = 4096
-"""Bytes that a file may take on disk besides its own."""
+"""Bytes that a file may occupy on disk in addition to its content."""
 STARTS = {
     b"\xff\xd8\xff": ".jpg",
     b"\x89PNG": ".png",
@@ -36,36 +36,36 @@ STARTS = {
     b"II*\0": ".tif",
     b"MM\0*": ".tif",
 }
-"""The first bytes of image files."""
+"""File extensions by the first bytes of image files."""
 Say = Callable[[str], None]
 
 
 def download(description: Description, root: Path, say: Say) -> None:
     """Download a data set, one process at a time; do nothing if it was downloaded before.
 
-    Nothing is at the root before all of it was downloaded and counted.
+    The root stays empty until all images have been downloaded and counted.
 
     Args:
         description: The data set.
-        root: Folder of the domains' folders; it must not exist, or be empty.
-        say: Receives each line that the user should read.
+        root: Folder for the domains' folders; it must be missing or empty.
+        say: Prints a line for the user.
 
     Raises:
-        UserError: If it can't be downloaded, or not to that folder, or differs from the published data set.
+        UserError: If it can't be downloaded, the folder can't be used, or images differ from the published data set.
     """
     source = source_of(description)
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
         raise UserError('Downloading data sets needs huggingface_hub and pyarrow. Run: pip install "fedvlp[download]"')
     with locked(root):
-        came_from = read_source(root)
-        if came_from is not None and find_layout(root, description) is not None:
-            say(f"{description.name} is in {root} already: {came_from}")
+        existing = read_source(root)
+        if existing is not None and find_layout(root, description) is not None:
+            say(f"{description.name} is in {root} already: {existing}")
             return
         # Files on disk are neither overwritten nor mixed with a download.
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UserError(
-                f"Expected no folder, or an empty one, to download {description.name} to; {root} holds other files. "
-                "Name another folder, or take those away."
+                f"Expected a missing or empty folder for the download of {description.name}; {root} has other files. "
+                "Choose another folder, or remove these files."
             )
         staging = root.with_name(f".{root.name}.download")
         if isinstance(source, TorchvisionSource):
@@ -75,12 +75,12 @@ def download(description: Description, root: Path, say: Say) -> None:
 
 
 def source_of(description: Description) -> HubSource | TorchvisionSource:
-    """Return the source of a data set's download; raise UserError if it has none."""
+    """Look up where to download a data set; raise UserError if it has no source."""
     if description.download_source is None:
-        names = [each.name for each in DESCRIPTIONS if each.download_source]
+        names = [other.name for other in DESCRIPTIONS if other.download_source]
         raise UserError(
-            f"{description.name} can't be downloaded by a command; it can be had from {description.source}. Those that "
-            f"can: {', '.join(names)}."
+            f"{description.name} can't be downloaded with a command; it is available from {description.source}. The "
+            f"command supports {', '.join(names)}."
         )
     return description.download_source
 
@@ -95,15 +95,15 @@ def read_source(folder: Path) -> str | None:
 
 
 def _finish(description: Description, images: Path, root: Path, repository: str, revision: str, say: Say) -> None:
-    """Count the downloaded images and move them to the root in one step, with a note of their source."""
+    """Count the downloaded images, record their source, and move them to the root in one step."""
     manifest = read_manifest(images, description)
     problems = differences(manifest, description)
     if problems:
-        more = f"; {len(problems) - 1} other domains differ, too" if len(problems) > 1 else ""
+        more = f"; {len(problems) - 1} other domains differ as well" if len(problems) > 1 else ""
         raise UserError(
-            f"{repository} at {revision} is not {description.name} as it was published: {problems[0]}{more}. What came "
-            f"is in {images}: read it as images of your own (--config data/folders), or remove that folder and get "
-            f"{description.name} from {description.source}."
+            f"{repository} at {revision} differs from the published {description.name}: {problems[0]}{more}. The "
+            f"download is in {images}. Read it as your own images (--config data/folders), or remove that folder and "
+            f"get {description.name} from {description.source}."
         )
     counts = {domain: len(files) for domain, files in manifest.files.items()}
     source = {"repository": repository, "revision": revision, "terms": description.licence}
@@ -111,27 +111,27 @@ def _finish(description: Description, images: Path, root: Path, repository: str,
     if root.is_dir():
         root.rmdir()  # not every system replaces an empty folder
     images.rename(root)
-    say(f"{sum(counts.values()):,} images in {root}; their counts are those that were published")
+    say(f"{sum(counts.values()):,} images in {root}; their counts match the published ones")
 
 
 def _announce(description: Description, root: Path, title: str, size: int, say: Say) -> None:
-    """Announce the size of a download; raise UserError if the disk has too little room."""
-    # Downloaded files and the images extracted from them are on the disk at the same time.
+    """Announce the size of a download; raise UserError if the disk has too little space."""
+    # Downloaded files and extracted images are on the disk at the same time.
     needed = 2 * size + DISK_BLOCK * (description.images or 0)
     free = free_bytes(root)
     if free < needed:
         raise UserError(
-            f"The disk of {root} has too little room: {size_in_words(needed)} are needed, {size_in_words(free)} are "
-            "free. Make room, or name a folder on another disk."
+            f"The disk of {root} has too little space: {size_in_words(needed)} are needed, {size_in_words(free)} are "
+            "free. Free some space, or choose a folder on another disk."
         )
-    say(f"{title}, to {root}: needs {size_in_words(needed)} of room, {size_in_words(free)} are free")
+    say(f"{title}, to {root}: needs {size_in_words(needed)} of disk space, {size_in_words(free)} are free")
 
 
 def _by_torchvision(description: Description, source: TorchvisionSource, root: Path, staging: Path, say: Say) -> None:
     import torchvision.datasets
 
     version = torchvision.__version__
-    say(f"{description.name} by torchvision {version} ({source.reader}), from {description.source}")
+    say(f"{description.name} with torchvision {version} ({source.reader}), from {description.source}")
     say(f"terms: {description.licence}")
     size = source.download_bytes
     _announce(description, root, f"about {size_in_words(size)}", size, say)
@@ -140,12 +140,12 @@ def _by_torchvision(description: Description, source: TorchvisionSource, root: P
     staging.mkdir(parents=True)
     try:
         getattr(torchvision.datasets, source.reader)(str(staging), download=True)
-    except Exception as error:  # of the network, the disk, or an archive; torchvision raises nearly every type
+    except Exception as error:  # torchvision raises many types for problems with network, disk or archives
         shutil.rmtree(staging, ignore_errors=True)
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"torchvision's {source.reader} could not download {description.name} ({reason}). Check the network "
-            f"and the disk; the same command begins again. It can also be had from {description.source}."
+            f"torchvision's {source.reader} could not download {description.name} ({reason}). Check network and disk, "
+            f"and run the same command to start again. It is also available from {description.source}."
         ) from error
     for path in sorted(staging.rglob("*")):
         if path.name.endswith((".tar.gz", ".tgz", ".zip")) and path.is_file():
@@ -167,15 +167,15 @@ def _from_hub(description: Description, source: HubSource, root: Path, staging: 
             sizes[file.rfilename] = file.size or 0
     if not sizes:
         raise UserError(
-            f"Expected data/*.parquet in {page} at {revision}; there is none. The copy was changed: get the "
-            "data set from its publisher."
+            f"Expected data/*.parquet in {page} at {revision}; found none. The copy was changed, so get the data set "
+            "from its publisher."
         )
     licence = info.card_data.get("license") if info.card_data else None
     say(f"{description.name} from {page} at {revision}")
-    say(f"terms: {description.licence}; the copy's card says: {licence or 'nothing'}")
+    say(f"terms: {description.licence}; licence of the copy: {licence or 'not stated'}")
     size = sum(sizes.values())
     _announce(description, root, f"files: {len(sizes)}, {size_in_words(size)}", size, say)
-    # Files of an interrupted download are used again if they are of the same commit.
+    # An interrupted download resumes if its files have the same commit.
     folder = staging / revision
     if not folder.exists():
         shutil.rmtree(staging, ignore_errors=True)
@@ -198,11 +198,11 @@ def _explained(page: str) -> Iterator[None]:
     """Add a remedy to the hub client's errors about gates, tokens, offline mode and the network."""
     try:
         yield
-    except Exception as error:  # the client raises the errors of its HTTP library
+    except Exception as error:  # the client raises its HTTP library's errors
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{page} could not be downloaded ({reason}). Check network and disk, or name a mirror in HF_ENDPOINT. If "
-            "it asks for access, accept the terms on that page and set HF_TOKEN. The same command resumes where it "
+            f"{page} could not be downloaded ({reason}). Check network and disk, or set HF_ENDPOINT to a mirror. If "
+            "access is restricted, accept the terms on that page and set HF_TOKEN. The same command resumes where it "
             "stopped."
         ) from error
 
@@ -211,22 +211,22 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
     """Write the unchanged image of each row of a parquet file to ``domain/class/image`` in a folder.
 
     Raises:
-        UserError: If the file has other columns, or a row is no image of the data set.
+        UserError: If the file has other columns, or a row is not an image of the data set.
     """
     from pyarrow.parquet import ParquetFile
 
     columns = ["image", source.domain_column, "label"]
     with (
-        # A file read ahead would be in memory as a whole.
+        # Reading ahead would load the whole file into memory.
         ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file,
         tqdm(desc=f"writing {path.name}", total=file.metadata.num_rows, unit="image", leave=False, disable=None) as bar,
     ):
         if not set(columns) <= set(file.schema_arrow.names):
             raise UserError(
                 f"Expected the columns {', '.join(columns)} in {path.name}; it has "
-                f"{', '.join(file.schema_arrow.names)}. The copy was changed: get the data set from its publisher."
+                f"{', '.join(file.schema_arrow.names)}. The copy was changed, so get the data set from its publisher."
             )
-        names = _names_of_numbers(file.schema_arrow.metadata or {})
+        names = _read_label_names(file.schema_arrow.metadata or {})
         number = 0
         for batch in file.iter_batches(batch_size=64, columns=columns):
             images, domains, labels = (batch.column(column).to_pylist() for column in columns)
@@ -234,23 +234,23 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
                 class_name = names.get("label", {}).get(label, str(label))
                 domain_folder = domain_named(domain_name, description, path.name)
-                place = f"{domain_folder}/{class_named(class_name, description, path.name)}"
+                class_folder = f"{domain_folder}/{class_named(class_name, description, path.name)}"
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name
-                # Names consist of the hub's file and the row, so they are in order and equal on every machine.
+                # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.
                 name = f"{path.stem}_{number:06d}{_extension(content, stored_name, path, number)}"
                 # Readers recognise a known bad image by its name.
-                if f"{place}/{stored_name}" in description.known_bad:
+                if f"{class_folder}/{stored_name}" in description.known_bad:
                     name = stored_name
-                target = folder / place / name
+                target = folder / class_folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
                 number += 1
                 bar.update()
 
 
-def _names_of_numbers(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
-    """Read the names of the numbers in each column from a file's metadata."""
+def _read_label_names(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str]]:
+    """Read the names of each column's numbers from a file's metadata."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return {column: dict(enumerate(feature["names"])) for column, feature in features.items() if "names" in feature}
@@ -265,11 +265,11 @@ def _extension(content: bytes, stored_name: str, path: Path, number: int) -> str
     stored = Path(stored_name).suffix.lower()
     if content and stored in EXTENSIONS:
         return stored
-    raise UserError(f"Row {number} of {path.name} is no image that is known. Get the data set from its publisher.")
+    raise UserError(f"Row {number} of {path.name} has no known image type. Get the data set from its publisher.")
 
 
 def _write_lists(folder: Path, files: Mapping[str, Sequence[ImageFile]], description: Description) -> None:
-    """Write lists of training and test images, which the hub's file names tell apart, into the folder ``splits``."""
+    """Write lists of training and test images into the folder ``splits``; the hub's file names contain the split."""
     (folder / "splits").mkdir(exist_ok=True)
     numbers = {name: number for number, name in enumerate(description.class_names)}
     for domain, split in product(files, ("train", "test")):

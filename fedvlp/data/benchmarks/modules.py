@@ -1,4 +1,4 @@
-"""The field's data sets as data modules, one for each description in the catalog; ``fedvlp data list`` prints them."""
+"""Data modules of published data sets, one for each description in the catalog; ``fedvlp data list`` prints them."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class Benchmark(DomainFolders):
-    """A published data set, in any of the layouts in which users have it; class names are those of its folders.
+    """A published data set in any supported layout.
 
     Args:
-        root: Folder of the data set, or one up to three levels above its domains' folders.
-        split: "official" for the split that came with the images, CoOp's where its file is beside them; "stratified"
-            to draw one by validation_fraction, test_fraction and split_seed; null takes the official one where it is
-            found. What the official split does not give is drawn from its training images; its test images go before
-            test_fraction.
-        class_names: "clip" for names that CLIP has read more often, such as television for TV; "plain" for the names
-            of the folders, with spaces for _ and -.
-        download: Whether to download it to the root if it is not there, as ``fedvlp data download`` does, where it can.
+        root: Folder of the data set, up to three levels above its domains' folders.
+        split: "official" for the published split, or CoOp's split if its file is next to the images. "stratified"
+            draws a split by validation_fraction, test_fraction and split_seed. null uses the official split if it is
+            found. Roles that the official split lacks are drawn from its training images. Official test images take
+            precedence over test_fraction.
+        class_names: "clip" for names that are more frequent in CLIP's training data, such as television for TV;
+            "plain" for folder names with spaces for _.
+        download: Whether to download the data set to the root if it is missing, as ``fedvlp data download`` does.
         **options: The arguments of DomainFolders.
     """
 
@@ -52,7 +52,7 @@ class Benchmark(DomainFolders):
         self.split = split
         self.class_name_style = class_names
         self.download = download
-        # A domain may be named like its folder, such as "art" for art_painting.
+        # A domain may be given by its folder's name, such as "art" for art_painting.
         self.held_out = [self.description.domain_of(name) or name for name in self.held_out]
 
     @property
@@ -63,7 +63,7 @@ class Benchmark(DomainFolders):
         return mapped_names(folders, names | self.class_names_map)
 
     def describe(self) -> dict[str, Any]:
-        """Describe what results must have in common, the style of class names, and the source of downloaded images."""
+        """Describe the facts that results must share, the style of class names, and the source of a download."""
         source = read_source(self._manifest.folder) or read_source(self.root)
         downloaded = {"source": source} if source else {}
         return {**super().describe(), "class_name_style": self.class_name_style, **downloaded}
@@ -72,7 +72,7 @@ class Benchmark(DomainFolders):
     def _manifest(self) -> Manifest:
         """The data set on disk; skipped images are logged."""
         if self.download:
-            # A data set without a source is refused even if it is on disk: elsewhere the option would fail.
+            # A data set without a source is rejected even if it is on disk, since the option would fail elsewhere.
             source_of(self.description)
             if find_layout(self.root, self.description) is None:
                 download(self.description, self.root, log.warning)
@@ -82,12 +82,12 @@ class Benchmark(DomainFolders):
         return manifest
 
     def _check_copies(self, parts: Sequence[SplitPart], refuse: bool = False) -> None:
-        """Report copies, unless the data set was published with some, as it is on every machine."""
+        """Report copies, unless the published data set contains copies on every machine."""
         if not self.description.has_copies:
             super()._check_copies(parts, refuse)
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Return the images of each domain, and the names of the classes in the order of the publisher's labels."""
+        """List the images of each domain, and the names of the classes in the order of the publisher's labels."""
         files = self._manifest.files
         classes = classes_of(files)
         present = set().union(*classes.values())
@@ -102,19 +102,20 @@ class Benchmark(DomainFolders):
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names
 
     def _check_classes(self, classes: dict[str, set[str]]) -> None:
-        """Raise UserError if a domain has no images, or lacks a class that it is not known to lack."""
-        every = set().union(*classes.values())
-        excused = {}
+        """Raise UserError if a domain has no images, or lacks a class that the published domain has."""
+        all_names = set().union(*classes.values())
+        completed = {}
         for domain, names in classes.items():
-            excused[domain] = names | (every & self.description.gaps.get(domain, frozenset())) if names else names
-        super()._check_classes(excused)
+            gaps = self.description.gaps.get(domain, frozenset())
+            completed[domain] = names | (all_names & gaps) if names else names
+        super()._check_classes(completed)
 
     @cached_property
     def official(self) -> OfficialSplit | None:
-        """The split that came with the images, if it exists and is used.
+        """The published split, if it exists and is used.
 
         Raises:
-            UserError: If the user asked for it and it does not exist.
+            UserError: If the user requested it and it does not exist.
         """
         if self.split == "stratified":
             return None
@@ -122,47 +123,45 @@ class Benchmark(DomainFolders):
             self._report_missing_split()
             return None
         split = OfficialSplit(self._manifest.split, {domain: self._positions(domain) for domain in self.domains})
-        # With two sets of test images in one domain, it would be unclear which of them a result is of.
+        # A second set of test images in one domain would make results ambiguous.
         if split.has("test") and self.rule.test_fraction:
             log.warning(
-                "%s: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+                "%s: its official split has test images, so data.test_fraction has no effect. To draw test images, set "
                 "data.split=stratified.",
                 self.name,
             )
         return split
 
     def _report_missing_split(self) -> None:
-        """Raise UserError if the user asked for the official split; warn if no image tests without it."""
+        """Raise UserError if the user requested the official split; warn if there are no test images without it."""
         folder = self._manifest.folder
         if self.split is not None:
             raise UserError(
-                f"There is no official split of {self.name} in {folder}; published is: "
+                f"There is no official split of {self.name} in {folder}; published: "
                 f"{self.description.official_parts or 'none'}. Add its files, or draw one with data.split=stratified."
             )
         has_tests = any("test" in layout.title for layout in self.description.layouts)
         if has_tests and not self.held_out and not self.rule.test_fraction:
-            log.warning(
-                "%s in %s has no split, so no image tests. Set data.test_fraction, or add a split.", self.name, folder
-            )
+            log.warning("%s in %s has no test images. Set data.test_fraction, or add a split.", self.name, folder)
 
     def _positions(self, domain: str) -> dict[ImageRole, Indices]:
         """Find the positions of a domain's images by official role."""
-        # By name, since unreadable images may have been skipped.
+        # Images are matched by name, since unreadable images may have been skipped.
         role_of = {file.name: file.role for file in self._manifest.files[domain]}
         roles_of_images = np.array([role_of[name] or "" for name in self.images[domain].names])
         roles: tuple[ImageRole, ...] = ("train", "validation", "test")
         positions = {role: np.flatnonzero(roles_of_images == role) for role in roles if role in roles_of_images}
-        # Published results of a held-out domain are of its test list as well.
+        # Published results of a held-out domain also use its test list.
         if self.description.tests_on_list and "test" in positions:
             positions["held_out"] = positions["test"]
         return positions
 
 
 class ImageNet(Benchmark):
-    """ImageNet, which trains, with ImageNetV2, -Sketch, -A and -R, whose images only test.
+    """ImageNet for training, with ImageNetV2, -Sketch, -A and -R for testing.
 
-    ImageNet's validation images test. The variants are held out: all that are there, or those that ``held_out`` names.
-    Accuracy on ImageNet-A and -R, which have 200 classes, is over all classes of the run.
+    ImageNet's validation images test. The variants are held out: all variants on disk, or the names in ``held_out``.
+    ImageNet-A and -R have 200 classes, but their accuracy is over all classes of the run.
     """
 
     description = DATA_SETS["ImageNet"]
@@ -174,18 +173,18 @@ class ImageNet(Benchmark):
 
     @cached_property
     def _manifest(self) -> Manifest:
-        """ImageNet and the variants that are held out, since no other can train."""
+        """ImageNet and the held-out variants, since no other variant can train."""
         if "ImageNet" in self.held_out:
-            raise UserError("Only ImageNet has training images, so it can't be held out. Name variants, or none.")
+            raise UserError("Only ImageNet has training images, so it can't be held out. Hold out only variants.")
         manifest = super()._manifest
-        # An unknown name is reported with the known ones, as for every data set.
+        # The base class reports unknown names.
         if not self.held_out or not set(self.held_out) <= set(manifest.files):
             return manifest
         return replace(manifest, files={name: manifest.files[name] for name in ("ImageNet", *self.held_out)})
 
 
 def __getattr__(name: str) -> type[Benchmark]:
-    """Make the data module of a data set of the catalog, which differs from the others only in its description."""
+    """Make the data module of a data set in the catalog, which differs from others only in its description."""
     if name not in DATA_SETS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     description = DATA_SETS[name]

@@ -1,4 +1,4 @@
-"""Image files in folders, decoded to 8-bit RGB whatever they hold; the labelled images of one domain."""
+"""Read image files as 8-bit RGB, and represent the labelled images of one domain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Indices = NDArray[np.int64]
 Transform = Callable[[Image.Image], Tensor]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-# Warnings about odd but readable files do not help users.
+# Warnings about unusual but readable files do not help users.
 warnings.filterwarnings("ignore", module=r"PIL\b")
 NEARLY_BLACK = "no value is above 15 of 255"
 EXTENSIONS = frozenset({
@@ -45,17 +45,17 @@ SYSTEM_NAMES = frozenset({
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is hidden or a system's, such as ``.DS_Store``, ``__MACOSX`` or ``@eaDir``."""
+    """Whether a name is hidden or a system name, such as ``.DS_Store``, ``__MACOSX`` or ``@eaDir``."""
     return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
 def composed(name: str) -> str:
-    """Compose a name's Unicode, since file systems keep accents in different forms."""
+    """Compose a name's Unicode (NFC), since file systems store accents in different forms."""
     return unicodedata.normalize("NFC", name)
 
 
 def folders_in(folder: Path) -> list[str]:
-    """List the names of the folders in a folder, sorted; empty if it may not be read."""
+    """List the names of a folder's subfolders, sorted; empty if it cannot be read."""
     try:
         return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not is_hidden(entry.name))
     except OSError:
@@ -63,12 +63,12 @@ def folders_in(folder: Path) -> list[str]:
 
 
 def is_image(path: str) -> bool:
-    """Whether a file has the ending of an image."""
+    """Whether a file has the extension of an image."""
     return os.path.splitext(path)[1].lower() in EXTENSIONS
 
 
 def list_images(root: Path) -> list[tuple[tuple[str, ...], str]]:
-    """List the images below the root, sorted: names of the folders and the file, and the path."""
+    """List the images below the root, sorted, as names of folders and file, and path."""
     return [(parts, path) for parts, path in list_files(root) if is_image(path)]
 
 
@@ -77,11 +77,11 @@ def list_files(root: Path) -> list[tuple[tuple[str, ...], str]]:
     try:
         return sorted(_files_below(root, (), frozenset()))
     except OSError as error:
-        raise UserError(f"Could not list the images in {root}: {error}. Check the rights and the disk.") from error
+        raise UserError(f"Could not list the images in {root}: {error}. Check permissions and disk.") from error
 
 
 def _files_below(folder: Path, parts: tuple[str, ...], above: frozenset[str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    # A link to a folder above would be followed for ever.
+    # Following a link to a parent folder would never end.
     real_path = os.path.realpath(folder)
     if real_path in above:
         return
@@ -103,7 +103,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     Raises:
         ValueError: If values are NaN or infinite.
     """
-    # A damaged EXIF block must not spoil the pixels.
+    # The pixels are readable even if the EXIF block is damaged.
     with suppress(SyntaxError, ValueError, KeyError, TypeError, struct.error):
         image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
@@ -115,10 +115,10 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    # No format states the range of its values, so the largest and smallest value decide.
+    # Formats do not state the range of values, so it is taken from the largest and smallest value.
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            raise ValueError("it has values that are NaN or infinite")
+            raise ValueError("it contains NaN or infinity")
         scale = 255.0 if values.size and values.min() >= 0 and values.max() <= 1 else 1.0
         return np.asarray((values * scale).round().clip(0, 255), dtype=np.uint8)
     is_wide = values.dtype == np.uint16 or values.max(initial=0) > 255
@@ -138,25 +138,25 @@ def decode_all(
     """Read and decode every image file once, in threads; log a warning if some are nearly black.
 
     Returns:
-        Why files can't be decoded, by their position in ``paths``; and a digest of each file's bytes, empty if they
+        Reasons why files can't be decoded, by position in ``paths``; and a digest of each file's bytes, empty if it
         can't be read.
     """
     decoded = in_threads(_decode, paths, description)
     if dark := [position for position, (reason, _) in enumerate(decoded) if reason == NEARLY_BLACK]:
-        line = "%d of %d images are nearly black, such as %s. Of 16 bits the upper 8 are taken: stretch smaller values."
+        line = "%d of %d images are nearly black, such as %s. Only the upper 8 of 16 bits are used: rescale them."
         log.warning(line, len(dark), len(paths), os.fspath(paths[dark[0]]))
     bad = {position: reason for position, (reason, _) in enumerate(decoded) if reason not in ("", NEARLY_BLACK)}
     return bad, [digest for _, digest in decoded]
 
 
 def check_readable(paths: Sequence[Path], names: Sequence[str], description: str = "checking images") -> None:
-    """Decode every image file; raise UserError with the names and reasons of those that can't be."""
+    """Decode every image file; raise UserError with the names of unreadable files and the reasons."""
     if bad := decode_all(paths, description)[0]:
         raise UserError(bad_images_message([(names[position], reason) for position, reason in bad.items()], len(paths)))
 
 
 def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
-    """Group the items that share a digest; an empty digest is no digest.
+    """Group the items that share a digest; empty digests are ignored.
 
     >>> copies(["a", "b", "c", "d", "e"], ["1", "2", "1", "", ""])
     [['a', 'c']]
@@ -168,7 +168,7 @@ def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
 
 
 def in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
-    """Apply a function to each item, in a few more threads than there are cores and with a progress bar."""
+    """Apply a function to each item with a progress bar, in slightly more threads than cores."""
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
     with bar, ThreadPoolExecutor(min(32, (os.cpu_count() or 1) + 2)) as pool:
@@ -180,25 +180,25 @@ def in_threads(function: Callable[[Item], Result], items: Sequence[Item], descri
 
 
 def content_digest(content: bytes) -> str:
-    """Compute the digest by which copies of an image are found."""
+    """Compute the digest that identifies copies of an image."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _decode(path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return why an image file can't be decoded or that it is nearly black, else ""; and the digest of its bytes."""
+    """Decode an image file; return a problem ("" if there is none) and the digest of its bytes."""
     digest = ""
     try:
         if not os.path.exists(path) and os.path.islink(path):
-            return f"it is a link to {os.readlink(path)}, which is not there", digest
+            return f"it is a link to {os.readlink(path)}, which does not exist", digest
         content = Path(path).read_bytes()
         if not content:
             return "the file is empty", digest
         digest = content_digest(content)
         is_dark = np.asarray(read_rgb(BytesIO(content))).max() < 16
         return NEARLY_BLACK if is_dark else "", digest
-    except Exception as error:  # PIL's decoders raise nearly every type on damaged files
+    except Exception as error:  # PIL's decoders raise many types for damaged files
         if isinstance(error, UnidentifiedImageError):
-            return "it is not an image that Pillow knows", digest
+            return "it is not an image that Pillow can read", digest
         return getattr(error, "strerror", None) or str(error) or type(error).__name__, digest
 
 
@@ -217,10 +217,10 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Image.Image:
-        """Return one image in 8-bit RGB."""
+        """Load one image in 8-bit RGB."""
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Return a hash that changes with these images and their order."""
+        """Compute a hash that changes with these images and their order."""
 
 
 class FolderImages:
@@ -247,11 +247,11 @@ class FolderImages:
         return read_rgb(self.paths[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Hash name, size and time of change of these files; their content is not read."""
+        """Hash name, size and modification time of these files, without reading their content."""
         return _digest(f"{self.names[index]}\0{_size_and_time(self.paths[index])}\n" for index in indices)
 
     def without(self, positions: Sequence[int]) -> FolderImages:
-        """Return the images at all other positions."""
+        """Remove the images at some positions."""
         rows = sorted(set(range(len(self))) - set(positions))
         return FolderImages([self.paths[row] for row in rows], [self.names[row] for row in rows], self.labels[rows])
 
@@ -260,19 +260,19 @@ def identity(images: Images) -> str:
     """Describe a domain by its number of images and a hash that is equal on all machines with the same images."""
     if not isinstance(images, FolderImages):
         return f"{len(images)} images, {images.fingerprint(np.arange(len(images)))[:8]}"
-    # Without the time of change, which differs between copies.
+    # The modification time differs between copies, so it is ignored.
     sizes = [_size_and_time(path).partition("\0")[0] for path in images.paths]
     digest = _digest(f"{name}\0{size}\n" for name, size in zip(images.names, sizes, strict=True))
     return f"{len(images)} images, {digest[:8]}"
 
 
 def _digest(lines: Iterable[str]) -> str:
-    # File names may hold bytes that are not UTF-8; Python keeps them as surrogates.
+    # File names may contain bytes that are not UTF-8, which Python represents as surrogates.
     return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _size_and_time(path: str) -> str:
-    """Read the size of a file in bytes and its time of change in nanoseconds; "missing" without the file."""
+    """Read a file's size in bytes and modification time in nanoseconds; "missing" if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -317,11 +317,11 @@ def _check_lengths(count: int, names: Sequence[str], labels: Indices) -> None:
     if not count == len(names) == len(labels):
         raise ValueError(f"Expected a name and a label per image; got {count}, {len(names)} and {len(labels)}.")
     if len(set(names)) < len(names):
-        raise ValueError("Expected unique names of images, since a split is recorded by names; some occur twice.")
+        raise ValueError("Expected unique names of images, since splits refer to names; some occur twice.")
 
 
 def image_paths(paths: Sequence[str]) -> list[Path]:
-    """List each of the given image files, and the images at any depth below the given folders, once."""
+    """List the given image files, and the images at any depth below the given folders, without duplicates."""
     endings = ", ".join(sorted(EXTENSIONS))
     images: list[Path] = []
     for path in (Path(name).expanduser() for name in paths):
@@ -342,9 +342,9 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
 def image_batches(
     paths: Sequence[Path], transform: Transform, batch_size: int = 64
 ) -> Iterator[tuple[Sequence[Path], Float[Tensor, "B 3 V V"]]]:
-    """Iterate over image files in batches, with the pixels that ``transform`` makes.
+    """Iterate over image files in batches, with their pixels after ``transform``.
 
-    All files are decoded once before the first batch, so that a damaged one is reported before any work is done.
+    All files are decoded once before the first batch, so that damaged files are reported before any work is done.
     """
     check_readable(paths, list(map(str, paths)))
     for start in range(0, len(paths), batch_size):
@@ -355,12 +355,12 @@ def image_batches(
 def bad_images_message(bad: Sequence[tuple[str, str]], total: int, remedy: str = "", most: int = 50) -> str:
     """List unreadable images with reasons.
 
-    >>> print(bad_images_message([("a.png", "the file is empty")], total=9, remedy="Mend it."))
+    >>> print(bad_images_message([("a.png", "the file is empty")], total=9, remedy="Repair it."))
     1 of 9 images can't be read:
       a.png: the file is empty
-    Mend it.
+    Repair it.
     """
     lines = [f"{len(bad)} of {total} images can't be read:", *(f"  {name}: {reason}" for name, reason in bad[:most])]
     if len(bad) > most:
         lines.append(f"  ... and {len(bad) - most} more")
-    return "\n".join([*lines, remedy or "Mend or remove them."])
+    return "\n".join([*lines, remedy or "Repair or remove them."])

@@ -51,7 +51,7 @@ def test_what_was_published_has_no_problem_and_a_known_bad_image_is_left_out(pac
     known = replace(known, counts=counts, domain_counts={**known.domain_counts, "sketch": 16}, layouts=layouts)
     findings = compare(read_manifest(pacs, known), known)
     assert findings.problems == []
-    assert findings.notes == ["left out 1 known bad images: sketch/dog/n02103406_4068-1.png"]
+    assert findings.notes == ["skipped 1 known bad images: sketch/dog/n02103406_4068-1.png"]
 
 
 def test_missing_images_are_counted_by_class(pacs):
@@ -87,8 +87,8 @@ def test_the_same_image_in_two_parts_of_the_split_or_two_domains_leaks(pacs):
     (problem,) = check(pacs).problems
     (note,) = check(pacs).notes
     pairs = "cartoon/dog/0.png = sketch/dog/1.png, photo/dog/0.png = photo/dog/4.png"
-    assert problem == f"2 images lie in two domains, or in two parts of the split: {pairs}"
-    assert "1 images are there twice in one domain" in note
+    assert problem == f"2 images are in two domains, or in two parts of the split: {pairs}"
+    assert "1 images occur twice in one domain" in note
     assert note.endswith("photo/person/0.png = photo/person/1.png")
 
 

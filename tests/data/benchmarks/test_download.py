@@ -68,10 +68,10 @@ def test_each_data_set_becomes_folders_and_a_second_call_does_nothing(download, 
     source = DATA_SETS[name].download_source
     revision = source.revision or REVISION
     assert lines[0] == f"{name} from {hub.endpoint}/datasets/{source.repository} at {revision}"
-    assert lines[1] == f"terms: {DATA_SETS[name].licence}; the copy's card says: unknown"
+    assert lines[1] == f"terms: {DATA_SETS[name].licence}; licence of the copy: unknown"
     assert lines[2].startswith(f"files: {len(FORMS[name]())}, ")
-    assert " kB of room" in lines[2]
-    assert lines[3] == f"{sum(COUNTS[name])} images in {tmp_path / name}; their counts are those that were published"
+    assert " kB of disk space" in lines[2]
+    assert lines[3] == f"{sum(COUNTS[name])} images in {tmp_path / name}; their counts match the published ones"
     assert names(tmp_path) == [name]
     counts = dict(zip(DATA_SETS[name].domain_counts, COUNTS[name], strict=True))
     assert {domain: len(files) for domain, files in images_in(tmp_path / name).items()} == counts
@@ -120,7 +120,7 @@ def test_other_counts_are_named_and_nothing_is_taken_for_the_data_set(download, 
     description = as_uploaded(PACS)
     counts = {**description.domain_counts, "photo": 13}
     for _ in range(2):  # the second time without a download
-        with pytest.raises(UserError, match=r"is not PACS as it was published: photo: 12 images, 13 published\. What"):
+        with pytest.raises(UserError, match=r"differs from the published PACS: photo: 12 images, 13 published\. The"):
             download("PACS", replace(description, domain_counts=counts))
         assert names(tmp_path) == [".PACS.download"]
         assert hub.sent[PACS_FILE] == len(pacs_repository(hub).files[PACS_FILE])
@@ -143,7 +143,7 @@ def test_a_hub_that_fails_or_is_not_reached_is_one_message(download, hub):
     with pytest.raises(UserError, match=r"/datasets/flwrlabs/pacs could not .*Repository Not Found"):
         download("PACS")
     hub.add(Repository("flwrlabs/pacs", revision=str(PACS.download_source.revision)))
-    with pytest.raises(UserError, match=r"Expected data/\*\.parquet in .* there is none\. The copy was changed"):
+    with pytest.raises(UserError, match=r"Expected data/\*\.parquet in .* found none\. The copy was changed"):
         download("PACS")
 
 
@@ -156,7 +156,7 @@ def pacs(hub, monkeypatch):
 
 
 def test_a_missing_folder_names_the_command_that_gets_it(hub, pacs, tmp_path):
-    command = rf"fedvlp data download pacs --root '{tmp_path}/my images', or --data\.download true\.$"
+    command = rf"fedvlp data download pacs --root '{tmp_path}/my images' or --data\.download true\.$"
     with pytest.raises(UserError, match=command):
         pacs(tmp_path / "my images").prepare_data()
     assert not hub.requests
@@ -222,7 +222,7 @@ def test_other_files_are_refused(unpack):
         file = io.BytesIO()
         image = {"bytes": content, "path": "1.txt"}
         pq.write_table(pa.table({"image": [image], "domain": ["photo"], "label": ["dog"]}), file)
-        with pytest.raises(UserError, match=r"Row 0 of x\.parquet is no image that is known"):
+        with pytest.raises(UserError, match=r"Row 0 of x\.parquet has no known image type"):
             unpack(file.getvalue())
 
 
@@ -278,11 +278,11 @@ def test_torchvision_downloads_once_and_terms_and_size_are_said_first(tmp_path, 
     root = tmp_path / "food"
     downloads.download(small_food(), root, lines.append)
     assert lines[0].startswith(
-        f"Food101 by torchvision {torchvision.__version__} (Food101), from the Computer Vision Lab"
+        f"Food101 with torchvision {torchvision.__version__} (Food101), from the Computer Vision Lab"
     )
     assert lines[1] == "terms: images of Foodspotting's users; beyond scientific fair use their consent is needed"
-    assert lines[2].startswith(f"about 5.0 GB, to {root}: needs 10.0 GB of room, ")
-    assert lines[3:] == [f"15 images in {root}; their counts are those that were published"]
+    assert lines[2].startswith(f"about 5.0 GB, to {root}: needs 10.0 GB of disk space, ")
+    assert lines[3:] == [f"15 images in {root}; their counts match the published ones"]
     assert names(tmp_path) == ["food"]
     assert names(root) == ["food-101", "source.json"]
     assert json.loads((root / "source.json").read_text())["images"] == {"Food101": 15}
@@ -311,14 +311,14 @@ def test_a_failed_download_by_torchvision_leaves_nothing(tmp_path, publisher):
         tarfile.ReadError(""): "ReadError",
     }.items():
         publisher.error = error
-        with pytest.raises(UserError, match=rf"could not download Food101 \(.*{reason}\). Check the network"):
+        with pytest.raises(UserError, match=rf"could not download Food101 \(.*{reason}\). Check network and disk"):
             downloads.download(small_food(), tmp_path / "food", print)
         assert list(tmp_path.iterdir()) == []
 
 
 def test_too_little_room_and_a_missing_extra_are_said_first(download, hub, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 150_000))
-    with pytest.raises(UserError, match=r"too little room: 2\d\d kB are needed, 150 kB are free\. Make room"):
+    with pytest.raises(UserError, match=r"too little space: 2\d\d kB are needed, 150 kB are free\. Free some space"):
         download("PACS")
     assert not hub.sent
     assert names(tmp_path) == []

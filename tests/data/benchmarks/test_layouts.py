@@ -75,7 +75,7 @@ def food(tmp_path):
     [
         (["apple_pie/99.jpg", 0, "apple_pie"], r"lists 1 images that do not exist: apple_pie/99.jpg"),
         (["apple_pie/1.jpg", 0, "pizzas"], r"Expected classes of Food101 \(apple_pie, .* found 'pizzas'"),
-        (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are named more than once: images/apple_pie/4.jpg"),
+        (["apple_pie/4.jpg", 0, "apple_pie"], r"1 are listed more than once: images/apple_pie/4.jpg"),
         (17, r"lists train, val and test .*TypeError.* Download it again from CoOp's DATASETS.md, or remove it"),
     ],
     ids=["missing", "class", "leak", "number"],
@@ -108,7 +108,7 @@ def test_of_caltech101_faces_are_counted_once(tmp_path):
     manifest = read_manifest(tmp_path, CALTECH_101)
     assert {image.class_name for image in manifest.files["Caltech101"]} == set(KEPT["Caltech101"].classes)
     assert manifest.notes[0].startswith(
-        "left out 3 images of folders that are no class: Caltech101/BACKGROUND_Google/1.jpg"
+        "skipped 3 images in folders that are not classes: Caltech101/BACKGROUND_Google/1.jpg"
     )
     write_images(folder, ["Faces_hard/1.jpg"])
     with pytest.raises(UserError, match="found Faces_hard as well"):
@@ -149,7 +149,7 @@ def test_what_torchvision_finds_damaged_or_missing(tmp_path):
         (
             "0000001 707-320",
             "0000004 707-320",
-            r"once and in one part of the split; 1 are named more than once: images/",
+            r"once and in one part of the split; 1 are listed more than once: images/",
         ),
     ],
     ids=["no class", "class", "missing", "leak"],
@@ -200,7 +200,7 @@ def test_classes_of_image_clef_are_those_of_the_numbers(tmp_path):
     assert {"pascal/aeroplane/011_0.jpg", "pascal/people/011_0.jpg"} < set(names)
     assert len(names) == 15
     edit(tmp_path / "p_list.txt", "000_1.jpg 0", "011_0.jpg 0")
-    with pytest.raises(UserError, match=r"1 are named more than once: p/011_0.jpg"):
+    with pytest.raises(UserError, match=r"1 are listed more than once: p/011_0.jpg"):
         read_manifest(tmp_path, IMAGE_CLEF_DA)
 
 

@@ -65,7 +65,7 @@ def test_images_in_no_list_are_left_out(pacs, train):
         path = pacs / "kfold" / f"sketch_{ending}_kfold.txt"
         edit(path, "sketch/dog/0.png 1\n", "")
     found = read_manifest(pacs, PACS)
-    assert found.notes == ["left out 1 images that are in no list: sketch/dog/0.png"]
+    assert found.notes == ["skipped 1 images that are in no list: sketch/dog/0.png"]
 
 
 def test_lines_of_other_classes_of_a_larger_data_set_are_passed_over(tmp_path):

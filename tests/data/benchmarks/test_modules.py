@@ -112,7 +112,7 @@ def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
     assert not caplog.records
     with pytest.raises(UserError, match=r"no official split of EuroSAT in .*train"):
         load("EuroSAT", root, split="official").prepare_data()
-    with pytest.raises(UserError, match="published is: none"):
+    with pytest.raises(UserError, match="published: none"):
         load("OfficeHome", lay_out("OfficeHome Dassl"), split="official").prepare_data()
 
 
@@ -122,7 +122,7 @@ def test_official_test_images_go_before_a_fraction(load, lay_out, caplog):
     assert data.describe() == load("EuroSAT", root).describe()
     assert (data.split_hash, data.protocol) == (load("EuroSAT", root).split_hash, load("EuroSAT", root).protocol)
     assert caplog.messages == [
-        "EuroSAT: its official split has test images, so none are drawn by data.test_fraction. To draw them, set "
+        "EuroSAT: its official split has test images, so data.test_fraction has no effect. To draw test images, set "
         "data.split=stratified."
     ]
     drawn = load("EuroSAT", root, test_fraction=0.4, split="stratified").describe()
@@ -152,8 +152,8 @@ def test_known_bad_images_and_duplicates_are_left_out_with_a_note(load, tmp_path
     assert len(data.images["real"]) == 13
     notes = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert notes == [
-        "PACS: left out 1 known bad images: sketch/dog/n02103406_4068-1.png",
-        "DomainNet: left out 2 known duplicates: real/see_saw/0.png, real/see_saw/1.png",
+        "PACS: skipped 1 known bad images: sketch/dog/n02103406_4068-1.png",
+        "DomainNet: skipped 2 known duplicates: real/see_saw/0.png, real/see_saw/1.png",
     ]
 
 

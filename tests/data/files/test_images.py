@@ -85,10 +85,10 @@ def test_images_that_can_not_be_decoded_are_named_with_the_reason(tmp_path, save
     assert [bool(digest) for digest in digests] == [True, False, True, True, False, True, True]
     assert list(reasons) == [1, 2, 3, 4, 5, 6]
     assert reasons[1] == "the file is empty"
-    assert reasons[2] == "it is not an image that Pillow knows"
+    assert reasons[2] == "it is not an image that Pillow can read"
     assert "truncated" in reasons[3]
-    assert reasons[4] == f"it is a link to {tmp_path / 'nowhere.png'}, which is not there"
-    assert reasons[5] == reasons[6] == "it has values that are NaN or infinite"
+    assert reasons[4] == f"it is a link to {tmp_path / 'nowhere.png'}, which does not exist"
+    assert reasons[5] == reasons[6] == "it contains NaN or infinity"
 
 
 def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
@@ -98,7 +98,7 @@ def test_nearly_black_images_are_readable_with_one_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         assert decode_all(paths)[0] == {}
     (message,) = caplog.messages
-    assert message.startswith(f"2 of 3 images are nearly black, such as {paths[1]}. Of 16 bits the upper 8 are taken")
+    assert message.startswith(f"2 of 3 images are nearly black, such as {paths[1]}. Only the upper 8 of 16 bits")
 
 
 def test_bad_images_beyond_the_cap_are_counted():
