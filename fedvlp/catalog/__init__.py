@@ -1,1 +1,1 @@
-"""What is known of the published data sets: facts that need no image, and no library, to be read. Imports nothing."""
+"""Facts about published data sets, which can be read without images or libraries. Imports nothing."""

@@ -1,7 +1,7 @@
-"""Facts of the published data sets, and the layouts in which users have them.
+"""Facts about published data sets, and their layouts on users' disks.
 
-A data set is described by a file ``data_sets/NAME.toml``, whose keys are the attributes of :class:`Description`, and by
-a table ``classes/NAME.csv``. Paths in layouts are relative to the folder of the layout, with forward slashes.
+The file ``data_sets/NAME.toml`` describes a data set with the attributes of :class:`Description` as keys, and the table
+``classes/NAME.csv`` lists its classes. Paths are relative to the layout's folder, with forward slashes.
 """
 
 import csv
@@ -18,7 +18,7 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).parent
-# In the order in which `fedvlp data list` prints them.
+# The order of `fedvlp data list`.
 FILES = (
     "pacs", "office_home", "vlcs", "domain_net", "terra_incognita", "domain_net_10", "domain_net_126", "fed_isic2019",
     "camelyon17", "office31", "image_clef_da", "imagenet", "caltech101", "oxford_pets", "stanford_cars", "flowers102",
@@ -30,13 +30,13 @@ ClassNameStyle = Literal["clip", "plain"]
 
 @dataclass(frozen=True)
 class DomainTree:
-    """Folders domain/class/image, perhaps with lists of images or folders of a split between domain and class.
+    """Folders domain/class/image, optionally with lists of images, or with split folders between domain and class.
 
     Attributes:
         lists: For each style of list files, the role of the images in ``<domain>_<ending>.txt`` by the ending.
-        list_folders: Where lists may be, relative to the folder of the domains, its parent or the root.
+        list_folders: Folders that may contain lists, relative to the domains' folder, its parent or the root.
         split_folders: Folders between domain and class, with the role of their images; None for no role.
-        duplicates_list: Name of a list of images to leave out, where the data set is known to have them.
+        duplicates_list: Name of a list of duplicates to skip; empty if the data set has none.
     """
 
     lists: tuple[Mapping[str, SplitName], ...] = ()
@@ -47,7 +47,7 @@ class DomainTree:
 
 @dataclass(frozen=True)
 class SplitFile:
-    """CoOp's split: a JSON file of paths, labels and class names in three parts; ``images`` is the paths' folder."""
+    """CoOp's split: a JSON file of paths, labels and class names in three parts. Paths are relative to ``images``."""
 
     file: str
     images: str
@@ -60,8 +60,8 @@ class TorchvisionFolder:
     Attributes:
         class_name: Name of the class.
         folder: The folder's path in torchvision, such as "dtd/dtd".
-        holds: The files and folders by which it is recognised.
-        splits: The role of each split of the class; empty if the class has none.
+        holds: Files and folders that identify it.
+        splits: The role of each split of the class; empty if the class has no splits.
     """
 
     class_name: str
@@ -72,7 +72,7 @@ class TorchvisionFolder:
 
 @dataclass(frozen=True)
 class TorchvisionPixels(TorchvisionFolder):
-    """CIFAR's folder, whose files hold the pixels of many images; its splits are train and test."""
+    """CIFAR's folder, where each file contains the pixels of many images; its splits are train and test."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class FolderPerClass:
         role: Role of its images; None if unknown.
         domain: Domain of its images; empty if the data set has one domain.
         is_optional: Whether it may be missing.
-        ignored: Folders that are no class.
+        ignored: Folders that are not classes.
     """
 
     folder: str
@@ -99,11 +99,11 @@ class ImageLists:
     """Text files with a line for each image.
 
     Attributes:
-        files: The lists, with the role of their images; None if the lines give roles, or nothing does.
-        line: Regular expression of a whole line. Its group ``class`` names the class, ``domain`` the domain if there
-            are several, and ``part`` one of ``parts``.
+        files: The lists, with the role of their images; None if lines contain roles, or if roles are unknown.
+        line: Regular expression of a whole line. Its group ``class`` is the class, ``domain`` is the domain if there
+            are several, and ``part`` is one of ``parts``.
         image: Path of a line's image, with the groups and ``class_name`` in braces.
-        parts: The role of each part that a line may name; images of other parts have none.
+        parts: The role of each part that a line may contain; images of other parts have no role.
         header: The first line, unless it describes an image.
     """
 
@@ -116,15 +116,15 @@ class ImageLists:
 
 @dataclass(frozen=True)
 class Layout:
-    """One layout in which users have a data set.
+    """One layout of a data set on disk.
 
     Attributes:
-        of: Who uses it, such as "CoOp".
-        pattern: Its folders and files, for people.
-        parts: The sources of its images; all that are not optional must exist. A DomainTree is the only part.
-        title: The parts of its split, as results name them, such as "CoOp train/val/test"; empty without a split.
-        domain_counts: Images of each domain where they differ from the data set's.
-        split_counts: Images of each domain by role.
+        of: Projects that use it, such as "CoOp".
+        pattern: A readable description of its folders and files.
+        parts: The sources of its images; all that are not optional must exist. A DomainTree is always the only part.
+        title: The parts of its split in results, such as "CoOp train/val/test"; empty if there is no split.
+        domain_counts: Number of images of each domain, if it differs from the data set's.
+        split_counts: Number of images of each domain by role.
     """
 
     of: str
@@ -137,14 +137,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A copy of a data set on the Hugging Face hub: ``data/*.parquet`` of rows with an image, its domain and its label.
+    """A copy of a data set on the Hugging Face hub: ``data/*.parquet`` with image, domain and label in each row.
 
     Attributes:
         repository: The data set's repository, ``owner/name``.
         download_bytes: Approximate size of the download.
         revision: The commit; None takes the newest.
         domain_column: The column with an image's domain.
-        has_official_split: Whether the files named ``train-`` and ``test-`` are the parts of the official split.
+        has_official_split: Whether the files ``train-*`` and ``test-*`` are the parts of the official split.
     """
 
     repository: str
@@ -156,7 +156,7 @@ class HubSource:
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """A data set that the class ``reader`` of ``torchvision.datasets`` downloads, of about ``download_bytes``."""
+    """A download by the class ``reader`` of ``torchvision.datasets``, of about ``download_bytes``."""
 
     reader: str
     download_bytes: int
@@ -170,28 +170,28 @@ KINDS: tuple[type[Any], ...] = (
 
 @dataclass(frozen=True)
 class Description:
-    """The facts of one data set: its names, its numbers of images, and the layouts in which users have it.
+    """The facts of one data set: its names, its numbers of images, and its layouts on disk.
 
     Attributes:
         name: Name of the data set and of its data module.
         summary: One or two sentences for the help of its data module.
         config: Name of its config.
         source: The project that publishes it.
-        class_names: The classes, sorted, or in the order of the labels that CoOp or the publisher gives them.
+        class_names: The classes, sorted, or in the order of CoOp's or the publisher's labels.
         counts: Published number of images of each class, by domain.
-        domain_counts: Images of each domain; None if the number is not published.
+        domain_counts: Number of images of each domain; None if it is not published.
         spellings: Other names of domains on disk. Case, spaces, ``_`` and ``-`` do not matter.
         class_spellings: Other names of classes on disk.
-        layouts: Its layouts; in a folder that has several, the first one is read.
+        layouts: Its layouts. If a folder has several, the first one is read.
         gaps: The classes that a domain may lack, by domain.
         has_numbered_classes: Whether class folders may be named by their number, from 0.
         tests_on_list: Whether only the official test images of a held-out domain test.
         known_bad: Names of published images that can't be read.
         is_subset: Whether it is part of a larger data set, so folders may have other classes.
-        has_copies: Whether it was published with copies of images, perhaps on both sides of a split.
+        has_copies: Whether it was published with copies of images, possibly on both sides of a split.
         licence: The owners' terms, as far as known.
-        clip_names: Names that CLIP has read more often than the names of class folders.
-        download_source: Where a command can download it from.
+        clip_names: Class names that are more frequent in CLIP's training data than the folders' names.
+        download_source: The source for ``fedvlp data download``; None if there is none.
     """
 
     name: str
@@ -216,7 +216,7 @@ class Description:
 
     @property
     def short_name(self) -> str:
-        """Its name on the command line, such as ``office_home``."""
+        """The name on the command line, such as ``office_home``."""
         return self.config.removeprefix("data/")
 
     @property
@@ -232,19 +232,19 @@ class Description:
 
     @property
     def official_parts(self) -> str:
-        """The parts of the official split in its most usual layout, such as "train/crossval"; empty without one."""
+        """The parts of the official split in the most common layout, such as "train/crossval"; empty if none."""
         return next((layout.title for layout in self.layouts if layout.title), "")
 
     def counts_in(self, layout: Layout | None) -> Mapping[str, int | None]:
-        """Return the published number of images of each domain in a layout."""
+        """Look up the published number of images of each domain in a layout."""
         return {**self.domain_counts, **(layout.domain_counts if layout else {})}
 
     def domain_of(self, folder: str) -> str | None:
-        """Return the domain of a name on disk, or None."""
+        """Look up the domain of a name on disk, or None."""
         return self._domains.get(normalise_name(folder))
 
     def class_of(self, folder: str) -> str | None:
-        """Return the class of a name on disk, or None."""
+        """Look up the class of a name on disk, or None."""
         if self.has_numbered_classes and folder.isdecimal():
             return dict(enumerate(self.class_names)).get(int(folder))
         return self._classes.get(normalise_name(folder))
@@ -264,7 +264,7 @@ def _by_normalised_name(names: Collection[str], spellings: Mapping[str, str]) ->
 
 
 def normalise_name(name: str) -> str:
-    """Reduce a name to its letters and digits in lower case, in which all its spellings agree.
+    """Reduce a name to letters and digits in lower case, so that its spellings match.
 
     >>> normalise_name("Real World"), normalise_name("Real_World"), normalise_name("t-shirt")
     ('realworld', 'realworld', 'tshirt')
@@ -275,12 +275,12 @@ def normalise_name(name: str) -> str:
 def read_description(file: str) -> Description:
     """Read a data set's facts from its TOML file and its table of classes."""
     content = tomllib.loads((FOLDER / "data_sets" / f"{file}.toml").read_text(encoding="utf-8"))
-    facts: dict[str, Any] = _converted(content)
+    facts: dict[str, Any] = _convert(content)
     facts["layouts"] = tuple(Layout(**layout) for layout in facts["layouts"])
     with (FOLDER / "classes" / f"{file}.csv").open(encoding="utf-8", newline="") as table:
         rows = list(csv.DictReader(table))
     class_names = tuple(row["class"] for row in rows)
-    # In the table, cells of `also` and `of` have several entries, separated by a bar. Other columns are domains.
+    # In the table, the columns `also` and `of` have entries separated by a bar. Other columns are domains.
     spellings: dict[str, str] = {}
     classes_of: dict[str, set[str]] = {}
     for row in rows:
@@ -300,13 +300,13 @@ def read_description(file: str) -> Description:
     return Description(config=f"data/{file}", **facts)
 
 
-def _converted(value: Any) -> Any:
-    """Make tuples of TOML's lists, None of its empty strings, and objects of tables with a ``kind``."""
+def _convert(value: Any) -> Any:
+    """Convert TOML lists to tuples, empty strings to None, and tables with a ``kind`` to objects."""
     if isinstance(value, list):
-        return tuple(map(_converted, value))
+        return tuple(map(_convert, value))
     if not isinstance(value, dict):
         return None if value == "" else value
-    fields = {key: _converted(entry) for key, entry in value.items()}
+    fields = {key: _convert(entry) for key, entry in value.items()}
     kinds = {kind.__name__: kind for kind in KINDS}
     return kinds[fields.pop("kind")](**fields) if "kind" in fields else fields
 
@@ -317,14 +317,12 @@ DATA_SETS: dict[str, Description] = {description.name: description for descripti
 
 
 def prompt_names(data_set: str, class_names: Sequence[str], style: ClassNameStyle) -> list[str]:
-    """Return the names of a data set's classes in prompts.
-
-    Text encoders read ``_`` as a space, so no name has it.
+    """Convert the names of a data set's class folders to names for prompts, without ``_``.
 
     Args:
         data_set: Name of the data set.
         class_names: Names of its class folders.
-        style: "plain" replaces ``_`` by a space; "clip" also takes the words that CLIP has read more often.
+        style: "plain" replaces ``_`` by a space; "clip" also uses words that are more frequent in CLIP's training data.
 
     >>> prompt_names("OfficeHome", ["Alarm_Clock", "TV"], "clip")
     ['Alarm Clock', 'television']
