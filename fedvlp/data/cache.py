@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, in_threads
+from fedvlp.data.files.images import FolderImages, Images, Indices, Transform, map_in_threads
 from fedvlp.utils.files import free_bytes, locked, size_in_words, write_cache_file
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class DecodedImages:
         def decode(index: int) -> None:
             pixels[index] = np.asarray(self.steps(self.images[int(self.rows[index])]))
 
-        in_threads(decode, range(len(self.rows)), description)
+        map_in_threads(decode, range(len(self.rows)), description)
         pixels.flush()
 
 

@@ -24,10 +24,10 @@ from fedvlp.data.files.images import (
     FolderImages,
     Images,
     bad_images_message,
-    composed,
-    copies,
+    compose_name,
     decode_all,
     folders_in,
+    group_copies,
     is_hidden,
     is_image,
     list_files,
@@ -113,7 +113,7 @@ class DomainFolders(FederatedDataModule):
                 domains[domain] = [
                     replace(file, class_name=name_of.get(file.class_name, file.class_name)) for file in files
                 ]
-        classes = classes_of(domains)
+        classes = collect_classes(domains)
         class_names = sorted(set().union(*classes.values()))
         self._check_classes(classes)
         return {domain: labelled_images(files, class_names) for domain, files in domains.items()}, class_names
@@ -125,7 +125,7 @@ class DomainFolders(FederatedDataModule):
             UserError: If the root is missing or empty, or does not have the layout root/domain/class/image.
         """
         files, stray, other_types = _read_tree(self.root)
-        folder_of = {composed(name): self.root / name for name in folders_in(self.root)}
+        folder_of = {compose_name(name): self.root / name for name in folders_in(self.root)}
         domains: dict[str, list[ImageFile]] = {name: [] for name in sorted(folder_of)}
         for file in files:
             domains[file.domain].append(file)
@@ -195,7 +195,7 @@ class DomainFolders(FederatedDataModule):
         label_of: dict[str, int] = {}
         for images in self.images.values():
             label_of |= zip(images.names, images.labels.tolist(), strict=True)
-        groups = copies(label_of, [self._digest_of.get(name, "") for name in label_of])
+        groups = group_copies(label_of, [self._digest_of.get(name, "") for name in label_of])
         if not groups:
             return
         held_out = set(label_of)
@@ -271,7 +271,7 @@ class ClassFolders(DomainFolders):
 
     def scan(self) -> dict[str, list[ImageFile]]:
         """List the images of the single domain, sorted; raise UserError unless the folders look like classes."""
-        domain = composed(self.root.resolve().name)
+        domain = compose_name(self.root.resolve().name)
         files = scan_domain(self.root, domain, self.allow_missing_classes)
         check_two_classes(self.root, files)
         return {domain: files}
@@ -284,7 +284,7 @@ def check_class_folders(folder: Path, files: Sequence[ImageFile], allow_empty: b
     """
     inside = subfolders(files)
     for name in folders_in(folder):
-        if composed(name) in inside:
+        if compose_name(name) in inside:
             continue
         is_empty = all(is_hidden(entry) for entry in os.listdir(folder / name))
         if not (is_empty and allow_empty):
@@ -354,7 +354,7 @@ def spellings(domains: Mapping[str, Sequence[ImageFile]], others: Collection[str
     return [names for names in groups.values() if len(names) > 1]
 
 
-def classes_of(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
+def collect_classes(domains: Mapping[str, Sequence[ImageFile]]) -> dict[str, set[str]]:
     """Collect the class names of each domain's images."""
     return {domain: {file.class_name for file in files} for domain, files in domains.items()}
 
@@ -388,7 +388,7 @@ def _read_tree(root: Path, *above: str) -> tuple[list[ImageFile], list[str], lis
     stray: list[str] = []
     other_types: list[str] = []
     for parts, path in list_files(root):
-        names = [*above, *map(composed, parts)]
+        names = [*above, *map(compose_name, parts)]
         if not is_image(path):
             other_types.append(os.path.splitext(path)[1].lower() or "no ending")
         elif len(names) < 3:  # a domain, a class and a file at least
@@ -452,5 +452,5 @@ def _parts(path: Path, folders: Sequence[str]) -> list[str]:
     for folder in folders:
         root = Path(folder).expanduser()
         if path != root and path.is_relative_to(root):
-            return [composed(root.resolve().name), *map(composed, path.relative_to(root).parts)]
+            return [compose_name(root.resolve().name), *map(compose_name, path.relative_to(root).parts)]
     return [path.name]

@@ -117,7 +117,7 @@ class BoundLoaders:
             return DeviceLoader(image_loader(dataset, batch_size, self.num_workers, seed, self.device), self.device)
         # The tensors have a row for each encoded image, but not all images of a domain need be encoded.
         rows = [np.searchsorted(self._rows_to_cache(domain), rows) for domain, rows in selected]
-        labels = labels_of([(self.images[domain], rows) for domain, rows in selected], part.classes)
+        labels = collect_labels([(self.images[domain], rows) for domain, rows in selected], part.classes)
         return PrecomputedLoader(
             # A function, since splits are listed before encoding.
             tensors=lambda: [self._tensors(domain, precompute) for domain, _ in selected],
@@ -227,7 +227,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         selected: Images and rows of each domain.
         transform: Turns an image into a tensor [3, V, V].
         domains: Index of each selection's domain; items are then dicts of ``images`` and ``domain``.
-        classes: See ``labels_of``.
+        classes: See ``collect_labels``.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         self.images = [images for images, _ in selected]
         self.domain = np.repeat(np.arange(len(selected)), [len(rows) for _, rows in selected])
         self.row = np.concatenate([rows for _, rows in selected])
-        self.labels = labels_of(selected, classes)
+        self.labels = collect_labels(selected, classes)
         self.transform = transform
         self.domains = domains
 
@@ -262,7 +262,7 @@ class ImageDataset(Dataset[tuple[Any, int]]):
         return {"images": pixels, DOMAIN: self.domains[self.domain[position]]}, label
 
 
-def labels_of(selected: Sequence[Selection], classes: Sequence[int] = ()) -> Indices:
+def collect_labels(selected: Sequence[Selection], classes: Sequence[int] = ()) -> Indices:
     """Collect the labels of selected rows, renumbered from 0 when only the ascending ``classes`` are used."""
     labels = np.concatenate([images.labels[rows] for images, rows in selected])
     return np.searchsorted(classes, labels) if classes else labels

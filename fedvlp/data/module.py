@@ -25,7 +25,7 @@ from fedvlp.data.files.images import (
     Indices,
     Transform,
     check_readable,
-    composed,
+    compose_name,
     identity,
     image_paths,
 )
@@ -169,7 +169,7 @@ class FederatedDataModule(L.LightningDataModule):
     @property
     def all_class_names(self) -> list[str]:
         """Names of all classes as prompts contain them, in the order of the labels."""
-        return mapped_names(self._loaded[1], self.class_names_map)
+        return map_names(self._loaded[1], self.class_names_map)
 
     @property
     def class_names(self) -> list[str]:
@@ -276,7 +276,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         """Read and split the images, so that every mistake is found before training."""
-        if line := ids_among(self.all_class_names):
+        if line := describe_ids(self.all_class_names):
             log.warning("%s", line)
         # Cached properties.
         _ = self.split_parts, self._images_of_no_class
@@ -430,8 +430,8 @@ def check_class_names(names: Sequence[str], domains: Sequence[str] = ()) -> None
 def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     """List the held-out domains, sorted and unique; raise UserError unless they exist and leave one to train."""
     # File systems and keyboards encode accents differently.
-    domain_of = {composed(name): name for name in domains}
-    names = sorted({domain_of.get(composed(name), name) for name in wanted})
+    domain_of = {compose_name(name): name for name in domains}
+    names = sorted({domain_of.get(compose_name(name), name) for name in wanted})
     for name in names:
         if name not in domains:
             hint = did_you_mean_or_choose(name, domains)
@@ -443,7 +443,7 @@ def choose_held_out(wanted: Sequence[str], domains: Sequence[str]) -> list[str]:
     return names
 
 
-def mapped_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
+def map_names(names: Sequence[str], replacements: dict[str, str]) -> list[str]:
     """Replace class names; raise UserError if a class does not exist, or if two classes get the same name."""
     for name in replacements:
         if name not in names:
@@ -479,7 +479,7 @@ def read_class_names_map(value: dict[Any, Any] | str | None) -> dict[str, str]:
     return {str(name): str(replacement) for name, replacement in mapping.items()}
 
 
-def ids_among(names: Sequence[str]) -> str:
+def describe_ids(names: Sequence[str]) -> str:
     """Describe in one line the class names that are numbers, WordNet ids or numbered; empty if there are none."""
     ids = [name for name in names if re.fullmatch(r"\d+|n\d{8}|\d+[._]\s*\D.*", name)]
     if not ids:

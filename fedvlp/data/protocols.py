@@ -244,8 +244,10 @@ def _base_and_new_parts(
     # New classes follow the base classes of a role, as in the results.
     for role, new_role in NEW_ROLES.items():
         role_parts = [part for part in parts if part.role == role]
-        measured += [part.of_classes(images, range(num_base)) for part in role_parts]
-        measured += [replace(part.of_classes(images, new), role=new_role, classes=tuple(new)) for part in role_parts]
+        measured += [part.select_classes(images, range(num_base)) for part in role_parts]
+        measured += [
+            replace(part.select_classes(images, new), role=new_role, classes=tuple(new)) for part in role_parts
+        ]
     return [part for part in measured if len(part)]
 
 
@@ -260,7 +262,7 @@ def _local_parts(parts: Sequence[SplitPart], images: Mapping[str, Images], num_b
         rows_by_domain: dict[str, Indices] = {}
         for test in parts:
             if test.role == "test" and test.domains[0] in training.rows_by_domain:
-                rows_by_domain |= test.of_classes(images, classes).rows_by_domain
+                rows_by_domain |= test.select_classes(images, classes).rows_by_domain
         rows_by_domain = {domain: rows for domain, rows in rows_by_domain.items() if len(rows)}
         # No separate classifier is needed for all base classes.
         own_classes = () if len(classes) == num_base else tuple(classes)

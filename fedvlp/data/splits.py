@@ -161,7 +161,7 @@ class SplitPart:
         """``<role>/<owner>``."""
         return f"{self.role}/{self.owner}"
 
-    def of_classes(self, images: Mapping[str, Images], classes: Sequence[int]) -> SplitPart:
+    def select_classes(self, images: Mapping[str, Images], classes: Sequence[int]) -> SplitPart:
         """Select only the images of some classes."""
         selected: dict[str, Indices] = {}
         for domain, rows in self.rows_by_domain.items():

@@ -14,7 +14,7 @@ from fedvlp.core.state import Client
 from fedvlp.data.domain_folders import DomainFolders, ImageFile, labelled_images, scan_domain
 from fedvlp.data.files.images import Images
 from fedvlp.data.loaders import ImageLoader
-from fedvlp.data.module import FederatedDataModule, check_class_names, mapped_names
+from fedvlp.data.module import FederatedDataModule, check_class_names, map_names
 from fedvlp.data.partition import ByDomain
 from fedvlp.data.splits import SplitPart
 from fedvlp.sites.wire import SiteFacts
@@ -102,7 +102,7 @@ class SitesData(FederatedDataModule):
     @property
     def all_class_names(self) -> list[str]:
         """Names of the classes in prompts, in the order of the labels."""
-        return mapped_names(self.class_folders, self.class_names_map)
+        return map_names(self.class_folders, self.class_names_map)
 
     @property
     def domains(self) -> list[str]:

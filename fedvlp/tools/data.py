@@ -101,12 +101,12 @@ def _description_of(name: str) -> Description | None:
 
 
 def _download(name: str, root: Path | None) -> None:
-    from fedvlp.data.benchmarks.download import download, source_of
+    from fedvlp.data.benchmarks.download import download, find_source
 
     description = _description_of(name)
     if description is None:
         raise UserError("Images of your own are on your disk already. Name a data set of `fedvlp data list`.")
-    source_of(description)
+    find_source(description)
     config = read_yaml(Path(find_config(description.config)))
     folder = Path(config["data"]["init_args"]["root"]) if root is None else root.expanduser()
     download(description, folder, _say)
@@ -164,14 +164,14 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 def _class_names(manifest: Manifest, description: Description) -> str:
     """Describe the classes' names in prompts that differ from the folders' names."""
-    from fedvlp.data.benchmarks.layouts import some
-    from fedvlp.data.domain_folders import classes_of
+    from fedvlp.data.benchmarks.layouts import shorten
+    from fedvlp.data.domain_folders import collect_classes
 
-    present = set().union(*classes_of(manifest.files).values())
+    present = set().union(*collect_classes(manifest.files).values())
     renamed = []
     for name in [name for name in description.class_names if name in present]:
         clip_name = description.clip_names.get(name, "")
         if clip_name and [clip_name] != prompt_names(description.name, [name], "plain"):
             renamed.append(f"{name} -> {clip_name}")
-    exceptions = f"; {some(renamed)}, unless data.class_names=plain" if renamed else ""
+    exceptions = f"; {shorten(renamed)}, unless data.class_names=plain" if renamed else ""
     return f"class names in prompts: spaces for _{exceptions}"

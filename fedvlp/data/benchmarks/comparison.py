@@ -6,11 +6,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from fedvlp.catalog.description import Description
-from fedvlp.data.benchmarks.layouts import KNOWN_BAD, some
+from fedvlp.data.benchmarks.layouts import KNOWN_BAD, shorten
 from fedvlp.data.benchmarks.manifest import Manifest
-from fedvlp.data.domain_folders import ImageFile, classes_of, spellings
-from fedvlp.data.files.images import content_digest, copies, decode_all
-from fedvlp.data.module import ids_among
+from fedvlp.data.domain_folders import ImageFile, collect_classes, spellings
+from fedvlp.data.files.images import content_digest, decode_all, group_copies
+from fedvlp.data.module import describe_ids
 
 
 class Findings(NamedTuple):
@@ -27,7 +27,7 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
     if description is None:
         for names in spellings(manifest.files):
             problems.append(f"one class in {len(names)} spellings: {', '.join(names)} (see data.merge_spellings)")
-        if ids := ids_among(sorted(set().union(*classes_of(manifest.files).values()))):
+        if ids := describe_ids(sorted(set().union(*collect_classes(manifest.files).values()))):
             notes.append(ids)
     unreadable: list[str] = []
     digests: dict[ImageFile, str] = {}
@@ -38,17 +38,17 @@ def compare(manifest: Manifest, description: Description | None) -> Findings:
         digests |= {image: content_digest(image.pixels.tobytes()) for image in files if image.pixels is not None}
         unreadable += [f"{on_disk[row].name} ({reason})" for row, reason in bad.items()]
     if unreadable:
-        problems.append(f"{len(unreadable)} images can't be read: {some(unreadable, most=5)}")
+        problems.append(f"{len(unreadable)} images can't be read: {shorten(unreadable, most=5)}")
     leaks, repeated = _copies(digests)
     if leaks:
         # Data sets that were published with copies have them on every machine.
         is_published = description is not None and description.has_copies
-        line = f"{len(leaks)} images are in two domains, or in two parts of the split: {some(leaks, most=5)}"
+        line = f"{len(leaks)} images are in two domains, or in two parts of the split: {shorten(leaks, most=5)}"
         (notes if is_published else problems).append(line)
     if repeated:
         notes.append(
             f"{len(repeated)} images occur twice in one domain, so a random split may have them on both sides: "
-            f"{some(repeated, most=5)}"
+            f"{shorten(repeated, most=5)}"
         )
     return Findings(problems, notes)
 
@@ -81,7 +81,7 @@ def _count_differences(manifest: Manifest, domain: str, description: Description
             if total == expected
             else f"{total:,} images, {expected:,} published"
         )
-        lines.append(f"{message} ({some(wrong, most=5)})" if wrong else message)
+        lines.append(f"{message} ({shorten(wrong, most=5)})" if wrong else message)
     if manifest.split and manifest.layout is not None:
         roles = manifest.role_counts(domain)
         for role, number in manifest.layout.split_counts.get(domain, {}).items():
@@ -100,14 +100,14 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
     else:
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
     lacking = sorted(expected - {image.class_name for image in manifest.files[domain]})
-    return [f"no image of {some(lacking, most=5)}"] if lacking else []
+    return [f"no image of {shorten(lacking, most=5)}"] if lacking else []
 
 
 def _copies(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:
     """Pair the names of images with the same digest: across domains or parts of the split, and within one part."""
     leaks: list[str] = []
     repeated: list[str] = []
-    for first, *others in sorted(map(sorted, copies(digests, digests.values()))):
+    for first, *others in sorted(map(sorted, group_copies(digests, digests.values()))):
         for other in others:
             # Within one part a copy is harmless, unless a random split separates the two.
             is_leak = (first.domain, first.role) != (other.domain, other.role)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from fedvlp.catalog.description import DESCRIPTIONS, Description, HubSource, TorchvisionSource
 from fedvlp.data.benchmarks.comparison import differences
-from fedvlp.data.benchmarks.layouts import class_named, domain_named, find_layout
+from fedvlp.data.benchmarks.layouts import find_class, find_domain, find_layout
 from fedvlp.data.benchmarks.manifest import read_manifest
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import EXTENSIONS
@@ -53,7 +53,7 @@ def download(description: Description, root: Path, say: Say) -> None:
     Raises:
         UserError: If it can't be downloaded, the folder can't be used, or images differ from the published data set.
     """
-    source = source_of(description)
+    source = find_source(description)
     if isinstance(source, HubSource) and not (find_spec("huggingface_hub") and find_spec("pyarrow")):
         raise UserError('Downloading data sets needs huggingface_hub and pyarrow. Run: pip install "fedvlp[download]"')
     with locked(root):
@@ -74,7 +74,7 @@ def download(description: Description, root: Path, say: Say) -> None:
             _from_hub(description, source, root, staging, say)
 
 
-def source_of(description: Description) -> HubSource | TorchvisionSource:
+def find_source(description: Description) -> HubSource | TorchvisionSource:
     """Look up where to download a data set; raise UserError if it has no source."""
     if description.download_source is None:
         names = [other.name for other in DESCRIPTIONS if other.download_source]
@@ -233,8 +233,8 @@ def write_images(path: Path, folder: Path, source: HubSource, description: Descr
             for image, domain, label in zip(images, domains, labels, strict=True):
                 domain_name = names.get(source.domain_column, {}).get(domain, str(domain))
                 class_name = names.get("label", {}).get(label, str(label))
-                domain_folder = domain_named(domain_name, description, path.name)
-                class_folder = f"{domain_folder}/{class_named(class_name, description, path.name)}"
+                domain_folder = find_domain(domain_name, description, path.name)
+                class_folder = f"{domain_folder}/{find_class(class_name, description, path.name)}"
                 content = image["bytes"] or b""
                 stored_name = PurePosixPath(image["path"] or "").name
                 # Names consist of the hub's file name and the row, so they are ordered and equal on every machine.

@@ -23,7 +23,7 @@ from fedvlp.catalog.description import (
 )
 from fedvlp.core.roles import ImageRole
 from fedvlp.data.domain_folders import ImageFile
-from fedvlp.data.files.images import composed, folders_in, list_images
+from fedvlp.data.files.images import compose_name, folders_in, list_images
 from fedvlp.utils.errors import UserError
 
 DEPTH = 3
@@ -33,10 +33,10 @@ KNOWN_BAD = "known bad images"
 SPLIT_FILE_ROLES: Mapping[str, SplitName] = {"train": "train", "val": "validation", "test": "test"}
 
 
-def some(names: Sequence[str], most: int = 10) -> str:
+def shorten(names: Sequence[str], most: int = 10) -> str:
     """List the first names and count the rest.
 
-    >>> some(["a", "b", "c"], most=2)
+    >>> shorten(["a", "b", "c"], most=2)
     'a, b ... and 1 more'
     """
     return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
@@ -117,18 +117,18 @@ def read_layout(folder: Path, layout: Layout, description: Description) -> list[
     for index, file in enumerate(files):
         if counts[file.name] > 1:
             class_folder, name = os.path.split(file.name)
-            parent = composed(os.path.basename(os.path.dirname(file.path)))
+            parent = compose_name(os.path.basename(os.path.dirname(file.path)))
             files[index] = replace(file, name=f"{class_folder}/{parent}/{name}")
     return sorted(files)
 
 
 def _image_file(domain: str, class_name: str, path: str, role: SplitName | None) -> ImageFile:
     # Names of car models may contain a slash.
-    name = composed(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
+    name = compose_name(f"{domain}/{class_name.replace('/', ' ')}/{os.path.basename(path)}")
     return ImageFile(domain, class_name, name, path, role)
 
 
-def domain_named(name: str, description: Description, source: str) -> str:
+def find_domain(name: str, description: Description, source: str) -> str:
     """Find the domain that a file names; raise UserError if the data set does not have it."""
     domain = description.domain_of(name)
     if domain is None:
@@ -139,12 +139,12 @@ def domain_named(name: str, description: Description, source: str) -> str:
     return domain
 
 
-def class_named(name: str, description: Description, source: str) -> str:
+def find_class(name: str, description: Description, source: str) -> str:
     """Find the class that a file names; raise UserError if the data set does not have it."""
     class_name = description.class_of(name)
     if class_name is None:
         raise UserError(
-            f"Expected classes of {description.name} ({some(description.class_names, most=5)}) in {source}; found "
+            f"Expected classes of {description.name} ({shorten(description.class_names, most=5)}) in {source}; found "
             f"{name[:80]!r}. Use the file of {description.name}, or read these images as DomainFolders."
         )
     return class_name
@@ -155,22 +155,22 @@ def _check_exist(files: list[ImageFile], folder: Path, source: str) -> list[Imag
     missing = [os.path.relpath(file.path, folder) for file in files if not os.path.isfile(file.path)]
     if missing:
         raise UserError(
-            f"{source} lists {len(missing):,} images that do not exist: {some(sorted(missing))}. Add them below "
+            f"{source} lists {len(missing):,} images that do not exist: {shorten(sorted(missing))}. Add them below "
             f"{folder}, or remove the lists if they belong to other images."
         )
     return files
 
 
 def _has_classes(folder: Path, description: Description) -> bool:
-    return any(description.class_of(composed(name)) for name in folders_in(folder))
+    return any(description.class_of(compose_name(name)) for name in folders_in(folder))
 
 
 def check_strangers(strangers: Sequence[str], folder: Path, description: Description) -> None:
     """Raise UserError if there are folders that are not classes of the data set."""
     if strangers:
         raise UserError(
-            f"Expected the class folders of {description.name} ({some(description.class_names, most=7)}) in {folder}; "
-            f"found {some(strangers)} as well. Remove them, or read these images as DomainFolders."
+            f"Expected the class folders of {description.name} ({shorten(description.class_names, most=7)}) in "
+            f"{folder}; found {shorten(strangers)} as well. Remove them, or read these images as DomainFolders."
         )
 
 
@@ -179,14 +179,14 @@ def _class_folders(folder: Path, part: FolderPerClass, description: Description)
     if part.is_optional and not _has_classes(folder, description):
         return []
     # Classes are looked up once per folder, since ImageNet has over a million images.
-    classes = {name: description.class_of(name) for name in map(composed, folders_in(folder))}
+    classes = {name: description.class_of(name) for name in map(compose_name, folders_in(folder))}
     strangers = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
     check_strangers(strangers, folder, description)
     domain = part.domain or description.domains[0]
     files = []
     for parts, path in list_images(folder):
         if len(parts) > 1:  # otherwise a stray image outside the class folders
-            name = composed(parts[0])
+            name = compose_name(parts[0])
             files.append(_image_file(domain, classes[name] or name, path, part.role))
     return files
 
@@ -207,11 +207,11 @@ def _image_list(folder: Path, file: str, part: ImageLists, description: Descript
             )
         groups = match.groupdict()
         if groups["class"] not in classes:
-            classes[groups["class"]] = class_named(groups["class"], description, f"line {number} of {path}")
+            classes[groups["class"]] = find_class(groups["class"], description, f"line {number} of {path}")
         class_name = classes[groups["class"]]
         domain = description.domains[0]
         if "domain" in groups:
-            domain = domain_named(groups["domain"], description, str(path))
+            domain = find_domain(groups["domain"], description, str(path))
         image = part.image.format(**groups, class_name=class_name)
         role = part.parts.get(groups.get("part", ""), part.files[file])
         files.append(_image_file(domain, class_name, _join_path(folder, image), role))
@@ -237,7 +237,7 @@ def _split_file(folder: Path, part: SplitFile, description: Description) -> list
             f"Expected the lists train, val and test of [path, label, class name] in {path}, but they can't be read "
             f"({type(error).__name__}: {error}). Download it again from CoOp's DATASETS.md, or remove it."
         ) from error
-    classes = {name: class_named(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
+    classes = {name: find_class(name, description, str(path)) for name in sorted({name for _, name, _ in entries})}
     images = folder / part.images
     files = [_image_file(domain, classes[name], _join_path(images, image), role) for image, name, role in entries]
     return _check_exist(files, images, str(path))
@@ -251,7 +251,7 @@ def _torchvision(folder: Path, part: TorchvisionFolder, description: Description
         options = {"split": split} if split else {}
         # The loader returns the path of an image, so that no image is opened.
         images = _open_with_torchvision(folder, part, loader=os.fspath, **options)
-        classes = [class_named(str(name), description, source) for name in images.classes]
+        classes = [find_class(str(name), description, source) for name in images.classes]
         for path, label in (images[index] for index in range(len(images))):
             files.append(_image_file(domain, classes[int(label)], path, part.splits.get(split)))
     return _check_exist(files, folder, source)
@@ -263,7 +263,7 @@ def _torchvision_pixels(folder: Path, part: TorchvisionPixels, description: Desc
     for split, role in part.splits.items():
         # CIFAR's files are pickles, which may run any code, so torchvision reads only files with the published MD5.
         images = _open_with_torchvision(folder, part, train=split == "train")
-        classes = [class_named(name, description, part.folder) for name in images.classes]
+        classes = [find_class(name, description, part.folder) for name in images.classes]
         names = [name for name, _ in (images.train_list if split == "train" else images.test_list)]
         count = len(images) // len(names)
         for row, (pixels, label) in enumerate(zip(images.data, images.targets, strict=True)):
@@ -352,7 +352,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
         skipped = "full" if "train" in below else None
         in_domain: list[tuple[str, ImageFile]] = []
         for folders_and_file, path in list_images(folder / domain_folder):
-            names = [composed(name) for name in folders_and_file]
+            names = [compose_name(name) for name in folders_and_file]
             split_folder = ""
             if len(names) > 1 and names[0].casefold() in tree.split_folders:
                 split_folder = names.pop(0).casefold()
@@ -410,8 +410,8 @@ def _read_lists(
                 leaks.append(f"{name} ({first.path.name}, {file.path.name})")
     if leaks:
         raise UserError(
-            f"Expected each image in one part of the split; {len(leaks)} are in two: {some(leaks)}. Correct the lists, "
-            "or draw a split with data.split=stratified."
+            f"Expected each image in one part of the split; {len(leaks)} are in two: {shorten(leaks)}. Correct the "
+            "lists, or draw a split with data.split=stratified."
         )
     return {name: file.role for name, file in list_of.items()}
 
@@ -447,7 +447,7 @@ def _read_list(file: ListFile, images: Sequence[ImageFile], description: Descrip
             missing.append(f"{path} (line {number})")
     if missing:
         raise UserError(
-            f"{file.path} lists {len(missing)} images that are not in {file.domain}: {some(missing)}. "
+            f"{file.path} lists {len(missing)} images that are not in {file.domain}: {shorten(missing)}. "
             "Add them, or remove the list if it belongs to other images."
         )
     return names

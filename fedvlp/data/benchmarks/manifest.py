@@ -9,7 +9,15 @@ from pathlib import Path
 
 from fedvlp.catalog.description import Description, DomainTree, Layout
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, nearest_first, read_layout, read_tree, some
+from fedvlp.data.benchmarks.layouts import (
+    DEPTH,
+    domains_in,
+    find_layout,
+    nearest_first,
+    read_layout,
+    read_tree,
+    shorten,
+)
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import folders_in
 from fedvlp.utils.errors import UserError
@@ -36,7 +44,7 @@ class Manifest:
     @property
     def notes(self) -> list[str]:
         """The skipped images, in one line for each reason."""
-        return [f"skipped {len(names)} {reason}: {some(names, most=3)}" for reason, names in self.skipped.items()]
+        return [f"skipped {len(names)} {reason}: {shorten(names, most=3)}" for reason, names in self.skipped.items()]
 
     def role_counts(self, domain: str) -> Counter[ImageRole | None]:
         """Count the images of a domain by official role."""
@@ -82,7 +90,7 @@ def _missing(root: Path, description: Description) -> str:
     if not root.is_dir():
         return f"Expected {description.name} in the folder {root}; there is no such folder. {hint}."
     location = f"in {root}, or up to {DEPTH} folders below it,"
-    present = some(folders_in(root)) or "no folder"
+    present = shorten(folders_in(root)) or "no folder"
     if not any(isinstance(part, DomainTree) for layout in description.layouts for part in layout.parts):
         layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
         return f"Expected {description.name} {location} as one of: {layouts}. Found {present} there. {hint}."
@@ -105,5 +113,5 @@ def _check_once(images: Sequence[ImageFile], folder: Path) -> None:
     if repeated:
         raise UserError(
             f"Expected each image of {folder} once and in one part of the split; {len(repeated):,} are listed more "
-            f"than once: {some(repeated)}. Download the files of the split again, or remove them."
+            f"than once: {shorten(repeated)}. Download the files of the split again, or remove them."
         )

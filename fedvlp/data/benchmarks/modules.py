@@ -10,12 +10,12 @@ import numpy as np
 
 from fedvlp.catalog.description import DATA_SETS, ClassNameStyle, Description, prompt_names
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.download import download, read_source, source_of
-from fedvlp.data.benchmarks.layouts import find_layout, some
+from fedvlp.data.benchmarks.download import download, find_source, read_source
+from fedvlp.data.benchmarks.layouts import find_layout, shorten
 from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
-from fedvlp.data.domain_folders import DomainFolders, classes_of, labelled_images
+from fedvlp.data.domain_folders import DomainFolders, collect_classes, labelled_images
 from fedvlp.data.files.images import Images, Indices
-from fedvlp.data.module import mapped_names
+from fedvlp.data.module import map_names
 from fedvlp.data.splits import OfficialSplit, SplitPart
 from fedvlp.utils.errors import UserError
 
@@ -60,7 +60,7 @@ class Benchmark(DomainFolders):
         """Names of the classes in prompts, in the order of the labels."""
         folders = self._loaded[1]
         names = dict(zip(folders, prompt_names(self.name, folders, self.class_name_style), strict=True))
-        return mapped_names(folders, names | self.class_names_map)
+        return map_names(folders, names | self.class_names_map)
 
     def describe(self) -> dict[str, Any]:
         """Describe the facts that results must share, the style of class names, and the source of a download."""
@@ -73,7 +73,7 @@ class Benchmark(DomainFolders):
         """The data set on disk; skipped images are logged."""
         if self.download:
             # A data set without a source is rejected even if it is on disk, since the option would fail elsewhere.
-            source_of(self.description)
+            find_source(self.description)
             if find_layout(self.root, self.description) is None:
                 download(self.description, self.root, log.warning)
         manifest = read_manifest(self.root, self.description)
@@ -89,14 +89,14 @@ class Benchmark(DomainFolders):
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """List the images of each domain, and the names of the classes in the order of the publisher's labels."""
         files = self._manifest.files
-        classes = classes_of(files)
+        classes = collect_classes(files)
         present = set().union(*classes.values())
         class_names = [name for name in self.description.class_names if name in present]
         lacking = [name for name in self.description.class_names if name not in present]
         if lacking and not self.allow_missing_classes:
             raise UserError(
                 f"Expected the {len(self.description.class_names)} classes of {self.name} in {self._manifest.folder}; "
-                f"no domain has {some(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
+                f"no domain has {shorten(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names

@@ -49,7 +49,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in SYSTEM_NAMES
 
 
-def composed(name: str) -> str:
+def compose_name(name: str) -> str:
     """Compose a name's Unicode (NFC), since file systems store accents in different forms."""
     return unicodedata.normalize("NFC", name)
 
@@ -141,7 +141,7 @@ def decode_all(
         Reasons why files can't be decoded, by position in ``paths``; and a digest of each file's bytes, empty if it
         can't be read.
     """
-    decoded = in_threads(_decode, paths, description)
+    decoded = map_in_threads(_decode, paths, description)
     if dark := [position for position, (reason, _) in enumerate(decoded) if reason == NEARLY_BLACK]:
         line = "%d of %d images are nearly black, such as %s. Only the upper 8 of 16 bits are used: rescale them."
         log.warning(line, len(dark), len(paths), os.fspath(paths[dark[0]]))
@@ -155,10 +155,10 @@ def check_readable(paths: Sequence[Path], names: Sequence[str], description: str
         raise UserError(bad_images_message([(names[position], reason) for position, reason in bad.items()], len(paths)))
 
 
-def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
+def group_copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
     """Group the items that share a digest; empty digests are ignored.
 
-    >>> copies(["a", "b", "c", "d", "e"], ["1", "2", "1", "", ""])
+    >>> group_copies(["a", "b", "c", "d", "e"], ["1", "2", "1", "", ""])
     [['a', 'c']]
     """
     groups: dict[str, list[Item]] = defaultdict(list)
@@ -167,7 +167,7 @@ def copies(items: Iterable[Item], digests: Iterable[str]) -> list[list[Item]]:
     return [group for digest, group in groups.items() if digest and len(group) > 1]
 
 
-def in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
+def map_in_threads(function: Callable[[Item], Result], items: Sequence[Item], description: str) -> list[Result]:
     """Apply a function to each item with a progress bar, in slightly more threads than cores."""
     results: list[Result] = []
     bar = tqdm(desc=description, total=len(items), unit="image", leave=False, disable=None)
