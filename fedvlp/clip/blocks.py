@@ -287,7 +287,7 @@ class Blocks:
         return output if indices is None else output[:, indices]
 
 
-def with_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
+def add_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
     """Copy a tower's blocks and add branches in parallel to some of them, by index from 0.
 
     Weights are shared. The last block's branch processes only the tokens that are read.

@@ -20,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedvlp.clip.blocks import Between, Blocks, Branch, is_standard_block, with_branches
+from fedvlp.clip.blocks import Between, Blocks, Branch, add_branches, is_standard_block
 from fedvlp.clip.timm_blocks import TimmBlocks, pool_scores
 from fedvlp.utils.errors import UserError
 
@@ -91,10 +91,10 @@ class ImageTower:
         """Compute joint features, not normalised, of tokens of the last block; raise UserError unless it is a ViT."""
         raise self._refusal(f"Single image tokens have joint features only in {_VITS}")
 
-    def beside(self, branches: Mapping[int, Branch]) -> ImageTower:
-        """Copy this tower and add branches in parallel to its blocks, as `with_branches` does."""
+    def add_branches(self, branches: Mapping[int, Branch]) -> ImageTower:
+        """Copy this tower and add branches in parallel to its blocks, as `add_branches` does."""
         tower = copy(self)
-        tower.blocks = with_branches(self.blocks, branches, self.kind)
+        tower.blocks = add_branches(self.blocks, branches, self.kind)
         return tower
 
     def for_prompts(self) -> VisionTransformerTower:

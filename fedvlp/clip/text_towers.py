@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from open_clip.hf_model import HFTextEncoder
 from torch import Tensor, nn
 
-from fedvlp.clip.blocks import Between, Blocks, Branch, Mask, SequenceMask, is_standard_block, with_branches
+from fedvlp.clip.blocks import Between, Blocks, Branch, Mask, SequenceMask, add_branches, is_standard_block
 from fedvlp.clip.tokens import TokenLayout
 
 Tokens = Float[Tensor, "sequences length D"]
@@ -63,10 +63,10 @@ class TextTower(ABC):
         embeddings: Tensor = self.embedding(ids)
         return embeddings
 
-    def beside(self, branches: Mapping[int, Branch]) -> TextTower:
-        """Copy this tower and add branches in parallel to its blocks, as `with_branches` does."""
+    def add_branches(self, branches: Mapping[int, Branch]) -> TextTower:
+        """Copy this tower and add branches in parallel to its blocks, as `add_branches` does."""
         tower = copy(self)
-        tower.blocks = with_branches(self.blocks, branches, "text tower")
+        tower.blocks = add_branches(self.blocks, branches, "text tower")
         return tower
 
     def reads_end(self, ids: Sequence[int]) -> bool:

@@ -78,7 +78,7 @@ class PFedMMA(PromptLearner):
         self.alpha = alpha
         # Nothing runs beside them yet: towers that cannot have branches are refused here.
         towers: dict[str, TextTower | ImageTower]
-        towers = {"text": self.clip.text.beside({}), "image": self.clip.image.beside({})}
+        towers = {"text": self.clip.text.add_branches({}), "image": self.clip.image.add_branches({})}
         blocks = {name: len(tower.blocks or ()) for name, tower in towers.items()}
         most = min(blocks.values())
         depth = checked_depth(min(8, most) if depth is None else depth, most)
@@ -113,10 +113,10 @@ class PFedMMA(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w(t_c), f(x)) / tau with adapters beside both towers."""
-        features = self.clip.image.beside(self.branches("image")).features(self.precomputed(inputs)["images"])
+        features = self.clip.image.add_branches(self.branches("image")).features(self.precomputed(inputs)["images"])
         # Without gradients texts are encoded only when their adapters have changed.
         adapters = [*self.down["text"].parameters(), *self.shared.parameters(), *self.up["text"].parameters()]
-        tower = self.clip.text.beside(self.branches("text"))
+        tower = self.clip.text.add_branches(self.branches("text"))
         texts = self._cache(self.uses_personal, lambda *_: self.rows.encode_words(tower), *adapters)
         return cosine_logits(features, texts, self.clip.logit_scale)
 

@@ -77,12 +77,14 @@ def test_branches_run_beside_blocks_of_the_text_tower(fresh_clip, layout):
     tokens = model.token_embedding(ids) + model.positional_embedding
     hidden = run_with_branches(model.transformer.resblocks, branches, tokens, model.attn_mask)
     expected = model.ln_final(hidden[range(len(ids)), ids.argmax(1)]) @ model.text_projection
-    torch.testing.assert_close(rows.encode_words(fresh_clip.text.beside(branches)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        rows.encode_words(fresh_clip.text.add_branches(branches)), expected, atol=1e-5, rtol=1e-4
+    )
 
 
 def test_branches_run_beside_blocks_of_the_image_tower(fresh_clip):
     branches = {0: torch.sin, 1: torch.cos}
-    tower = fresh_clip.image.beside(branches)
+    tower = fresh_clip.image.add_branches(branches)
     tokens = tower.embed(images(fresh_clip))
     expected = run_with_branches(fresh_clip.model.visual.transformer.resblocks, branches, tokens)
     torch.testing.assert_close(tower.encode(images(fresh_clip))[1], expected, atol=1e-5, rtol=1e-4)

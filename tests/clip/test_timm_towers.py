@@ -126,7 +126,7 @@ def test_without_prompts_it_is_timms_own(timm_clip):
 
 def test_a_branch_reads_what_attention_reads(timm_clip):
     branches = {0: torch.sin, 1: torch.cos}
-    tower = timm_clip.image.beside(branches)
+    tower = timm_clip.image.add_branches(branches)
     hidden = tower.embed(images_of(timm_clip))
     for index, block in enumerate(timm_clip.model.visual.trunk.blocks):
         read = hidden if type(block).__name__ == "EvaBlockPostNorm" else block.norm1(hidden)

@@ -43,7 +43,7 @@ def slow_tower(method, name):
 
         return branch
 
-    return tower.beside({len(tower.blocks) - 2 + number: beside(number) for number in range(2)})
+    return tower.add_branches({len(tower.blocks) - 2 + number: beside(number) for number in range(2)})
 
 
 def test_loss_and_gradients_are_those_of_the_equations(method, images):
