@@ -97,11 +97,11 @@ class ImageTower:
         tower.blocks = add_branches(self.blocks, branches, self.kind)
         return tower
 
-    def for_prompts(self) -> VisionTransformerTower:
+    def require_prompts(self) -> VisionTransformerTower:
         """Return this tower, or raise UserError unless it supports image prompts."""
         raise self._refusal(f"Image prompts can be learned in {_VITS}")
 
-    def for_tokens(self) -> ImageTower:
+    def require_tokens(self) -> ImageTower:
         """Return this tower, or raise UserError if its tokens cannot be read."""
         if self.num_tokens is None:
             raise self._refusal(_TOKENS)
@@ -171,7 +171,7 @@ class VisionTransformerTower(ImageTower):
     read: slice
     reads_class_token: bool
 
-    def for_prompts(self) -> VisionTransformerTower:
+    def require_prompts(self) -> VisionTransformerTower:
         """Return this tower, or raise UserError if it does not support image prompts."""
         return self
 
@@ -242,7 +242,7 @@ class OpenClipTower(VisionTransformerTower):
         """W, the width of an image token."""
         return int(self._visual.conv1.out_channels)
 
-    def for_prompts(self) -> VisionTransformerTower:
+    def require_prompts(self) -> VisionTransformerTower:
         """Return this tower, or raise UserError if it does not support image prompts."""
         # `scores` needs the keys of the last block and of the one pool.
         has_two_pools = getattr(self._visual, "attn_pool_contrastive", None) is not None

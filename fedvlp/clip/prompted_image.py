@@ -46,7 +46,7 @@ class PromptedImageEncoder(nn.Module):
     def __init__(self, clip: CLIP) -> None:
         super().__init__()
         self.clip = clip
-        clip.image.for_prompts()
+        clip.image.require_prompts()
 
     @property
     def depth(self) -> int:
@@ -92,7 +92,7 @@ class PromptedImageEncoder(nn.Module):
 
     @property
     def _tower(self) -> VisionTransformerTower:
-        return self.clip.image.for_prompts()
+        return self.clip.image.require_prompts()
 
     def _features(self, hidden: Float[Tensor, "B tokens W"]) -> Float[Tensor, "B d"]:
         """Compute the joint features of images from the last block's input."""

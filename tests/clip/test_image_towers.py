@@ -38,7 +38,7 @@ def test_another_tower_has_features_alone():
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(tower.features(images), images.mean(dim=(2, 3)))
     changed = lambda: tower.features(images, [lambda hidden: hidden])  # noqa: E731
-    for refused in (lambda: tower.encode(images), changed, tower.for_prompts):
+    for refused in (lambda: tower.encode(images), changed, tower.require_prompts):
         with pytest.raises(UserError, match="tower is Other"):
             refused()
 

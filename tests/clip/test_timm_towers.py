@@ -191,7 +191,7 @@ def test_others_have_no_tokens(kind, tower, name):
     images = images_of(clip).float()
     assert type(clip.image) is tower
     torch.testing.assert_close(clip.encode_image(images), clip.model.encode_image(images))
-    refused = (clip.image.for_prompts, clip.image.for_tokens, lambda: clip.image.project(torch.zeros(1, 4)))
+    refused = (clip.image.require_prompts, clip.image.require_tokens, lambda: clip.image.project(torch.zeros(1, 4)))
     for ask in refused:
         with pytest.raises(UserError, match=rf"is {name}\b.*ViT-B-16"):
             ask()

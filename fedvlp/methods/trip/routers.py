@@ -226,7 +226,7 @@ class UniformRouter(Router):
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
     """Return the router that the options ask for."""
-    clip.image.for_tokens()  # else refused now
+    clip.image.require_tokens()  # else refused now
     routing = options.routing
     if options.matched_to == "experts" and options.cluster_start == "keys":
         raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")

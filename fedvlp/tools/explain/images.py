@@ -186,7 +186,7 @@ def check_tower(clip: CLIP, method: Method) -> None:
         if method == "attention":
             raise UserError(f"{tower.kind} has no attention between patches. Use --relevance grad_cam, or a ViT.")
         return
-    tower = tower.for_prompts()  # raises for other towers
+    tower = tower.require_prompts()  # raises for other towers
     if method == "attention" and not tower.reads_class_token:
         raise UserError(
             f"This {tower.kind} pools its patches, so that no row of its attention speaks for the image. "
@@ -228,7 +228,7 @@ def relevance(
     if method == "grad_cam":
         values = _grad_cam(score, _recorded_tensor(calls, _feature_map(tower)), patches)
     else:
-        values = _weighted_attention(score, tower.for_prompts().blocks, calls)[:, patches]
+        values = _weighted_attention(score, tower.require_prompts().blocks, calls)[:, patches]
     side = isqrt(values.shape[1])
     return values.detach().float().reshape(-1, side, side)
 
@@ -243,7 +243,7 @@ Place = tuple[nn.Module, Literal["input", "output"]]
 def _feature_map(tower: ImageTower) -> Place:
     if tower.stages:
         return tower.stages[-1], "output"
-    tower = tower.for_prompts()
+    tower = tower.require_prompts()
     last: Any = list(tower.blocks)[-1]
     if tower.reads_class_token:
         return _attention_input(last)
