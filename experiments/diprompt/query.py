@@ -81,7 +81,7 @@ def train(
     trained = module.state_dict()["query_prompt"]
     text = module.domain_text
     found = {
-        name: found_domains(data, text.under_one(prompt).detach(), clip)
+        name: found_domains(data, text.encode_with_prompt(prompt).detach(), clip)
         for name, prompt in {"handwritten": None, "Q-prompt, start": start, "Q-prompt, trained": trained}.items()
     }
     return Outcome(float((trained - start).norm() / start.norm()), found)

@@ -245,14 +245,14 @@ class DomainTextEncoder(nn.Module):
         features = self.handwritten_pairs.text_features
         return features.view(-1, self.num_domains, features.shape[-1])
 
-    def under_one(self, prompt: Float[Tensor, "L D"] | None) -> Float[Tensor, "C M d"]:
+    def encode_with_prompt(self, prompt: Float[Tensor, "L D"] | None) -> Float[Tensor, "C M d"]:
         """Encode "[prompt][class] with the domain of [domain].", not normalised; None gives `handwritten`."""
         if prompt is None:
             return self.handwritten
         features: Tensor = self.pairs(prompt)
         return features.view(-1, self.num_domains, features.shape[-1])
 
-    def under_each(
+    def encode_with_domain_prompts(
         self, prompts: Float[Tensor, "M L D"], learning: Int[Tensor, "*batch"] | None = None
     ) -> Float[Tensor, "C M d"]:
         """Encode "[prompt m][domain m][class]." for every domain m, not normalised.

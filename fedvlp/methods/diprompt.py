@@ -140,11 +140,11 @@ class DiPrompT(PromptLearner):
         scale = self.clip.logit_scale
         if self.domain_prompts is None:
             return cosine_logits(features, self.text(self.global_prompt), scale)
-        own = self.domain_text.under_each(self.domain_prompts)  # [C, M, d]
+        own = self.domain_text.encode_with_domain_prompts(self.domain_prompts)  # [C, M, d]
         if "ensemble" not in self.left_out:
             common = None if self.global_prompt is None else self.text(self.global_prompt)
             return ensemble_logits(features, own, common, scale)
-        pairs = self.domain_text.under_one(self.query_prompt)  # [C, M, d]
+        pairs = self.domain_text.encode_with_prompt(self.query_prompt)  # [C, M, d]
         domains = pair_logits(features, pairs, scale).amax(1).argmax(1)
         return given_domain(pair_logits(features, own, scale), domains)
 
@@ -157,13 +157,13 @@ class DiPrompT(PromptLearner):
             logits = cosine_logits(features, self.text(self.global_prompt), scale)
             terms["global"] = F.cross_entropy(logits, labels)
         if self.domain_prompts is not None:
-            pairs = self.domain_text.under_one(self.query_prompt)  # Z^Q, [C, M, d]
+            pairs = self.domain_text.encode_with_prompt(self.query_prompt)  # Z^Q, [C, M, d]
             domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
             if self.domain_labels and self.context is not None:
                 of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
                 domains = torch.full_like(domains, of_client)
             # Only domains that an image was assigned to get a gradient, so that others stay exactly where they are.
-            own = self.domain_text.under_each(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
+            own = self.domain_text.encode_with_domain_prompts(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
             terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
             if self.query_prompt is not None:
                 if self._before is None:

@@ -195,20 +195,20 @@ def prompts(clip, count):
 
 def test_one_prompt_has_the_class_before_the_domain_and_each_domains_prompt_behind_it(clip, text):
     own = prompts(clip, 3)
-    under_one, under_each = text.under_one(own[0]), text.under_each(own)
+    under_one, under_each = text.encode_with_prompt(own[0]), text.encode_with_domain_prompts(own)
     for c, name in enumerate(CLASSES):
         for m, domain in enumerate(("art painting", "photo", "sketch")):
             of_both = plain(clip, f"{name} with the domain of {domain}", own[0])
             assert torch.allclose(under_one[c, m], of_both, atol=1e-4)
             assert torch.allclose(under_each[c, m], plain(clip, f"{domain} {name}", own[m]), atol=1e-4)
     expected = zero_shot_text_features(clip, ["star with the domain of photo"])[0]
-    assert torch.allclose(text.under_one(None)[1, 1], expected, atol=1e-5)
+    assert torch.allclose(text.encode_with_prompt(None)[1, 1], expected, atol=1e-5)
 
 
 def test_domains_that_do_not_learn_get_no_gradient_and_the_same_features(clip, text):
     own = prompts(clip, 3).requires_grad_()
-    found = text.under_each(own, learning=torch.tensor([1, 1]))
-    torch.testing.assert_close(found, text.under_each(own), atol=1e-6, rtol=1e-5)
+    found = text.encode_with_domain_prompts(own, learning=torch.tensor([1, 1]))
+    torch.testing.assert_close(found, text.encode_with_domain_prompts(own), atol=1e-6, rtol=1e-5)
     found.square().sum().backward()
     assert own.grad[1].any()
     assert not own.grad[0].any()
@@ -238,11 +238,13 @@ def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monk
     monkeypatch.setattr(domain_text, "encode_side_by_side", counted)
     own = prompts(clip, 3).requires_grad_()
     for _ in range(2):
-        text.under_each(own, learning=torch.tensor([1]))
+        text.encode_with_domain_prompts(own, learning=torch.tensor([1]))
     assert len(calls) == 3  # what learns twice, the others once
     with torch.no_grad():
         own[0] += 1
-    torch.testing.assert_close(text.under_each(own, learning=torch.tensor([1])), text.under_each(own))
+    torch.testing.assert_close(
+        text.encode_with_domain_prompts(own, learning=torch.tensor([1])), text.encode_with_domain_prompts(own)
+    )
 
 
 class Counted:

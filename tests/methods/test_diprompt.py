@@ -69,8 +69,10 @@ def test_loss_is_the_sum_of_its_parts(make, images):
     scale = module.clip.logit_scale
     texts = module.domain_text
     domains = assigned(module, images)
-    own = domain_terms(features, LABELS, domains, texts.under_each(module.domain_prompts), texts.handwritten, scale)
-    pairs = texts.under_one(module.query_prompt)
+    own = domain_terms(
+        features, LABELS, domains, texts.encode_with_domain_prompts(module.domain_prompts), texts.handwritten, scale
+    )
+    pairs = texts.encode_with_prompt(module.query_prompt)
     query = query_terms(features, LABELS, pairs, pairs, scale)
     common = F.cross_entropy(
         scale * F.normalize(features, dim=-1) @ F.normalize(module.text(module.global_prompt)).T, LABELS
