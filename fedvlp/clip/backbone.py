@@ -58,7 +58,7 @@ class CLIP(nn.Module):
         self.config = config
         self.model = model.requires_grad_(False).eval()
         self.tokenizer = tokenizer
-        self.token_layout = TokenLayout.of(tokenizer)
+        self.token_layout = TokenLayout.from_tokenizer(tokenizer)
         # The towers are not modules, so that weights are listed only once, under `model`.
         self.image = make_image_tower(cast(nn.Module, model.visual))
         self.text = make_text_tower(model, self.token_layout)

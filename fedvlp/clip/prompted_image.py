@@ -81,13 +81,15 @@ class PromptedImageEncoder(nn.Module):
             return self.clip.encode_image(images)
         return self._features(run_before_last_block(self._tower, images, prompts.unbind()))
 
-    def encode_each(
-        self, images: Float[Tensor, "B 3 V V"], make: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]]
+    def encode_conditional(
+        self,
+        images: Float[Tensor, "B 3 V V"],
+        make_prompts: Callable[[Float[Tensor, "B patches W"]], Float[Tensor, "B L W"]],
     ) -> Float[Tensor, "B d"]:
-        """Compute joint features, not normalised, with prompts that `make` computes from embedded patches."""
+        """Compute joint features, not normalised, with prompts that `make_prompts` computes from embedded patches."""
         tower = self._tower
         tokens = tower.embed(images)
-        prompts = tower.embed_prompt(make(tokens[:, tower.num_prefix :]).to(tokens.dtype))
+        prompts = tower.embed_prompt(make_prompts(tokens[:, tower.num_prefix :]).to(tokens.dtype))
         return self._features(tower.blocks.run_before_last(torch.cat([tokens, prompts], dim=1)))
 
     @property

@@ -33,7 +33,7 @@ class TokenLayout:
     context_length: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> TokenLayout:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> TokenLayout:
         """Find the layout from three texts: no words, one word, and more words than the context holds."""
         empty, word = tokenizer(["", "a"]).tolist()
         length = len(empty)

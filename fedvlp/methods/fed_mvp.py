@@ -82,7 +82,7 @@ class FedMVP(PromptLearner):
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute f(x; P), joint image features, not normalised."""
         attributes = self.attributes.flatten(0, 1)
-        features: Tensor = self.visual.encode_each(images, lambda patches: self.former(patches, attributes))
+        features: Tensor = self.visual.encode_conditional(images, lambda patches: self.former(patches, attributes))
         return features
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:

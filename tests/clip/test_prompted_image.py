@@ -111,7 +111,7 @@ def test_images_with_prompts_of_their_own(clip):
     """Each image as if all had its prompts; they are made of its patches alone."""
     encoder = PromptedImageEncoder(clip)
     images = images_of(clip)
-    features = encoder.encode_each(images, lambda patches: 2 * patches[:, :2])
+    features = encoder.encode_conditional(images, lambda patches: 2 * patches[:, :2])
     for number, image in enumerate(images):
         patches = clip.image.embed(image[None])[0, 1:]
         alone = encoder.encode(image[None], 2 * patches[None, :2])[0]

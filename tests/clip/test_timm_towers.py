@@ -158,7 +158,7 @@ def test_images_with_prompts_of_their_own(timm_clip):
     """They are made of an image's patches alone, without class token and registers."""
     images = images_of(timm_clip)
     made = []
-    features = PromptedImageEncoder(timm_clip).encode_each(
+    features = PromptedImageEncoder(timm_clip).encode_conditional(
         images, lambda patches: made.append(patches) or patches[:, :2]
     )
     assert made[0].shape[1] == 16
