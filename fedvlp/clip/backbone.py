@@ -118,10 +118,7 @@ class CLIP(nn.Module):
         """Round the large weights of both transformers to a data type, once, and compute their products in it.
 
         Tokens, normalisations and projections stay in float32, and so do towers that are not CLIP's own kind. The
-        fingerprint does not change.
-
-        Raises:
-            UserError: If ``dtype`` is `torch.float32` but the weights are rounded already.
+        fingerprint does not change. Rounded weights raise UserError for `torch.float32`.
         """
         is_cast = any(blocks.is_cast for blocks in self._transformers)
         if dtype == torch.float32 and is_cast:

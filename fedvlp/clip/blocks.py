@@ -156,12 +156,10 @@ def attend(
 def keeps_scores(
     query: Float[Tensor, "sequences heads queries head"], key: Float[Tensor, "sequences heads length head"]
 ) -> bool:
-    """Whether attention is written out and keeps the scores of all heads for the gradient, instead of using the kernel.
-
-    On CPUs, the kernel's backward pass in bfloat16 takes two to six times as long.
-    """
-    # Scores take 2 S bytes per token and head, in addition to the 1.5 kB that a block keeps. All CLIPs of 224 pixels
-    # have at most 320 tokens, so at most 640 bytes. With 577 tokens, 16 images in ViT-L take 4 GB for little gain.
+    """Whether attention is written out and keeps all heads' scores for the gradient, instead of using the kernel."""
+    # On CPUs, the kernel's backward pass in bfloat16 takes two to six times as long. Scores take 2 S bytes per token
+    # and head, in addition to a block's 1.5 kB. CLIPs of 224 pixels have at most 320 tokens, so at most 640 bytes. With
+    # 577 tokens, 16 images in ViT-L take 4 GB for little gain.
     is_slow = query.dtype == torch.bfloat16 and query.device.type == "cpu" and query.requires_grad
     return is_slow and key.shape[-2] <= 320
 
@@ -288,12 +286,9 @@ class Blocks:
 
 
 def add_branches(blocks: Blocks | None, branches: Mapping[int, Branch], tower: str) -> Blocks:
-    """Copy a tower's blocks and add branches in parallel to some of them, by index from 0.
+    """Copy a tower's blocks and add branches in parallel to some, by index from 0; raise UserError without blocks.
 
     Weights are shared. The last block's branch processes only the tokens that are read.
-
-    Raises:
-        UserError: If the tower has no blocks that support branches; ``tower`` names it in the message.
     """
     if blocks is None:
         raise UserError(

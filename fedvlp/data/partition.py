@@ -306,8 +306,8 @@ class QuantitySkew(_Divided):
 
     Args:
         num_clients: Total number of clients.
-        law: Sizes of the clients in order: each one share larger than the one before (linear), each larger by a factor
-            (exponential), or random shares from a Dirichlet distribution (dirichlet).
+        law: Sizes of the clients in order: growing by one share each (linear), growing by a factor (exponential), or
+            random shares from a Dirichlet distribution (dirichlet).
         ratio: Factor from each client to the next, for the exponential law.
         alpha: Concentration of the Dirichlet distribution. Near 0, one client has nearly all images; far above 1, all
             clients have equal numbers.

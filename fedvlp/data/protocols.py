@@ -218,7 +218,7 @@ class SplitPlan:
 
 
 def _client_names(domains_of_clients: Sequence[Sequence[int]], sources: Sequence[str]) -> list[str]:
-    """Name clients after their domain, with numbers if it has several; just number them if one has several domains.
+    """Name clients after their domain, numbered if it has several, or "client N" if any client has several domains.
 
     >>> _client_names([[0], [1], [1]], ["photo", "sketch"]), _client_names([[0], [0, 1]], ["photo", "sketch"])
     (['photo', 'sketch 1', 'sketch 2'], ['client 1', 'client 2'])
@@ -243,11 +243,9 @@ def _base_and_new_parts(
     measured = [part for part in parts if part.role not in NEW_ROLES]
     # New classes follow the base classes of a role, as in the results.
     for role, new_role in NEW_ROLES.items():
-        role_parts = [part for part in parts if part.role == role]
-        measured += [part.select_classes(images, range(num_base)) for part in role_parts]
-        measured += [
-            replace(part.select_classes(images, new), role=new_role, classes=tuple(new)) for part in role_parts
-        ]
+        matching = [part for part in parts if part.role == role]
+        measured += [part.select_classes(images, range(num_base)) for part in matching]
+        measured += [replace(part.select_classes(images, new), role=new_role, classes=tuple(new)) for part in matching]
     return [part for part in measured if len(part)]
 
 

@@ -42,7 +42,7 @@ def shorten(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + (f" ... and {len(names) - most} more" if len(names) > most else "")
 
 
-def nearest_first(root: Path) -> Iterator[Path]:
+def walk_folders(root: Path) -> Iterator[Path]:
     """Iterate over the root and its subfolders, level by level, each level in the order of names."""
     level = [root]
     # The limit matters for a whole home folder, which would take minutes.
@@ -58,7 +58,7 @@ def nearest_first(root: Path) -> Iterator[Path]:
 
 def find_layout(root: Path, description: Description) -> tuple[Path, Layout] | None:
     """Find the folder nearest to the root that has a layout of a data set, and the first such layout."""
-    for folder in nearest_first(root):
+    for folder in walk_folders(root):
         for layout in description.layouts:
             if all(_exists(folder, part, description) for part in layout.parts):
                 return folder, layout

@@ -9,15 +9,7 @@ from pathlib import Path
 
 from fedvlp.catalog.description import Description, DomainTree, Layout
 from fedvlp.core.roles import ImageRole
-from fedvlp.data.benchmarks.layouts import (
-    DEPTH,
-    domains_in,
-    find_layout,
-    nearest_first,
-    read_layout,
-    read_tree,
-    shorten,
-)
+from fedvlp.data.benchmarks.layouts import DEPTH, domains_in, find_layout, read_layout, read_tree, shorten, walk_folders
 from fedvlp.data.domain_folders import ImageFile
 from fedvlp.data.files.images import folders_in
 from fedvlp.utils.errors import UserError
@@ -94,7 +86,7 @@ def _missing(root: Path, description: Description) -> str:
     if not any(isinstance(part, DomainTree) for layout in description.layouts for part in layout.parts):
         layouts = "; ".join(f"{layout.pattern} ({layout.of})" for layout in description.layouts)
         return f"Expected {description.name} {location} as one of: {layouts}. Found {present} there. {hint}."
-    folder = max(nearest_first(root), key=lambda folder: len(domains_in(folder, description)))
+    folder = max(walk_folders(root), key=lambda folder: len(domains_in(folder, description)))
     names = domains_in(folder, description)
     found = f"{', '.join(names.values())} in {folder}" if names else f"{present} there"
     lacking = [domain for domain in description.domains if domain not in names]
