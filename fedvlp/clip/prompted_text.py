@@ -233,10 +233,10 @@ class DomainTextEncoder(nn.Module):
         pairs = [f"{name} with the domain of {domain}" for name, domain in product(class_names, domains)]
         self.pairs = PromptedTextEncoder(clip, pairs, prompt_length=prompt_length)
         self.handwritten_pairs = ZeroShotClassifier(clip, pairs)
-        self.each = nn.ModuleList()
+        self.domain_encoders = nn.ModuleList()
         for domain in domains:
             names = [f"{domain} {name}" for name in class_names]
-            self.each.append(PromptedTextEncoder(clip, names, prompt_length=prompt_length))
+            self.domain_encoders.append(PromptedTextEncoder(clip, names, prompt_length=prompt_length))
         self._cache = PromptFeatureCache()
 
     @property
@@ -274,7 +274,7 @@ class DomainTextEncoder(nn.Module):
         """Encode all classes for some domains, each with its own prompt."""
         if not domains:
             return ()
-        rows = [cast(PromptedTextEncoder, self.each[domain]).rows for domain in domains]
+        rows = [cast(PromptedTextEncoder, self.domain_encoders[domain]).rows for domain in domains]
 
         def encode(chosen: Tensor) -> Tensor:
             return torch.stack(encode_side_by_side(self.pairs.clip.text, rows, list(chosen)))

@@ -230,10 +230,10 @@ class DomainFolders(FederatedDataModule):
                 "Add some, remove those folders, or check that data.root is the folder of the domains."
             )
         all_names = set().union(*classes.values())
-        lacking = {domain: sorted(all_names - names) for domain, names in classes.items() if all_names - names}
-        if not lacking or self.allow_missing_classes:
+        missing = {domain: sorted(all_names - names) for domain, names in classes.items() if all_names - names}
+        if not missing or self.allow_missing_classes:
             return
-        listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in lacking.items())
+        listed = "; ".join(f"{domain!r} has no {', '.join(map(repr, names))}" for domain, names in missing.items())
         hint = "Add images, or allow it with data.allow_missing_classes=true."
         # True if no two domains share a class.
         if len(all_names) == sum(map(len, classes.values())):

@@ -246,7 +246,7 @@ class FederatedDataModule(L.LightningDataModule):
         images = image_hash(self.images, self._loaded[1])
         names = {"domains": self.domains, "classes": self.class_names}
         description: dict[str, Any] = {"name": self.name, "images": images, **names, **self.plan.describe()}
-        # Rare options are left out unless they are used.
+        # Rare options are omitted unless they are used.
         if new_classes := self.all_class_names[len(self.class_names) :]:
             description["new_classes"] = new_classes
         if self.class_split != "data_set":

@@ -172,9 +172,9 @@ class SplitPlan:
         facts = []
         num_base = count_base(self.protocol, num_classes)
         if num_base < num_classes:
-            each = " and each client on its own" if self.class_split == "client" else ""
+            local = " and each client on its own" if self.class_split == "client" else ""
             new = num_classes - num_base
-            facts.append(f"{PROTOCOLS[self.protocol].title}, {num_base} base and {new} new classes{each}")
+            facts.append(f"{PROTOCOLS[self.protocol].title}, {num_base} base and {new} new classes{local}")
         elif self.protocol == "personal":
             facts.append("each client on test images of its own")
         elif self.targets:

@@ -65,9 +65,9 @@ class SplitRule:
         ]
         for role, fraction, name in draws:
             if fraction > 0 and role not in (official or {}):
-                stay, drawn = stratified_split(labels[train], fraction, generator_for(self.seed, name))
+                remaining, drawn = stratified_split(labels[train], fraction, generator_for(self.seed, name))
                 roles[role] = train[drawn]
-                train = train[stay]
+                train = train[remaining]
         if self.shots is not None:
             # Drawn last, so that validation and test images are the same for any number of shots.
             train = train[few_shot(labels[train], self.shots, generator_for(self.seed, f"shots/{domain}"))]

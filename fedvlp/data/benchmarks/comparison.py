@@ -99,8 +99,8 @@ def _missing_classes(manifest: Manifest, domain: str, description: Description |
         return []
     else:
         expected = set(description.class_names) - description.gaps.get(domain, frozenset())
-    lacking = sorted(expected - {image.class_name for image in manifest.files[domain]})
-    return [f"no image of {shorten(lacking, most=5)}"] if lacking else []
+    missing = sorted(expected - {image.class_name for image in manifest.files[domain]})
+    return [f"no image of {shorten(missing, most=5)}"] if missing else []
 
 
 def _copies(digests: Mapping[ImageFile, str]) -> tuple[list[str], list[str]]:

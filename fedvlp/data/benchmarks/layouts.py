@@ -165,12 +165,12 @@ def _has_classes(folder: Path, description: Description) -> bool:
     return any(description.class_of(compose_name(name)) for name in folders_in(folder))
 
 
-def check_strangers(strangers: Sequence[str], folder: Path, description: Description) -> None:
+def check_unknown_folders(unknown: Sequence[str], folder: Path, description: Description) -> None:
     """Raise UserError if there are folders that are not classes of the data set."""
-    if strangers:
+    if unknown:
         raise UserError(
             f"Expected the class folders of {description.name} ({shorten(description.class_names, most=7)}) in "
-            f"{folder}; found {shorten(strangers)} as well. Remove them, or read these images as DomainFolders."
+            f"{folder}; found {shorten(unknown)} as well. Remove them, or read these images as DomainFolders."
         )
 
 
@@ -180,8 +180,8 @@ def _class_folders(folder: Path, part: FolderPerClass, description: Description)
         return []
     # Classes are looked up once per folder, since ImageNet has over a million images.
     classes = {name: description.class_of(name) for name in map(compose_name, folders_in(folder))}
-    strangers = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
-    check_strangers(strangers, folder, description)
+    unknown = [name for name, class_name in classes.items() if class_name is None and name not in part.ignored]
+    check_unknown_folders(unknown, folder, description)
     domain = part.domain or description.domains[0]
     files = []
     for parts, path in list_images(folder):
@@ -345,7 +345,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
     """List the images of all domains, sorted, with the roles of their split folders, and the split folders."""
     images: list[ImageFile] = []
     used: set[str] = set()
-    strangers: set[str] = set()
+    unknown: set[str] = set()
     for domain, domain_folder in domains_in(folder, description).items():
         below = set(map(str.casefold, folders_in(folder / domain_folder)))
         # "full" is "train" and "crossval" together.
@@ -358,7 +358,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
                 split_folder = names.pop(0).casefold()
             class_name = description.class_of(names[0]) if len(names) > 1 else None
             if class_name is None:
-                strangers.add(f"{domain_folder}/{names[0]}")
+                unknown.add(f"{domain_folder}/{names[0]}")
             elif not split_folder or split_folder != skipped:
                 name = "/".join([domain, class_name, *names[1:]])
                 role = tree.split_folders.get(split_folder)
@@ -373,7 +373,7 @@ def _images_below(folder: Path, tree: DomainTree, description: Description) -> t
             images.append(image)
     # A subset may be stored with the other classes of the larger data set.
     if not description.is_subset:
-        check_strangers(sorted(strangers), folder, description)
+        check_unknown_folders(sorted(unknown), folder, description)
     return sorted(images), used
 
 
@@ -396,10 +396,10 @@ def _read_lists(
 ) -> dict[str, SplitName]:
     """Read the roles of images by name; raise UserError if lists contradict each other or a domain has none."""
     trained = {file.domain for file in lists if file.role == "train"}
-    if lacking := [domain for domain in description.domains if domain not in trained]:
+    if missing := [domain for domain in description.domains if domain not in trained]:
         raise UserError(
             f"Expected a list of training images for each domain of {description.name} next to {lists[0].path}; found "
-            f"none for {', '.join(lacking)}. Add the lists, or remove all of them."
+            f"none for {', '.join(missing)}. Add the lists, or remove all of them."
         )
     list_of: dict[str, ListFile] = {}
     leaks = []

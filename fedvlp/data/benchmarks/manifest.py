@@ -89,10 +89,10 @@ def _missing(root: Path, description: Description) -> str:
     folder = max(walk_folders(root), key=lambda folder: len(domains_in(folder, description)))
     names = domains_in(folder, description)
     found = f"{', '.join(names.values())} in {folder}" if names else f"{present} there"
-    lacking = [domain for domain in description.domains if domain not in names]
+    missing = [domain for domain in description.domains if domain not in names]
     return (
         f"Expected a folder for each domain of {description.name} ({', '.join(description.domains)}) {location} with "
-        f"images as domain/class/image; found {found}, so {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} "
+        f"images as domain/class/image; found {found}, so {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
         f"missing. Add them. {hint}."
     )
 

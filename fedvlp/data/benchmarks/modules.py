@@ -92,11 +92,11 @@ class Benchmark(DomainFolders):
         classes = collect_classes(files)
         present = set().union(*classes.values())
         class_names = [name for name in self.description.class_names if name in present]
-        lacking = [name for name in self.description.class_names if name not in present]
-        if lacking and not self.allow_missing_classes:
+        missing = [name for name in self.description.class_names if name not in present]
+        if missing and not self.allow_missing_classes:
             raise UserError(
                 f"Expected the {len(self.description.class_names)} classes of {self.name} in {self._manifest.folder}; "
-                f"no domain has {shorten(lacking)}. Add them, or allow it with data.allow_missing_classes=true."
+                f"no domain has {shorten(missing)}. Add them, or allow it with data.allow_missing_classes=true."
             )
         self._check_classes(classes)
         return {domain: labelled_images(files[domain], class_names) for domain in files}, class_names

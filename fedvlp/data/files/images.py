@@ -328,12 +328,12 @@ def image_paths(paths: Sequence[str]) -> list[Path]:
         if not path.exists():
             raise UserError(f"Expected an image or a folder of images; {path} does not exist. Check its spelling.")
         if path.is_dir():
-            found = [Path(image) for _, image in list_images(path)]
+            matches = [Path(image) for _, image in list_images(path)]
         else:
-            found = [path] if is_image(path.name) else []
-        if not found:
+            matches = [path] if is_image(path.name) else []
+        if not matches:
             raise UserError(f"Expected an image or a folder of images ({endings}); found none in {path}. Check it.")
-        images += found
+        images += matches
     if not images:
         raise UserError("Expected at least one image or a folder of images; got none.")
     return list(dict.fromkeys(images))
