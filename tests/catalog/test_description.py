@@ -25,14 +25,14 @@ def test_numbers_agree_with_each_other(known):
         numbers = known.counts_in(layout)
         assert {*numbers, *layout.split_counts} <= set(known.domains)
         for domain, parts in layout.split_counts.items():
-            # Of VLCS only the test images are counted.
+            # VLCS publishes only counts of test images.
             assert sum(parts.values()) == numbers[domain] or known.name == "VLCS"
             assert len(parts) == layout.title.count("/") + 1 or known.name == "VLCS"
 
 
 @each
 def test_classes_are_sorted_and_every_spelling_is_known(known):
-    # Where CoOp or the publisher numbers the classes, they are in the order of its labels.
+    # If CoOp or the publisher numbers the classes, they are in the order of these labels.
     is_numbered = len(known.domains) == 1 or known.name == "ImageNet"
     assert list(known.class_names) == sorted(known.class_names) or is_numbered
     for name in known.class_names:
@@ -68,7 +68,7 @@ def test_names_of_domains(known, names, domains):
         ("FedISIC2019", ["4", "BKL", "8"], ["benign_keratosis", "benign_keratosis", None]),
         ("Camelyon17", ["0", "non-tumor", "tumor"], ["normal", "normal", "tumor"]),
         ("ImageNet", ["0", "999", "1000"], ["tench", "toilet paper", None]),
-        # As CoOp calls them.
+        # CoOp's names.
         ("Caltech101", ["airplanes"], ["airplane"]),
         ("StanfordCars", ["Ram C/V Cargo Van Minivan 2012"], ["2012 Ram C/V Cargo Van Minivan"]),
         ("SUN397", ["apartment_building/outdoor"], ["outdoor apartment building"]),
@@ -83,7 +83,7 @@ def test_names_of_classes(known, names, classes):
 
 
 def test_order_of_classes_and_parts_of_splits():
-    # CoOp's labels follow its folders, of which capitals are first.
+    # CoOp's labels follow its folders, where capitals come first.
     assert DATA_SETS["Caltech101"].class_names[:4] == ("face", "leopard", "motorbike", "accordion")
     parts = [DATA_SETS[name].official_parts for name in ("PACS", "OfficeHome", "VLCS", "DomainNet")]
     assert parts == ["train/crossval", "", "train/crossval/test", "train/test"]
@@ -97,7 +97,7 @@ def test_sources_of_downloads_and_where_configs_put_them(known):
     source = known.download_source
     if isinstance(source, HubSource):
         assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
-        # The lists are written by the names of the hub's files, so there must be lists of these names.
+        # Lists are named after the hub's files, so layouts must have lists of these names.
         assert not source.has_official_split or {"train": "train", "test": "test"} in known.layouts[0].parts[0].lists
     else:
         reader = getattr(torchvision.datasets, source.reader)

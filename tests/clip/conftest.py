@@ -1,4 +1,4 @@
-"""Small architectures, some of them known to open_clip by name, and files of their weights."""
+"""Small architectures, some registered with open_clip, and files of their weights."""
 
 from copy import deepcopy
 
@@ -44,7 +44,7 @@ NAME = "small"
 
 @pytest.fixture
 def small(monkeypatch, configs):
-    """A small architecture under a name that open_clip knows, with and without QuickGELU, and two published tags."""
+    """A small architecture registered with open_clip, with and without QuickGELU, and two published tags."""
     import open_clip
 
     from fedvlp.clip import build_model, weights
@@ -57,7 +57,7 @@ def small(monkeypatch, configs):
     }
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, tags)
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, f"{NAME}-quickgelu", {"openai": tags["openai"]})
-    # Tests with it replace downloads, before which the hub is asked.
+    # Tests replace downloads, which check the hub first.
     monkeypatch.setattr(weights, "check_hub", lambda: None)
     return build_model(configs["vit"], seed=5)
 
@@ -77,7 +77,7 @@ def offline(monkeypatch):
 
 @pytest.fixture
 def save():
-    """Saves a model's state dict, in the format of the file's suffix, and returns the path as text."""
+    """Save a model's state dict in the format of the file's suffix; return the path as text."""
     import torch
     from safetensors.torch import save_file
 

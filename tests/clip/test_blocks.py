@@ -1,4 +1,4 @@
-"""Blocks, attention in chunks, copies and bfloat16, against open_clip's own modules and plain loops."""
+"""Blocks, chunked attention, copies and bfloat16, against open_clip's own modules and plain loops."""
 
 import pickle
 from copy import deepcopy
@@ -22,7 +22,7 @@ def fresh_clip(make_clip, configs):
 
 
 def encode(clip):
-    """Runs both towers; returns the features of texts and images."""
+    """Encode texts and images with both towers."""
     generator = torch.Generator().manual_seed(0)
     prompt = torch.randn(4, 32, generator=generator)
     prompts = torch.randn(2, 3, 48, generator=generator)
@@ -60,7 +60,7 @@ def test_quick_gelu_equals_open_clips_module():
 
 
 def run_with_branches(modules, branches, hidden, mask=None):
-    """open_clip's own blocks one after another; [sequences, tokens, width]."""
+    """Run open_clip's own blocks in order; [sequences, tokens, width]."""
     for index, module in enumerate(modules):
         added = branches[index](module.ln_1(hidden)) if index in branches else 0
         hidden = module(hidden, attn_mask=mask) + added
@@ -69,7 +69,7 @@ def run_with_branches(modules, branches, hidden, mask=None):
 
 @pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
 def test_branches_run_beside_blocks_of_the_text_tower(fresh_clip, layout):
-    """The first and the last of three; packed texts have the last for their ends alone."""
+    """Branches on the first and last of three blocks; packed texts run the last one only for their ends."""
     branches = {0: torch.sin, 2: torch.cos}
     model = fresh_clip.model
     rows = make_rows(fresh_clip.text, fresh_clip.tokenize(NAMES), layout)
@@ -98,19 +98,19 @@ LARGE = ("attn.in_proj_weight", "attn.out_proj.weight", "mlp.c_fc.weight", "mlp.
 
 @pytest.fixture
 def tiny():
-    """The tiny CLIP, for one test alone."""
+    """A separate tiny CLIP for each test."""
     return load_clip("fedvlp-tiny")
 
 
 @pytest.fixture
 def half(tiny):
-    """A CLIP whose towers are cast to bfloat16."""
+    """A CLIP with towers cast to bfloat16."""
     tiny.cast_towers(torch.bfloat16)
     return tiny
 
 
 def rounded(clip):
-    """The same CLIP in float32, with the large weights rounded: what exact arithmetic makes of the same numbers."""
+    """The same CLIP in float32 with rounded large weights: the reference in exact arithmetic."""
     same = deepcopy(clip)
     for name, parameter in same.model.named_parameters():
         if "resblocks" in name and name.endswith(LARGE):
@@ -123,7 +123,7 @@ def images(clip, count=3):
 
 
 def all_features(clip):
-    """Features of texts under a prompt, of images with one, of images, and the gradients of both prompts."""
+    """Compute features of prompted texts, prompted images and plain images, and the gradients of both prompts."""
     text_prompt = torch.full((1, 4, clip.text_width), 0.02, requires_grad=True)
     image_prompt = torch.full((2, clip.image_width), 0.1, requires_grad=True)
     texts = PromptedTextEncoder(clip, NAMES, prompt_length=4)(text_prompt)
@@ -142,7 +142,7 @@ def test_large_weights_alone_are_rounded(half):
 
 
 def test_features_are_those_of_the_rounded_weights(tiny):
-    """Each product is rounded to 8 bits, so features agree to about one part in a hundred, whichever is the context."""
+    """Each product is rounded to 8 bits, so features agree to about one part in a hundred in any context."""
     expected = all_features(rounded(tiny))
     single = all_features(tiny)
     tiny.cast_towers(torch.bfloat16)
@@ -160,7 +160,7 @@ def test_features_are_those_of_the_rounded_weights(tiny):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_attention_in_bfloat16_reads_what_the_kernel_reads_in_double(monkeypatch, is_kept, masked):
-    """Values and gradients of both ways, of which each step is rounded to 8 bits."""
+    """Compare values and gradients of both implementations, which round each step to 8 bits."""
     monkeypatch.setattr(blocks, "keeps_scores", lambda query, key: is_kept and query.dtype == torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
     parts = [2 * torch.randn(2, length, 48, generator=generator).bfloat16() for length in (5, 7, 7)]

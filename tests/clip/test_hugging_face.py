@@ -1,4 +1,4 @@
-"""CLIPs with tokenizers and encoders of Hugging Face, from folders and from the hub's cache, against open_clip."""
+"""CLIPs with Hugging Face tokenizers and encoders, from folders and from the hub's cache, against open_clip."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path):
-    """Puts files of a folder into the hub's cache, from which no network leads."""
+    """Copy a folder's files into the hub's cache, without network."""
     place = tmp_path / "hub"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
 
@@ -47,7 +47,7 @@ def cache(monkeypatch, tmp_path):
 
 
 def change(folder, **text):
-    """Changes options of the text tower in a folder's config."""
+    """Change options of the text tower in a folder's config."""
     path = folder / "open_clip_config.json"
     described = json.loads(path.read_text())
     described["model_cfg"]["text_cfg"].update(text)
@@ -102,7 +102,7 @@ def test_weights_are_found_by_open_clips_names_first(folder):
 
 
 def test_the_hubs_cache_is_enough(folder, cache):
-    """The tokenizer and the encoder are in repositories of their own, as BiomedCLIP's."""
+    """The tokenizer and the encoder are in separate repositories, as for BiomedCLIP."""
     change(folder, hf_tokenizer_name="org/tokenizer", hf_model_name="org/encoder")
     with pytest.raises(UserError, match=r"open_clip_config\.json of https://huggingface\.co/org/model, "):
         load_clip("hf-hub:org/model")
@@ -134,7 +134,7 @@ def test_an_encoders_config_may_lie_in_the_folder_itself(folder, cache):
     encoder = folder / "encoder" / "config.json"
     shutil.move(encoder, folder / "config.json")
     assert load_clip(f"local-dir:{folder}").fingerprint() == expected
-    # A whole CLIP in the format of transformers has a file of this name, too.
+    # A whole CLIP in transformers' format has a file of this name as well.
     (folder / "config.json").write_text(json.dumps({"model_type": "clip"}))
     with pytest.raises(UserError, match=r"text encoder's config\.json"):
         load_clip(f"local-dir:{folder}")
@@ -160,7 +160,7 @@ def test_a_tokenizer_is_part_of_the_fingerprint(folder):
 
 
 def test_an_encoder_of_no_name_is_none(configs):
-    """open_clip saves such models as those with an encoder of another library."""
+    """open_clip saves such models like models with another library's encoder."""
     text = {**configs["vit"]["text_cfg"], "hf_model_name": None, "hf_tokenizer_name": None, "tokenizer_kwargs": None}
     model = build_model({**configs["vit"], "text_cfg": text})
     assert isinstance(model.text, open_clip.transformer.TextTransformer)

@@ -1,4 +1,4 @@
-"""The kinds of image towers, and what is refused."""
+"""The kinds of image towers, and the errors of unsupported towers."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.helpers.made_up_image_towers import image_clip
 
 
 class Other(nn.Module):
-    """An image tower that is neither of open_clip's two."""
+    """An image tower that is neither a ViT nor a ResNet of open_clip."""
 
     def __init__(self, image_size=32):
         super().__init__()
@@ -51,7 +51,7 @@ def test_images_must_be_square():
 
 @pytest.mark.parametrize(("kind", "stages"), [("vit", 2), ("resnet", 4), ("eva02", 2), ("convnext", 4)])
 def test_what_a_stage_puts_out_may_be_changed(make_clip, configs, kind, stages):
-    """As by hooks on open_clip's own modules, in its own forward pass."""
+    """Compare with hooks on open_clip's own modules in its own forward pass."""
     clip = make_clip(configs[kind]) if kind in configs else image_clip(kind)
     visual = clip.model.visual
     layers = {

@@ -1,4 +1,4 @@
-"""What names, tags and files stand for: architectures, weights and transforms."""
+"""Architectures, weights and transforms from names, tags and files."""
 
 import json
 from copy import deepcopy
@@ -30,7 +30,7 @@ def test_a_tag_brings_its_activation_and_transform(small, monkeypatch, tmp_path,
 def test_a_tag_that_says_no_activation_has_the_architectures(
     small, configs, monkeypatch, tmp_path, save, uses_quick_gelu
 ):
-    """Then it is the architecture's, as of LAION's RoBERTa."""
+    """The architecture determines the activation, as for LAION's RoBERTa."""
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, NAME, configs["quick"])
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"laion": {"url": "https://example.org/laion.pt"}})
     monkeypatch.setattr(open_clip, "download_pretrained", lambda _: save(small, tmp_path / "w.safetensors"))
@@ -117,7 +117,7 @@ def test_random_weights(small):
 
 
 class Called(TorchFunctionMode):
-    """Notes which of PyTorch's functions come to be called."""
+    """Records calls of PyTorch functions."""
 
     def __init__(self):
         super().__init__()
@@ -164,7 +164,7 @@ PUBLISHED = {
 
 @pytest.fixture
 def load(small, tmp_path, save):
-    """Loads weights with this preprocess_cfg in the config beside them; with None without a config."""
+    """Load weights with this preprocess_cfg in the config next to them; None means no config."""
 
     def load_with(published):
         path = save(small, tmp_path / "w.safetensors")
@@ -177,7 +177,7 @@ def load(small, tmp_path, save):
 
 
 def test_a_config_beside_the_file_says_its_transform(load):
-    """Squashed by Pillow itself, pixel by pixel less the mean and over the deviation."""
+    """Compare with Pillow's own resizing, minus the mean and divided by the standard deviation."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8))
     squashed = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64) / 255
     expected = np.zeros((3, 32, 32))

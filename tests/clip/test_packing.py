@@ -1,4 +1,4 @@
-"""Packed rows: which tokens they hold, that each sequence sees itself alone, and attention in chunks."""
+"""Packed rows: their tokens, isolation of sequences, and attention in chunks."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from fedvlp.clip.packing import pack, shared_prefix_length
 
 
 def dense(mask):
-    """The mask of all tokens at once, of a whole row."""
+    """Make the dense mask of a whole row."""
     full = torch.full((mask.length, mask.length), -torch.inf)
     start = 0
     for index, part in enumerate(mask.masks):
@@ -77,7 +77,7 @@ def tokens(number, sequences=2):
 
 
 def slow_attention(query, key, value, sees, heads=3):
-    """What each token reads, head by head, from the tokens that it sees."""
+    """Compute the attention output of each token, head by head, from its visible tokens."""
     output = torch.zeros_like(query)
     width = query.shape[-1] // heads
     for sequence in range(len(query)):

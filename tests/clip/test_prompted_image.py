@@ -8,7 +8,7 @@ from fedvlp.utils.errors import UserError
 
 
 def slow_attention(block, hidden):
-    """One image's attention of a block, head by head; returns its output and the scores before the softmax."""
+    """Compute a block's attention for one image, head by head; return output and scores before the softmax."""
     attention = block.attn
     projected = block.ln_1(hidden) @ attention.in_proj_weight.T + attention.in_proj_bias
     queries, keys, values = projected.chunk(3, dim=-1)
@@ -24,7 +24,7 @@ def slow_attention(block, hidden):
 
 
 def slow_encode(clip, image, prompts):
-    """One image: its features, those of each prompt token, and the scores (the interface's definition, literally)."""
+    """Compute one image's features, prompt token features and scores by their definition."""
     visual = clip.model.visual
     length = prompts.shape[1]
     patches = visual.conv1(image[None])[0].flatten(1).T
@@ -51,7 +51,7 @@ def slow_encode(clip, image, prompts):
 
 
 def pool_scores(pool, tokens):
-    """The scores of tokens in open_clip's attention pool by its first query, head by head."""
+    """Compute the scores of tokens for the first query of open_clip's attention pool, head by head."""
     attention = pool.attn
     query_map, key_map = (
         attention.in_proj_weight.chunk(3)[:2]
@@ -108,7 +108,7 @@ def test_no_prompts_are_clips_own_features(clip):
 
 
 def test_images_with_prompts_of_their_own(clip):
-    """Each image as if all had its prompts; they are made of its patches alone."""
+    """Each image is encoded with prompts from its own patches only."""
     encoder = PromptedImageEncoder(clip)
     images = images_of(clip)
     features = encoder.encode_conditional(images, lambda patches: 2 * patches[:, :2])

@@ -1,4 +1,4 @@
-"""Text features under prompts against full sequences of 77 tokens; pairs of class and domain; the cache of features."""
+"""Prompted text features against full sequences of 77 tokens; pairs of class and domain; the feature cache."""
 
 import itertools
 
@@ -16,7 +16,7 @@ NAMES = ["Alarm_Clock", "dog", "a very long name of a thing", "T-shirt", "TV"]
 
 
 def coop_features(clip, names, prompt, position):
-    """Returns text features as CoOp's code makes them: a full sequence for each class through open_clip's own tower."""
+    """Compute text features as CoOp's code does: a full sequence for each class through open_clip's own tower."""
     tower = getattr(clip.model, "text", clip.model)
     length = len(prompt)
     ids = clip.tokenizer([" ".join(["X"] * length) + f" {name}." for name in names])
@@ -35,7 +35,7 @@ def coop_features(clip, names, prompt, position):
 
 
 def features_and_gradient(function, prompt, signal):
-    """Returns the features of a prompt, and the prompt's gradient under a signal of the features' shape."""
+    """Compute a prompt's features, and its gradient for a given gradient of the features."""
     prompt = prompt.clone().requires_grad_()
     features = function(prompt)
     (normalize(features, dim=-1) * signal).sum().backward()
@@ -43,15 +43,15 @@ def features_and_gradient(function, prompt, signal):
 
 
 def assert_same(found, expected):
-    """Fails unless features are within 1e-5, and gradients within 1e-4 of the largest one."""
+    """Fail unless features match within 1e-5, and gradients within 1e-4 of the largest one."""
     assert (found[0] - expected[0]).abs().max() < 1e-5
     assert (found[1] - expected[1]).abs().max() < 1e-4 * expected[1].abs().max()
 
 
 def deep_features(clip, names, prompts, position):
-    """Text features as deep-prompt code makes them: full sequences, whose prompt is replaced by hooks on the blocks.
+    """Compute text features as deep-prompt code does: full sequences, with prompts replaced by hooks on blocks.
 
-    `prompts` [J + 1, L, D]: the first goes into the tower, the others replace it before the following blocks.
+    `prompts` [J + 1, L, D]: the first enters the tower, the others replace it before the following blocks.
     """
     tower = getattr(clip.model, "text", clip.model)
     length = prompts.shape[1]
@@ -98,7 +98,7 @@ def test_equals_full_sequences(make_clip, configs, kind, position, layout, level
 
 @pytest.mark.parametrize(("token_budget", "levels"), [(1, 2), (20, 0), (25, 2), (1000, 0)])
 def test_chunks_change_nothing(clip, token_budget, levels):
-    """And each prompt of a batch is encoded as alone."""
+    """Each prompt of a batch is encoded as if it were the only one."""
     torch.manual_seed(0)
     prompts = torch.randn(2, 3, 1 + levels, 4, 32)
     signal = torch.randn(2, 3, len(NAMES), 24)
@@ -239,7 +239,7 @@ def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monk
     own = prompts(clip, 3).requires_grad_()
     for _ in range(2):
         text.encode_with_domain_prompts(own, learning=torch.tensor([1]))
-    assert len(calls) == 3  # what learns twice, the others once
+    assert len(calls) == 3  # learning prompts twice, the others once
     with torch.no_grad():
         own[0] += 1
     torch.testing.assert_close(
@@ -248,7 +248,7 @@ def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monk
 
 
 class Counted:
-    """A function of prompts that counts how often it ran."""
+    """A function of prompts that counts its calls."""
 
     def __init__(self):
         self.calls = 0

@@ -1,4 +1,4 @@
-"""Text towers of every kind against the model's own pass over full sequences, into which hooks put the prompts."""
+"""All kinds of text towers against the model's own forward pass, with prompts inserted by hooks."""
 
 from contextlib import ExitStack
 from copy import deepcopy
@@ -28,7 +28,7 @@ def clip(request, tmp_path_factory):
 
 
 def names_of(clip):
-    """CLIP's own tokenizer has several tokens for a word of another script."""
+    """CLIP's own tokenizer needs several tokens for a word in another script."""
     is_clips = not hasattr(clip.tokenizer, "tokenizer")
     return {name: number for name, number in NAMES.items() if name.isascii() or not is_clips}
 
@@ -38,7 +38,7 @@ def test_words_have_the_features_of_the_models_own_pass(clip):
     features = make_rows(clip.text, clip.tokenize(texts)).encode_words(clip.text)
     torch.testing.assert_close(features, clip.encode_text(clip.tokenizer(texts)), atol=1e-5, rtol=0)
     distances = torch.cdist(features, features) + torch.eye(len(texts))
-    assert distances.min() > 0.05  # also names in other scripts are told apart
+    assert distances.min() > 0.05  # names in other scripts are distinguished as well
 
 
 @pytest.mark.parametrize(("kind", "option"), [("coca", "correct_cls_mask"), ("mobileclip", "use_pad_mask")])
@@ -67,7 +67,7 @@ PROMPTED = [*NAMES, "cat-dog", "T-shirt 42", "(cat) 3D", "'s dog", "U.S. paintin
     [("end", "a photo of the {}."), ("middle", "a photo {} of the."), ("front", "{} a photo of the.")],
 )
 def test_a_prompt_made_of_words_has_the_features_of_the_sentence(clip, position, sentence):
-    """SigLIP 2 and RoBERTa have other tokens for a sentence's first word, be it the prompt's or the class's."""
+    """SigLIP 2 and RoBERTa use other tokens for a sentence's first word, in the prompt or in the class."""
     encoder = PromptedTextEncoder(clip, PROMPTED, prompt_length=4, class_position=position)
     features = encoder(encoder.word_vectors("a photo of the"))
     expected = clip.encode_text(clip.tokenizer([sentence.replace("{}", name) for name in PROMPTED]))
@@ -76,7 +76,7 @@ def test_a_prompt_made_of_words_has_the_features_of_the_sentence(clip, position,
 
 
 def test_words_outside_the_prompt_follow_it(clip):
-    """A prompt of MaPLe's kind that is shorter than the words it starts from."""
+    """A prompt as in MaPLe that is shorter than its initial words."""
     model = DeepPromptedCLIP(clip, ["cat", "dog photo"], prompt_length=2, init_words="a photo of the")
     features = model.text(model.initial_text_prompts(1)[0])
     expected = clip.encode_text(clip.tokenizer(["a photo of the cat.", "a photo of the dog photo."]))
@@ -91,13 +91,13 @@ def blocks_of(clip):
 
 
 def own_features(clip, name, prompts, position):
-    """The feature of a class by the model's own pass: `prompts` [J + 1, L, D] replace its outputs and inputs inside."""
+    """Compute a class's feature by the model's own pass; `prompts` [J + 1, L, D] replace tokens inside."""
     length = prompts.shape[1]
     start = 0 if clip.kind in NO_START else 1
     before = {"end": length, "middle": length // 2, "front": 0}[position]
     behind = start + before + NAMES[name]
     places = [*range(start, start + before), *range(behind, behind + length - before)]
-    # Any words, of one token each, where the prompt is to be.
+    # Arbitrary words of one token each, at the prompt's positions.
     ids = clip.tokenizer([" ".join([*["a"] * before, name, *["a"] * (length - before)]) + "."])
 
     def replaced(hidden, level):
@@ -114,7 +114,7 @@ def own_features(clip, name, prompts, position):
 
 
 def features_and_gradient(function, prompts):
-    """Features, and the gradient of a sum in which each feature has another weight."""
+    """Compute features, and the gradient of their sum with different weights."""
     prompts = prompts.clone().requires_grad_()
     features = function(prompts)
     weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(1))
@@ -126,7 +126,7 @@ def features_and_gradient(function, prompts):
     ("position", "is_class_specific", "levels"), [("end", False, 3), ("middle", False, 1), ("front", True, 3)]
 )
 def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, position, is_class_specific, levels):
-    """Two prompts at once; with three levels they are replaced before each block."""
+    """Two prompts together; with three levels they are replaced before each block."""
     names = names_of(clip)
     count = len(names) if is_class_specific else 1
     generator = torch.Generator().manual_seed(0)
@@ -174,7 +174,7 @@ def test_a_full_stop_may_become_a_part_of_the_name(tmp_path):
 
 @pytest.mark.parametrize("clip", ["clip", "qk_norm", "mt5"], indirect=True)
 def test_rounded_weights_change_little(clip):
-    """As in bf16-mixed; only blocks of CLIP's own kind are rounded, in a copy with towers of its own."""
+    """As in bf16-mixed, only CLIP's own kind of block is rounded, in a copy with separate towers."""
     rounded = deepcopy(clip)
     rounded.cast_towers(torch.bfloat16)
     if clip.text.blocks is not None:

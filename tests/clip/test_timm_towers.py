@@ -1,4 +1,4 @@
-"""timm's ViTs as image towers against timm's own passes, and with prompts against attention written out."""
+"""timm's ViTs as image towers against timm's own forward passes, and with prompts against written-out attention."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def prompts_of(clip, depth=2):
 
 
 def rotated(tokens, rope, prefix):
-    """Pairs of numbers of each patch turned by their angle; tokens before and behind the patches stay."""
+    """Rotate pairs of values of each patch by their angle; tokens before and after the patches stay unchanged."""
     sines, cosines = rope.chunk(2, dim=-1)
     turned = tokens.clone()
     for place in range(len(sines)):
@@ -38,7 +38,7 @@ def rotated(tokens, rope, prefix):
 
 
 def slow_attention(attention, inputs, ropes, prefix):
-    """Attention head by head; returns its output and the scores of each head [heads, B, N, N]."""
+    """Compute attention head by head; return its output and the scores of each head [heads, B, N, N]."""
     if attention.qkv is None:
         projections = [attention.q_proj(inputs), attention.k_proj(inputs), attention.v_proj(inputs)]
     else:
@@ -80,7 +80,7 @@ def slow_pool(visual, tokens):
 
 
 def slow_scores(trunk, scores, outputs, count):
-    """Scores of the prompt's tokens: of the pool's latent query, the class token's, or the mean of the patches'."""
+    """Compute the prompt tokens' scores for the query of the pool, the class token or the patches' mean."""
     if trunk.attn_pool is None:
         of_prompt = scores.mean(0)[:, :count, count:]
         return of_prompt[:, 0] if trunk.global_pool == "token" else of_prompt[:, trunk.num_prefix_tokens :].mean(1)
@@ -93,7 +93,7 @@ def slow_scores(trunk, scores, outputs, count):
 
 
 def slow_encode(clip, images, prompts):
-    """Features, those of each prompt token, and scores, with a prompt in each block that has one."""
+    """Compute image features, prompt token features and scores, with prompts in some blocks."""
     visual = clip.model.visual
     trunk = visual.trunk
     tokens = trunk._pos_embed(trunk.patch_embed(images))
@@ -106,7 +106,7 @@ def slow_encode(clip, images, prompts):
         of_block = ropes[index] if ropes is not None and ropes.ndim == 4 else ropes
         hidden, scores = slow_block(block, hidden, of_block, trunk.num_prefix_tokens)
     outputs = hidden[:, count:]
-    # A prompt's token is read as if the image had no other.
+    # A prompt token's features are computed as if it were the image's only token.
     alone = outputs.flatten(0, 1)[:, None].expand(-1, 1 + trunk.num_prefix_tokens, -1)
     prompt_features = slow_pool(visual, alone).unflatten(0, outputs.shape[:2])
     return slow_pool(visual, hidden[:, :count]), prompt_features, slow_scores(trunk, scores, outputs, count)
@@ -155,7 +155,7 @@ def test_prompts_equal_attention_written_out(timm_clip, depth):
 
 
 def test_images_with_prompts_of_their_own(timm_clip):
-    """They are made of an image's patches alone, without class token and registers."""
+    """Prompts depend only on an image's patches, not on class token and registers."""
     images = images_of(timm_clip)
     made = []
     features = PromptedImageEncoder(timm_clip).encode_conditional(

@@ -1,4 +1,4 @@
-"""What is read of weights files, and what is refused."""
+"""Reading of weights files, and rejection of unsafe or damaged ones."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ TRANSFORM = ("mean", "std", "interpolation", "resize_mode")
 
 
 def of_entry(entry):
-    """Take mean, deviation, interpolation and resizing of an entry of open_clip's list."""
+    """Read mean, deviation, interpolation and resizing from an entry in open_clip's list."""
     return {key: entry[key] for key in TRANSFORM}
 
 
@@ -149,7 +149,7 @@ def test_weights_of_transformers_are_recognised_and_convert_as_the_page_shows(mo
 
 
 def publish(monkeypatch, path):
-    """Let open_clip list the SHA-256 of a file as one of OpenAI's."""
+    """Make open_clip list the SHA-256 of a file as one of OpenAI's."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     address = f"https://openaipublic.azureedge.net/clip/models/{digest}/{path.name}"
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["openai"], "url", address)
@@ -157,7 +157,7 @@ def publish(monkeypatch, path):
 
 @pytest.fixture
 def archive(small, tmp_path):
-    """A TorchScript archive of the small CLIP's tensors, and of the sizes that OpenAI's archives contain."""
+    """A TorchScript archive with the small CLIP's tensors and the sizes in OpenAI's archives."""
     sizes = {name: torch.tensor(7) for name in ("input_resolution", "context_length", "vocab_size")}
     return save_archive({**small.state_dict(), **sizes}, tmp_path / "small.pt")
 
@@ -190,7 +190,7 @@ def test_another_torchscript_archive_is_refused_with_a_way_out(small, archive, m
 
 @pytest.fixture
 def victim(tmp_path):
-    """A file that a stranger's archive overwrites when TorchScript loads it; the test fails if that happens."""
+    """A file that a malicious archive overwrites when TorchScript loads it; the test fails if that happens."""
     path = tmp_path / "victim"
     path.write_text("precious")
     yield path

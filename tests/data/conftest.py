@@ -1,4 +1,4 @@
-"""Made-up images for the tests of data sets: in memory, and as folders of files."""
+"""Synthetic images for the tests of data sets, in memory and in folders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def transform() -> Callable[[Image.Image], Tensor]:
 
 
 def save_image(path: Path, seed: int = 0, size: int = 8, mode: str = "RGB") -> Path:
-    """Writes a file of noise."""
+    """Write a file of noise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
     Image.fromarray(pixels).convert(mode).save(path)
@@ -46,7 +46,7 @@ def save() -> Callable[..., Path]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Writes art, photo and sketch, each with four images of cat and of dog."""
+    """Write art, photo and sketch, each with four images of cat and of dog."""
     root = tmp_path / "tree"
     for place, domain in enumerate(("art", "photo", "sketch")):
         for label, name in enumerate(("cat", "dog")):
@@ -57,7 +57,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> Callable[..., DomainFolders]:
-    """Makes a data module whose cache is the test's own."""
+    """Make a data module with a separate cache for each test."""
     from fedvlp.data import DomainFolders
 
     def make(root: Path, **options: object) -> DomainFolders:
@@ -68,7 +68,7 @@ def folders(tmp_path: Path) -> Callable[..., DomainFolders]:
 
 @pytest.fixture
 def data(arrays, transform) -> FederatedDataModule:
-    """Two domains that train and one that is held out, bound to the plainest transform."""
+    """Two source domains and a held-out domain, bound to the simplest transform."""
     module = arrays(held_out="b", batch_size=4, cache_dir=None)
     module.setup("fit")
     module.bind(transform)
@@ -77,7 +77,7 @@ def data(arrays, transform) -> FederatedDataModule:
 
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the files that are decoded to see whether they can be."""
+    """Count the files that are decoded for verification."""
     from fedvlp.data import domain_folders
 
     counts = []
@@ -93,7 +93,7 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lists the rows of the files that are decoded."""
+    """List the rows of the decoded files."""
     from fedvlp.data import FolderImages
 
     rows = []

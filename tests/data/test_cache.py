@@ -1,4 +1,4 @@
-"""What is computed once for each image: features and decoded images, found again where they are the same."""
+"""Features and decoded images are computed once per image, and cached results are found again."""
 
 import inspect
 import logging
@@ -25,7 +25,7 @@ TRANSFORM = Compose([Resize(6), CenterCrop(6), ToTensor()])
 
 
 class Counting:
-    """Counts the images that it is computed of."""
+    """Counts the encoded images."""
 
     def __init__(self):
         self.images = 0
@@ -36,7 +36,7 @@ class Counting:
 
 
 def run(data, transform, key="weights"):
-    """Encodes everything; returns how many images were encoded, and all training batches."""
+    """Encode everything; return the number of encoded images and all training batches."""
     precompute = Counting()
     data.bind(transform, precompute, key)
     data.encode()
@@ -117,7 +117,7 @@ def test_damaged_features_are_computed_again_and_a_disk_that_refuses_costs_a_war
 
 
 def file_at(address):
-    """The file that is mapped to an address of this process."""
+    """Find the file that is mapped to an address of this process."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(end, 16) for end in line.split()[0].split("-"))
         if first <= address < last:
@@ -127,7 +127,7 @@ def file_at(address):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows what is mapped")
 def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_path):
-    """Both when they were just computed and when they were found."""
+    """Both after computing them and after reading them from the cache."""
     for _ in range(2):
         data = make()
         run(data, transform)
@@ -137,7 +137,7 @@ def test_features_are_mapped_from_the_file_and_not_held(make, transform, tmp_pat
 
 
 def decoding(tree, tmp_path, cache="cache", **options):
-    """A data module of image files that is bound and encoded."""
+    """Make, bind and encode a data module of image files."""
     data = DomainFolders(str(tree), **{"batch_size": 3, "cache_dir": str(tmp_path / cache), **options})
     random = Compose([RandomHorizontalFlip(), Resize(6), CenterCrop(6), ToTensor()])
     data.bind(TRANSFORM, train_transform=random)
@@ -156,7 +156,7 @@ def image_files(tmp_path, cache="cache"):
 
 @pytest.mark.parametrize("augmentation", ["none", "crop_flip"])
 def test_batches_are_the_same_with_decoded_images_and_without(tree, tmp_path, reads, augmentation):
-    """Augmented training images begin with the whole file each time; all others are decoded once."""
+    """Augmented training images are decoded each time, all others once."""
     options = {"augmentation": augmentation}
     plain = all_batches(decoding(tree, tmp_path, cache_images=False, **options))
     assert image_files(tmp_path) == []

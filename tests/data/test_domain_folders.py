@@ -120,7 +120,7 @@ def test_class_that_a_domain_lacks(folders, tree, save):
 
 @pytest.fixture
 def spelt(tmp_path, save):
-    """Writes four classes, two of which are spelt in several ways, as folders of one domain."""
+    """Write folders of one domain with four classes; two have several spellings."""
     counts = {"Face": 2, "face": 3, "FACE": 1, "dog_house": 2, "dog  House": 2, "A": 2, "A+": 2}
     for place, (name, count) in enumerate(counts.items()):
         for i in range(count):
@@ -205,8 +205,8 @@ def test_verification_is_remembered_until_a_file_changes(folders, tree, verified
     assert sum(verified) == 24
     os.utime(tree / "art" / "cat" / "0.png", ns=(1, 1))
     folders(tree).prepare_data()
-    assert sum(verified) == 24 + 8  # that domain alone
+    assert sum(verified) == 24 + 8  # only that domain
     spoil(tree)
     for _ in range(2):
         folders(tree, on_bad_image="skip").prepare_data()
-    assert sum(verified) == 32 + 16 + 2  # then known bad images alone
+    assert sum(verified) == 32 + 16 + 2  # then only known bad images

@@ -1,4 +1,4 @@
-"""Batches of images and of precomputed tensors: the same images, orders and labels, whatever the workers."""
+"""Batches of images and precomputed tensors: same images, orders and labels for any number of workers."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.helpers.data import batches, prepared, same
 
 
 def all_batches(data):
-    """Of each client in two passes, then of each evaluation split."""
+    """List the batches of each client in two passes, then of each evaluation split."""
     loaders = [data.train_dataloader(client, seed=7) for client in data.clients]
     passes = [batches(loader) + batches(loader) for loader in loaders]
     return passes + [batches(split.loader) for split in data.evaluation_splits()]
@@ -28,14 +28,14 @@ def features(passes):
 
 
 def counting():
-    """What is computed of images, and a list of the sizes of the batches that it was computed of."""
+    """Make a precompute function, and the list of batch sizes of its calls."""
     sizes = []
     return lambda images: sizes.append(len(images)) or prepared(images), sizes
 
 
 @pytest.fixture
 def mixed(arrays, transform):
-    """Clients whose images come from several domains; every domain has a test split."""
+    """Clients with images from several domains; every domain has a test split."""
     data = arrays(partition=Shards(4, shards_per_client=2), test_fraction=0.25, batch_size=5, cache_dir=None)
     data.bind(transform)
     return data
@@ -142,7 +142,7 @@ def test_augmentation_follows_seed_and_image_not_the_batch(arrays, transform):
 
 @pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
 def test_training_batches_hold_the_domain_of_each_image_if_asked(arrays, transform, precompute):
-    """Found out from the pixels, image by image; the rest of a batch is as without, and evaluation has none."""
+    """Compare with the pixels, image by image. The rest of a batch is unchanged, and evaluation has no domains."""
     data = arrays(held_out="b", batch_size=4, partition=Pooled(), cache_dir=None)
     data.bind(transform, precompute)
     plain = batches(data.train_dataloader(data.clients[0], seed=7))
@@ -177,7 +177,7 @@ def test_batches_come_to_the_device():
 
 @pytest.fixture
 def others(tmp_path, save):
-    """A folder of five images at several depths, and what is none."""
+    """A folder of five images at several depths, and a file that is not an image."""
     folder = tmp_path / "others"
     for index, name in enumerate(("1.png", "a/2.png", "a/3.jpg", "a/b/c/4.png", "z/5.png")):
         save(folder / name, seed=index)

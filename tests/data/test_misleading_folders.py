@@ -1,4 +1,4 @@
-"""Folders that do not mean what they seem to: they are read as the user meant, or refused in one clear line."""
+"""Misleading folders are read as the user intended, or rejected in one clear line."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ MODULES = {"folders": DomainFolders, "class_folders": ClassFolders}
 
 @pytest.fixture
 def plant(tmp_path):
-    """Writes four images, each of its own pixels, into each folder that a pattern such as "art,photo/cat,dog" names."""
+    """Write four different images into each folder of a pattern such as "art,photo/cat,dog"."""
     generator = np.random.default_rng(0)
 
     def grow(*patterns: str) -> Path:
@@ -41,7 +41,7 @@ def plant(tmp_path):
 
 @pytest.fixture
 def read(tmp_path):
-    """Returns a function that reads and splits a folder by the data module of a config."""
+    """Read and split a folder with the data module of a config."""
 
     def run(config: str, root: Path, **options: object):
         data = MODULES[config](str(root), cache_dir=str(tmp_path / "cache"), **options)

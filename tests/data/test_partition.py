@@ -1,4 +1,4 @@
-"""Clients of one domain or several, of few classes and of unequal sizes, against what a reader of the papers counts."""
+"""Clients with one or several domains, few classes and unequal sizes, against counts from the papers."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ PARTITIONS = {
 
 
 def problem(per_class=(20, 20, 20), classes=6):
-    """Labels and domains, with so many images of each class in each domain, not in the order of classes."""
+    """Make shuffled labels and domains, with equal numbers of images for each class and domain."""
     labels = np.concatenate([np.repeat(np.arange(classes), count) for count in per_class])
     domains = np.repeat(np.arange(len(per_class)), [classes * count for count in per_class])
     order = np.concatenate([np.random.default_rng(0).permutation(np.flatnonzero(domains == d)) for d in range(3)])
@@ -74,7 +74,7 @@ def test_few_images_favour_no_client():
 
 
 def test_shards_are_cut_from_the_images_sorted_by_class_and_mix_domains():
-    """60 images of each of 6 classes, 12 shards of 30: each is of one class, so a client with 2 has at most 2."""
+    """60 images of each of 6 classes make 12 shards of 30, one class each, so a client with 2 has at most 2."""
     labels, domains = problem()
     clients = clients_of(Shards(6, shards_per_client=2), of=(labels, domains))
     found = counts(labels, clients)

@@ -1,4 +1,4 @@
-"""Which images each protocol trains on and measures, as its papers say, and what is refused."""
+"""The training and measured images of each protocol, as in its papers, and wrong options."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ def data(protocol=None, **options):
 
 
 def by_role(module):
-    """The images of each role, by name, with their classes."""
+    """Map each role and name to the images' classes."""
     found = {}
     for part in module.split_parts:
         for domain, rows in part.rows_by_domain.items():
@@ -53,7 +53,7 @@ def test_a_protocol_that_held_out_domains_mean_anyhow_changes_nothing_where_it_i
 
 @pytest.mark.parametrize("name", ["base_to_new", "new_classes_and_domains"])
 def test_the_first_half_of_the_classes_trains_and_both_halves_are_measured(name):
-    """CoOp's split of classes, of the images that all classes would be divided into."""
+    """CoOp's split of classes, with the same images as a run on all classes."""
     module = data(name)
     roles = by_role(module)
     base, new = set(CLASSES[:3]), set(CLASSES[3:])
@@ -144,7 +144,7 @@ def test_the_global_model_is_measured_on_the_same_images(transform):
 
 
 def test_clients_are_measured_on_classes_of_their_own(transform):
-    """FedTPG's clients, who share no class: each one's test images are those of its classes, told from each other."""
+    """FedTPG's clients share no class; each is tested on its own classes, with a classifier of these classes."""
     module = data("base_to_new", class_split="client", partition=FewClasses(3, 1))
     found = {part.clients[0].name: part for part in module.split_parts if part.role == "local"}
     assert {part.classes for part in found.values()} == {(0,), (1,), (2,)}

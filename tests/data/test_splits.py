@@ -1,4 +1,4 @@
-"""Roles and clients of images: what is drawn, what depends on what, and how a split is written down and hashed."""
+"""Roles and clients of images: random draws, their dependencies, and the table and hash of a split."""
 
 import hashlib
 from itertools import chain, pairwise
@@ -14,7 +14,7 @@ from tests.helpers.data import images, split
 
 
 def rows(part):
-    """The rows of a part of one domain."""
+    """Get the rows of a part with one domain."""
     (found,) = part.rows_by_domain.values()
     return found
 
@@ -142,7 +142,7 @@ def test_split_hash_tells_clients_apart_unless_they_are_domains():
         return split_hash(split(domains, ["a", "b"], [], partitioner=partitioner, **options), domains, ["x", "y"])
 
     plain = value(ByDomain())
-    assert plain == value(Dispersed(2, alpha=0.1))  # one client a domain, whatever it is called
+    assert plain == value(Dispersed(2, alpha=0.1))  # one client per domain, whatever its name
     others = [value(each) for each in (Dispersed(4), Dispersed(4, alpha=1.0), Dispersed(3), Dirichlet(2), Shards(2))]
     others += [value(ByDomain(), shots=2), value(ByDomain(), test_fraction=0.2)]
     assert len({plain, *others}) == 8
@@ -176,7 +176,7 @@ def test_split_hash_follows_role_domain_name_and_class_but_not_the_order_of_part
     ids=repr,
 )
 def test_a_seed_gives_the_same_split_in_every_version(partitioner, options, expected):
-    """Else results of an earlier version could neither be resumed nor compared."""
+    """Otherwise results of an earlier version could neither be resumed nor compared."""
     domains = {"b": images([9, 4, 6], "b"), "a": images([5, 8, 3], "a"), "c": images([2, 7], "c")}
     parts = split(domains, ["b", "a"], ["c"], 0.3, seed=5, partitioner=partitioner, **options)
     assert split_hash(parts, domains, ["x", "z", "y"]) == expected

@@ -12,7 +12,7 @@ from tests.helpers.benchmark_layouts import LAYOUTS
 
 @pytest.fixture(scope="session")
 def lay_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Returns a function from the name of a layout to a tree that is laid out so; the tree is written once."""
+    """Write the tree of a layout once, by the layout's name."""
     written: dict[str, Path] = {}
 
     def write(layout: str) -> Path:
@@ -25,7 +25,7 @@ def lay_out(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def load(tmp_path):
-    """Returns a function that makes a data module of a few classes, with a cache of its own."""
+    """Make a data module of a few classes with a separate cache."""
 
     def make(name, root, **options):
         options = {"allow_missing_classes": True, "cache_dir": str(tmp_path / "cache")} | options
@@ -36,6 +36,6 @@ def load(tmp_path):
 
 @pytest.fixture
 def small_files_are_published(monkeypatch):
-    """Takes the small trees' files for those that were published, where a digest is published."""
+    """Make the digests of the small trees' files count as published."""
     for reader in ("cifar", "flowers102"):
         monkeypatch.setattr(f"torchvision.datasets.{reader}.check_integrity", lambda path, _: os.path.isfile(path))

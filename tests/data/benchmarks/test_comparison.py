@@ -16,7 +16,7 @@ PACS = DATA_SETS["PACS"]
 
 
 def small():
-    """PACS as if the small tree were what was published."""
+    """PACS as if the small tree had been published."""
     classes = FEW["PACS"]
     return replace(
         PACS,
@@ -64,7 +64,7 @@ def test_missing_images_are_counted_by_class(pacs):
         "photo: 13 images, 15 published (dog -1, giraffe -1)",
         "sketch: 10 images, 15 published (person -5)",
     ]
-    # Images in the wrong class are found though the total is right.
+    # Images in the wrong class are found although the total is right.
     (pacs / "kfold/cartoon/dog/0.png").rename(pacs / "kfold/cartoon/person/90.png")
     assert check(pacs).problems[0] == "cartoon: 15 images in all, as published (dog -1, person +1)"
     known = replace(small(), counts={}, domain_counts=dict.fromkeys(PACS.domains))
@@ -112,6 +112,6 @@ def test_the_classes_that_a_variant_has_are_known(tmp_path):
     lines = {line.split(":")[0]: line for line in differences(manifest, IMAGENET)}
     assert lines["ImageNet-A"].endswith(" and 194 more")
     assert "American robin" not in lines["ImageNet-A"]
-    assert "tench" not in lines["ImageNet-R"]  # which has no tench, as is known
+    assert "tench" not in lines["ImageNet-R"]  # which has no tench, as its description states
     assert "goldfish" not in lines["ImageNet-R"]
     assert "20 images, 1,331,167 published; 12 train images, 1,281,167 published" in lines["ImageNet"]

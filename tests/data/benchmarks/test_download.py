@@ -1,4 +1,4 @@
-"""Downloads from a stand-in for the hub, and by torchvision from a stand-in of the publisher."""
+"""Downloads from a fake hub, and with torchvision from a fake publisher."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def hub(monkeypatch):
 
 @pytest.fixture
 def download(hub, tmp_path):
-    """Returns a function that downloads a data set into a folder of its name, and returns the lines for the user."""
+    """Download a data set into a folder of its name; return the lines for the user."""
 
     def run(name, description=None):
         lines = []
@@ -54,7 +54,7 @@ def pacs_repository(hub):
 
 
 def images_in(root):
-    """The images of each domain's folder; the folder of lists holds none."""
+    """List the images of each domain's folder; the folder of lists has none."""
     return {domain: files for domain, files in DomainFolders(str(root)).scan().items() if files}
 
 
@@ -83,7 +83,7 @@ def test_each_data_set_becomes_folders_and_a_second_call_does_nothing(download, 
 
 
 def test_names_come_from_the_file_and_bytes_stay_unchanged(download, tmp_path):
-    """DomainNet's domains are numbers there, in an order that is not the alphabet's."""
+    """DomainNet's domains are numbers in the file, not in alphabetical order."""
     download("DomainNet")
     for number, domain in enumerate(["sketch", "clipart", "real", "painting", "quickdraw", "infograph"]):
         # 2 classes: rows 2 n and 2 n + 1 of each repetition of 12 rows are of domain n.
@@ -149,7 +149,7 @@ def test_a_hub_that_fails_or_is_not_reached_is_one_message(download, hub):
 
 @pytest.fixture
 def pacs(hub, monkeypatch):
-    """Returns a function that makes the data module of a small PACS, which is on the hub."""
+    """Make the data module of a small PACS on the fake hub."""
     monkeypatch.setattr(fedvlp.PACS, "description", as_uploaded(PACS))
     upload(hub, "PACS")
     return lambda root, **options: fedvlp.PACS(root=str(root), cache_dir=None, **options)
@@ -178,7 +178,7 @@ LABELS = {"label": ["dog", "giraffe"]}
 
 @pytest.fixture
 def unpack(tmp_path):
-    """Returns a function that writes the images of a parquet file, and returns their folders domain/class."""
+    """Write the images of a parquet file; return their folders domain/class."""
 
     def run(content, description=PACS):
         path = tmp_path / "x.parquet"
@@ -237,7 +237,7 @@ def test_files_are_named_by_what_they_are(unpack, tmp_path):
     pq.write_table(pa.table({"image": images, "domain": ["sketch"] * 4, "label": ["dog"] * 4}), file)
     unpack(file.getvalue())
     assert names(tmp_path / "images/sketch/dog") == [
-        "n02103406_4068-1.png",  # known to be bad, and left out by its name
+        "n02103406_4068-1.png",  # a known bad image, skipped by its name
         "x_000000.png",
         "x_000001.jpg",
         "x_000002.ppm",
@@ -245,7 +245,7 @@ def test_files_are_named_by_what_they_are(unpack, tmp_path):
 
 
 def small_food():
-    """Food-101 as if its small tree were what was published."""
+    """Food-101 as if its small tree had been published."""
     known = BY_NAME["Food101"]
     sizes = {"Food101": {"train": 12, "test": 3}}
     layouts = tuple(replace(layout, split_counts=sizes) for layout in known.layouts[1:])
@@ -255,7 +255,7 @@ def small_food():
 
 @pytest.fixture
 def publisher(monkeypatch):
-    """Stands for the publisher of Food-101; counts its downloads, and raises what it is given."""
+    """A fake publisher of Food-101, which counts downloads and raises a given error."""
 
     class Publisher:
         downloads = 0

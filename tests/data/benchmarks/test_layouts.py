@@ -1,4 +1,4 @@
-"""Layouts other than folders domain/class/image: what each kind of file says, and what is said of a damaged one."""
+"""Layouts other than folders domain/class/image: the content of each kind of file, and errors for damaged files."""
 
 import json
 import pickle
@@ -44,7 +44,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
 
 
-# Those that are named differently in some layouts are left out.
+# Images with different names in some layouts are skipped.
 @pytest.mark.parametrize(
     "name", sorted({name for name, _, _ in LAYOUTS.values()} - {"ImageCLEFDA", "Camelyon17", "ImageNet"})
 )
@@ -123,7 +123,7 @@ def test_roots_at_any_level_and_relative_ones(tmp_path, monkeypatch):
 
 
 def test_what_torchvision_finds_damaged_or_missing(tmp_path):
-    flowers102(tmp_path)  # its digests are not those that were published
+    flowers102(tmp_path)  # its digests differ from the published ones
     with pytest.raises(
         UserError, match=r"torchvision's Flowers102 can't read .*flowers-102 \(Dataset not found or cor"
     ):

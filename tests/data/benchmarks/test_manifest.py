@@ -16,7 +16,7 @@ def pacs(tmp_path):
 
 @pytest.fixture
 def train(pacs):
-    """The list of the sketches that train."""
+    """The list of training sketches."""
     return pacs / "kfold" / "sketch_train_kfold.txt"
 
 

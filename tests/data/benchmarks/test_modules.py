@@ -1,4 +1,4 @@
-"""The data modules: labels, splits and clients of each data set, and what ImageNet's variants do."""
+"""The data modules: labels, splits and clients of each data set, and the variants of ImageNet."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def test_every_layout_loads(load, lay_out, small_files_are_published, layout):
     assert set(data.domains) <= set(known.domains) if is_partial else data.domains == list(known.domains)
     assert data.describe()["split_rule"] == (f"official {title}" if title else "stratified")
     assert (f"official {title} split" in data.protocol) == bool(title)
-    # Labels are in the order of the publisher's, of which some classes are left.
+    # Labels keep the publisher's order, with some classes missing.
     order = [known.class_names.index(folder) for folder in data._loaded[1]]
     assert order == sorted(order)
     assert len(order) == {"ImageNet": 4, "Camelyon17": 2}.get(name, 3)
@@ -64,7 +64,7 @@ def test_a_data_set_leads_from_its_config_to_a_table(lay_out, tmp_path, capsys):
 def test_each_data_set_has_a_config(known):
     content = read_yaml(Path(find_config(known.config)))["data"]
     assert content["class_path"] == known.name
-    # Federations of domains are clients by themselves; one domain is divided among clients that differ in classes.
+    # Several domains are clients; a single domain is divided among clients with different class distributions.
     divided = {"class_path": "Dirichlet", "init_args": {"num_clients": 10}}
     partition = content.get("init_args", {}).get("partition")
     assert partition == (divided if len(known.domains) == 1 or known.name == "ImageNet" else None)
@@ -221,7 +221,7 @@ def test_all_variants_that_lie_there_are_held_out(load, lay_out):
     }
     for domain, images in data.images.items():
         assert {data.class_names[label] for label in images.labels} == set(FAMILY[domain])
-    # Folders of ImageNetV2 are the numbers of the classes in the order of their ids.
+    # Folders of ImageNetV2 are class numbers in the order of the ids.
     numbers = {"tench": "0", "goldfish": "1", "American robin": "15", "toilet paper": "999"}
     names = [name.split("/") for name in data.images["ImageNetV2"].names]
     assert {class_name: file.split("_")[0] for _, class_name, file in names} == numbers

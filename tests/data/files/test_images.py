@@ -115,7 +115,7 @@ def test_folder_images(tmp_path, save):
     assert images.labels.dtype == np.int64
     assert images.without([1]).names == ["x/0", "x/2"]
     assert images.without([1]).labels.tolist() == [0, 1]
-    # A fingerprint follows those files alone.
+    # A fingerprint depends only on those files.
     before = images.fingerprint([0, 1])
     os.utime(paths[2], ns=(1, 1))
     assert images.fingerprint([0, 1]) == before

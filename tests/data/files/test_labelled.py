@@ -1,4 +1,4 @@
-"""Labels of image files by their folders: which layouts state classes, and which folders are reported instead."""
+"""Labels of image files by their folders: layouts that determine classes, and reported folders."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NAMES = ["alarm clock", "Owl", "t shirt"]
 
 @pytest.fixture
 def lay_out(tmp_path, monkeypatch):
-    """Write empty files, and return the labels of the images in some folders by domain, and the other folders."""
+    """Write empty files; return the labels of images in some folders by domain, and the other folders."""
     monkeypatch.chdir(tmp_path)
 
     def make(files, folders=("photos",), names=NAMES):
@@ -41,7 +41,7 @@ def test_folders_of_no_class_are_named_where_most_are_classes(lay_out):
     found = lay_out(["photos/owl/1.png", "photos/owl/2.png", "photos/owl/3.png", "photos/eel/4.png", "photos/5.png"])
     assert found == ({}, [".", "eel"])
     assert lay_out(["new/1.png", "new/sub/2.png"], ["new"]) == ({}, [])
-    assert lay_out([], ["photos/owl"]) == ({}, [])  # the given folder is no class folder
+    assert lay_out([], ["photos/owl"]) == ({}, [])  # the given folder is not a class folder
     assert lay_out([], ["photos/owl/1.png"]) == ({}, [])
 
 
