@@ -200,7 +200,7 @@ class Blocks:
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The data type in which attention is computed."""
+        """The data type of attention."""
         if self.is_cast:
             dtype: torch.dtype = self._blocks[0].mlp.c_fc.weight.dtype
             return dtype
@@ -259,7 +259,7 @@ class Blocks:
         return _split_heads(query, heads), _split_heads(key, heads), _split_heads(value, heads)
 
     def cast(self, dtype: torch.dtype) -> None:
-        """Round the large weights of each standard block to a data type, in which their products are then computed."""
+        """Round the large weights of each standard block to a data type, and compute their products in this type."""
         for block in filter(is_standard_block, self):
             attention: Any = block.attn
             perceptron: Any = block.mlp

@@ -12,7 +12,7 @@ from torch import nn
 
 
 def conv_vit_64(num_classes: int, global_pool: Any, **_: Any) -> VisionTransformer:
-    """Make a ViT for 64 x 64 pixels with random weights, in which convolutions compute the 8 x 8 tokens.
+    """Make a ViT for 64 x 64 pixels with random weights, where convolutions compute the 8 x 8 tokens.
 
     Three convolutions replace the single patch layer and learn from far fewer images (Xiao et al., "Early Convolutions
     Help Transformers See Better", NeurIPS 2021). The joint space has `num_classes` dimensions.

@@ -60,7 +60,7 @@ class CLIPSpec:
         seed: Seed of random weights.
         templates: Sentences with one `{}` for the class's name, such as "a dermoscopic image of {}.". They replace
             CLIP's 80 templates wherever a method uses handwritten prompts.
-        tag: Published weights from which a weights file comes. Sets the file's activation and preprocessing.
+        tag: The published weights that a weights file comes from. Sets the file's activation and preprocessing.
     """
 
     name: str = "ViT-B-16"

@@ -93,7 +93,7 @@ class TokenRows(nn.Module, ABC):
 
 
 class FilledRows(TokenRows):
-    """One padded row for each sequence, for towers whose tokens see later tokens or padding."""
+    """One padded row for each sequence, for towers where tokens see later tokens or padding."""
 
     def _run(
         self, tower: TextTower, tokens: Float[Tensor, "rows length D"], between: Sequence[Between]
@@ -103,7 +103,7 @@ class FilledRows(TokenRows):
 
 
 class CausalRows(TokenRows):
-    """Rows for a causal tower, with token positions, masks, and the indices at which features are read.
+    """Rows for a causal tower, with token positions, masks, and the indices of end-of-text tokens.
 
     Args:
         ids: Token ids of each row; all rows have the same length.
@@ -151,7 +151,7 @@ class CausalRows(TokenRows):
         causal = cast(OpenCLIPTextTower, tower)
         tokens = tokens + causal.positions(self.positions)
         mask = self.mask.to(causal.blocks.compute_dtype)
-        # For one packed row, the last block is run only for the end-of-text tokens, at which features are read.
+        # For one packed row, the last block is run only for the end-of-text tokens, since features are read there.
         if len(self.ends) == 1:
             hidden = causal.transform(tokens, mask, between, self.ends[0], self.select_ends(mask))
             return causal.project(hidden.flatten(0, 1))
@@ -263,7 +263,7 @@ def shared_prefix_length(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def causal_mask(parents: Sequence[int]) -> Float[Tensor, "length length"]:
-    """Make the additive mask with which a token sees itself and its ancestors.
+    """Make the additive mask that lets a token see itself and its ancestors.
 
     Args:
         parents: Index of the token that each token follows, always an earlier token; -1 for none.

@@ -74,7 +74,7 @@ class TextTower(ABC):
         return False
 
     def fill(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Pad the token ids of sequences to one length, with all the padding on which their features depend."""
+        """Pad the token ids of sequences to one length, including all padding that affects their features."""
         return [self.token_layout.fill(ids) for ids in sequences]
 
     @abstractmethod
@@ -172,13 +172,13 @@ class OpenCLIPTextTower(TextTower):
 
     @property
     def _fixed_position(self) -> int | None:
-        """The position at which the features of all texts are read; None if it depends on the text."""
+        """The position of the token that the features of all texts are read from; None if it depends on the text."""
         if self._has_class_token:
             return -1
         return {"first": 0, "last": -1}.get(self._pool)
 
     def _read_positions(self, ids: TokenIds) -> Int[Tensor, "sequences"]:
-        """Find the position at which each text's feature is read."""
+        """Find the position of the token that each text's feature is read from."""
         if self._fixed_position is not None:
             return torch.full((ids.shape[0],), self._fixed_position, device=ids.device)
         # CLIP's own end-of-text token has the highest number of all.
@@ -222,7 +222,7 @@ class HuggingFaceTextTower(TextTower):
         return cast(nn.Embedding, self._tower.transformer.get_input_embeddings())
 
     def fill(self, sequences: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Pad the token ids of sequences to one length, with all the padding on which their features depend."""
+        """Pad the token ids of sequences to one length, including all padding that affects their features."""
         filled = super().fill(sequences)
         if self.token_layout.padding != self._tower.config.pad_token_id or self.token_layout.last:
             return filled

@@ -38,7 +38,7 @@ class TokenLayout:
         empty, word = tokenizer(["", "a"]).tolist()
         length = len(empty)
         (full,) = tokenizer(["a " * length]).tolist()
-        # Only a text without words is sure to have padding at its last position but one.
+        # Only a text without words is sure to have padding at its second-last position.
         padding = empty[-2]
         last = tuple(empty[-1:]) if empty[-1] != padding else ()
         layout = cls((), (), padding, last, length)

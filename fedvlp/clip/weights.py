@@ -133,7 +133,7 @@ def download(published: dict[str, Any]) -> Path:
     # `hf_hub` is `organisation/model/file`, or ends in `/` for open_clip's usual file.
     repository, _, file = published.get("hf_hub", "").rpartition("/")
     if repository:
-        # The order in which open_clip searches for them.
+        # open_clip searches for them in this order.
         names = [str(Path(file).with_suffix(".safetensors")), file] if file else [HF_SAFE_WEIGHTS_NAME, HF_WEIGHTS_NAME]
         for name in names:
             cached = try_to_load_from_cache(repository, name)

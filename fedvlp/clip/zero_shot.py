@@ -85,7 +85,7 @@ def zero_shot_text_features(
     chosen = choose_templates(templates, clip.spec.templates)
     device = next(clip.parameters()).device
     total = torch.zeros(len(names), clip.embed_dim, device=device)
-    # The baseline must not depend on the precision of the run with which it is reported.
+    # Results report the baseline next to a run, but it must not depend on the run's precision.
     with torch.autocast(device.type, enabled=False):
         for tokens in _tokenize_in_templates(clip, names, chosen):
             # Texts of one template share their first tokens, which causal towers process only once.

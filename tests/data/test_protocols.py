@@ -113,13 +113,13 @@ def test_each_client_tests_on_images_of_its_own_as_it_trains(partition):
     assert [part.name for part in own] == [f"personal/{part.clients[0].name}" for part in training]
     pool = by_role(data("all_seen"))["test"]
     dealt = by_role(module)["personal"]
-    assert len(dealt) == len(set(dealt))  # nobody shares one
-    assert set(dealt) == set(pool)  # of whose classes and domains all have an owner
+    assert len(dealt) == len(set(dealt))  # clients share no image
+    assert set(dealt) == set(pool)  # every class and domain has a client
     tests = sum(map(len, own))
     trained = sum(map(len, training))
     for mine, test in zip(training, own, strict=True):
         cells = counted(mine, module)
-        assert set(counted(test, module)) <= set(cells)  # of domains and classes that it trains on
+        assert set(counted(test, module)) <= set(cells)  # only the client's domains and classes
         assert len(test) == pytest.approx(len(mine) * tests / trained, abs=1 + 0.15 * len(test))
 
 
