@@ -57,7 +57,7 @@ class FederatedDataModule(L.LightningDataModule):
             --data.partition.help NAME explains the arguments of each.
         shots: Training images per class and source domain, such as 1, 2, 4, 8 or 16; all if not given. Fewer shots are
             a subset of more shots. The number of validation and test images does not change.
-        validation_fraction: Share of each class of each source domain that validates, without test images, in (0, 1).
+        validation_fraction: Share of each class of each source domain that validates, excluding test images, in (0, 1).
         test_fraction: Share of each class of each source domain that tests, in [0, 1).
         split_seed: Seed of the split into roles and of the partition.
         augmentation: "none", or "crop_flip" for random crops and flips of training images. Images are then read and
@@ -66,7 +66,7 @@ class FederatedDataModule(L.LightningDataModule):
             YAML or JSON file with such a mapping.
         num_workers: Processes that read images; 0 reads them in the main process. Batches are the same for any number.
         cache_dir: Folder for computed features and decoded images; null stores nothing on disk.
-        cache_images: Whether methods that read images in every round store them there decoded (150 kB each at 224 px).
+        cache_images: Whether to cache decoded images (150 kB each at 224 px) for methods that read them in every round.
         out_of_distribution: Folder of images that belong to none of the classes (searched recursively). Results report
             how well a method's probabilities detect them; they neither train nor select anything.
         protocol: The training and measured images; by default leave_domains_out if domains are held out, otherwise
