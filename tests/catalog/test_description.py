@@ -115,7 +115,7 @@ def test_parts_of_domain_net(name):
 
 
 @each
-def test_names_are_what_the_text_encoder_reads(known):
+def test_class_names_match_the_prompts(known):
     for style in ("clip", "plain"):
         names = prompt_names(known.name, known.class_names, style)
         assert names == list(map(clean_class_name, names)), "a result would name other words than the prompts said"

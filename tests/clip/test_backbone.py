@@ -37,7 +37,7 @@ def test_vit_tokens_are_the_last_blocks_output_before_the_final_norm(clip):
     torch.testing.assert_close(tokens[:, 1:], theirs)
 
 
-def test_resnet_tokens_are_what_the_attention_pool_reads(make_clip, configs):
+def test_resnet_tokens_are_the_attention_pools_input(make_clip, configs):
     clip = make_clip(configs["resnet"])
     images = torch.randn(2, 3, 64, 64)
     features, tokens = clip.encode_image_tokens(images)
@@ -95,7 +95,7 @@ def test_fingerprint_tells_weights_config_and_transform_apart(make_clip, configs
     assert len({first, *(clip.fingerprint() for clip in (other, quick, darker))}) == 4
 
 
-def test_building_leaves_the_global_generator_alone(configs):
+def test_building_does_not_change_the_global_generator(configs):
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)

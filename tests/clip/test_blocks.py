@@ -68,7 +68,7 @@ def run_with_branches(modules, branches, hidden, mask=None):
 
 
 @pytest.mark.parametrize("layout", ["packed", "cut", "plain"])
-def test_branches_run_beside_blocks_of_the_text_tower(fresh_clip, layout):
+def test_branches_in_the_text_tower(fresh_clip, layout):
     """Branches on the first and last of three blocks; packed texts run the last one only for their ends."""
     branches = {0: torch.sin, 2: torch.cos}
     model = fresh_clip.model
@@ -82,7 +82,7 @@ def test_branches_run_beside_blocks_of_the_text_tower(fresh_clip, layout):
     )
 
 
-def test_branches_run_beside_blocks_of_the_image_tower(fresh_clip):
+def test_branches_in_the_image_tower(fresh_clip):
     branches = {0: torch.sin, 1: torch.cos}
     tower = fresh_clip.image.add_branches(branches)
     tokens = tower.embed(images(fresh_clip))
@@ -134,7 +134,7 @@ def all_features(clip):
     return {"texts": texts, "prompted": prompted, "plain": plain, "of text": gradients[0], "of image": gradients[1]}
 
 
-def test_large_weights_alone_are_rounded(half):
+def test_only_large_weights_are_rounded(half):
     for name, parameter in half.model.named_parameters():
         is_large = "resblocks" in name and name.endswith(LARGE)
         assert parameter.dtype == (torch.bfloat16 if is_large else torch.float32), name
@@ -159,7 +159,7 @@ def test_features_are_those_of_the_rounded_weights(tiny):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_attention_in_bfloat16_reads_what_the_kernel_reads_in_double(monkeypatch, is_kept, masked):
+def test_attention_in_bfloat16_matches_the_kernel_in_double(monkeypatch, is_kept, masked):
     """Compare values and gradients of both implementations, which round each step to 8 bits."""
     monkeypatch.setattr(blocks, "keeps_scores", lambda query, key: is_kept and query.dtype == torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
@@ -177,7 +177,7 @@ def test_attention_in_bfloat16_reads_what_the_kernel_reads_in_double(monkeypatch
         assert (found - exact).norm() < 0.02 * exact.norm()
 
 
-def test_the_fingerprint_is_that_of_the_weights_as_loaded(tiny):
+def test_the_fingerprint_does_not_change_with_rounding(tiny):
     loaded = deepcopy(tiny).fingerprint()
     tiny.cast_towers(torch.bfloat16)
     assert tiny.fingerprint() == loaded

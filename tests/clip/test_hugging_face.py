@@ -140,7 +140,7 @@ def test_an_encoders_config_may_lie_in_the_folder_itself(folder, cache):
         load_clip(f"local-dir:{folder}")
 
 
-def test_a_registered_names_tokenizer_may_lie_beside_its_weights(tmp_path, monkeypatch):
+def test_a_tokenizer_next_to_weights_is_used(tmp_path, monkeypatch):
     folder = write_folder("worldwide", tmp_path)
     registered = {**open_clip.factory._MODEL_CONFIGS, "here": CONFIGS["worldwide"]}
     monkeypatch.setattr(open_clip.factory, "_MODEL_CONFIGS", registered)
@@ -159,7 +159,7 @@ def test_a_tokenizer_is_part_of_the_fingerprint(folder):
     assert load_clip(f"local-dir:{folder}").fingerprint() != clip.fingerprint()
 
 
-def test_an_encoder_of_no_name_is_none(configs):
+def test_an_encoder_without_name_is_not_used(configs):
     """open_clip saves such models like models with another library's encoder."""
     text = {**configs["vit"]["text_cfg"], "hf_model_name": None, "hf_tokenizer_name": None, "tokenizer_kwargs": None}
     model = build_model({**configs["vit"], "text_cfg": text})
@@ -173,7 +173,7 @@ def test_without_transformers(folder, monkeypatch):
         load_clip(f"local-dir:{folder}")
 
 
-def test_code_beside_a_tokenizer_is_never_run(folder):
+def test_a_tokenizers_code_is_never_run(folder):
     path = folder / "tokenizer_config.json"
     asked = {"auto_map": {"AutoTokenizer": ["trap.Trap", "trap.Trap"]}, "tokenizer_class": "Trap"}
     path.write_text(json.dumps({**json.loads(path.read_text()), **asked}))

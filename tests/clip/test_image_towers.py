@@ -31,7 +31,7 @@ def test_each_kind_has_its_tower(clip, make_clip, configs):
     assert resnet.image.stages[-1] is resnet.model.visual.layer4
 
 
-def test_another_tower_has_features_alone():
+def test_other_towers_have_only_features():
     tower = make_image_tower(Other())
     assert type(tower) is ImageTower
     assert (tower.image_size, tower.width, tower.num_tokens) == (32, 7, None)
@@ -50,7 +50,7 @@ def test_images_must_be_square():
 
 
 @pytest.mark.parametrize(("kind", "stages"), [("vit", 2), ("resnet", 4), ("eva02", 2), ("convnext", 4)])
-def test_what_a_stage_puts_out_may_be_changed(make_clip, configs, kind, stages):
+def test_outputs_of_stages_can_be_changed(make_clip, configs, kind, stages):
     """Compare with hooks on open_clip's own modules in its own forward pass."""
     clip = make_clip(configs[kind]) if kind in configs else image_clip(kind)
     visual = clip.model.visual

@@ -27,9 +27,7 @@ def test_a_tag_brings_its_activation_and_transform(small, monkeypatch, tmp_path,
     assert clip.preprocess_options.size == 32
 
 
-def test_a_tag_that_says_no_activation_has_the_architectures(
-    small, configs, monkeypatch, tmp_path, save, uses_quick_gelu
-):
+def test_a_tag_without_activation_has_the_architectures(small, configs, monkeypatch, tmp_path, save, uses_quick_gelu):
     """The architecture determines the activation, as for LAION's RoBERTa."""
     monkeypatch.setitem(open_clip.factory._MODEL_CONFIGS, NAME, configs["quick"])
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, NAME, {"laion": {"url": "https://example.org/laion.pt"}})
@@ -129,7 +127,7 @@ class Called(TorchFunctionMode):
 
 
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
-def test_what_a_file_overwrites_is_not_drawn(configs, tmp_path, save, kind, small):
+def test_overwritten_weights_are_not_drawn(configs, tmp_path, save, kind, small):
     name = {"vit": NAME, "resnet": "small-resnet"}[kind]
     expected = build_model(configs[kind], seed=3).state_dict()
     path = save(build_model(configs[kind], seed=3), tmp_path / "w.safetensors")
@@ -176,7 +174,7 @@ def load(small, tmp_path, save):
     return load_with
 
 
-def test_a_config_beside_the_file_says_its_transform(load):
+def test_a_config_next_to_the_file_sets_its_transform(load):
     """Compare with Pillow's own resizing, minus the mean and divided by the standard deviation."""
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 90, 3), dtype=np.uint8))
     squashed = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR), dtype=np.float64) / 255
@@ -206,13 +204,13 @@ def test_clips_own_transform_in_words_is_clips_own(load):
         ({"size": 48}, "size 48; expected 32"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(load, published, message):
+def test_unsupported_preprocessing_is_rejected(load, published, message):
     with pytest.raises(UserError, match=rf"w\.safetensors has .*{message}"):
         load(published)
 
 
 @pytest.mark.parametrize("content", ["{", "[" * 100_000])
-def test_a_config_that_is_no_json_is_refused(load, tmp_path, content):
+def test_a_config_that_is_not_json_is_rejected(load, tmp_path, content):
     (tmp_path / "open_clip_config.json").write_text(content)
     with pytest.raises(UserError, match=r"open_clip_config\.json can't be read: "):
         load(None)

@@ -29,7 +29,7 @@ def test_sequences_that_begin_alike_are_a_tree():
     assert packed.ends.tolist() == [[5, 7, 9, 11]]
 
 
-def test_a_chunk_repeats_what_the_one_before_it_has():
+def test_chunks_repeat_shared_tokens():
     packed = pack(ALIKE, token_budget=8)
     assert packed.ids.tolist() == [[1, 2, 3, 4, 5, 9, 6, 9, 3, 7, 9, 8, 9]]
     assert [len(mask) for mask in packed.mask.masks] == [8, 5]
@@ -91,7 +91,7 @@ def slow_attention(query, key, value, sees, heads=3):
 
 
 @pytest.mark.parametrize(("token_budget", "chunks"), [(1, 5), (8, 3), (9, 2), (100, 1)])
-def test_chunks_read_what_whole_rows_read(token_budget, chunks):
+def test_chunked_attention_equals_attention_on_whole_rows(token_budget, chunks):
     mask = rows(token_budget).mask
     assert len(mask.masks) == chunks
     assert mask.length == len(GROUPS)
@@ -108,7 +108,7 @@ def test_some_tokens_ask_as_they_do_among_all():
     torch.testing.assert_close(found, expected)
 
 
-def test_rows_side_by_side_read_what_each_reads_alone():
+def test_joined_rows_have_the_features_of_separate_rows():
     masks = (rows().mask.to(torch.float64), ChunkedMask(0, (torch.zeros(4, 4, dtype=torch.float64),)))
     both = BlockDiagonalMask(masks)
     parts = tokens(len(GROUPS) + 4)

@@ -162,7 +162,7 @@ def test_words_longer_than_the_prompt_are_refused(clip):
         encoder.initial_prompt("a photo of a")
 
 
-def test_a_prompt_that_leaves_no_room_is_refused(clip):
+def test_a_prompt_that_is_too_long_is_rejected(clip):
     PromptedTextEncoder(clip, ["dog"], prompt_length=73)
     with pytest.raises(UserError, match="at most 73"):
         PromptedTextEncoder(clip, ["dog"], prompt_length=74)
@@ -205,7 +205,7 @@ def test_one_prompt_has_the_class_before_the_domain_and_each_domains_prompt_behi
     assert torch.allclose(text.encode_with_prompt(None)[1, 1], expected, atol=1e-5)
 
 
-def test_domains_that_do_not_learn_get_no_gradient_and_the_same_features(clip, text):
+def test_frozen_domains_get_no_gradient_and_the_same_features(clip, text):
     own = prompts(clip, 3).requires_grad_()
     found = text.encode_with_domain_prompts(own, learning=torch.tensor([1, 1]))
     torch.testing.assert_close(found, text.encode_with_domain_prompts(own), atol=1e-6, rtol=1e-5)
@@ -228,7 +228,7 @@ def test_side_by_side_equals_one_after_another(clip):
     torch.testing.assert_close(together.grad, alone.grad, atol=1e-6, rtol=1e-4)
 
 
-def test_prompts_that_do_not_learn_are_encoded_when_they_change(clip, text, monkeypatch):
+def test_frozen_prompts_are_encoded_only_when_they_change(clip, text, monkeypatch):
     calls = []
 
     def counted(*given):
@@ -273,7 +273,7 @@ def test_the_oldest_is_dropped(function):
     assert function.calls == 4
 
 
-def test_what_was_found_in_another_mode_is_not_taken(function):
+def test_the_cache_distinguishes_modes(function):
     cache = PromptFeatureCache()
     prompt = torch.ones(2, 3)
     with torch.inference_mode():

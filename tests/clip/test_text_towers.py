@@ -150,7 +150,7 @@ def test_prompts_have_the_features_and_gradients_of_the_models_own_pass(clip, po
     assert expected[1].abs().amax(dim=(0, 2, 3, 4)).min() > 1e-3  # each level counts
 
 
-def test_a_prompt_takes_the_room_that_special_tokens_leave(clip):
+def test_a_prompt_may_fill_the_context(clip):
     special = 1 if clip.kind in NO_START else 2
     most = 64 - special - 2  # besides "cat" and the full stop
     for count, is_cut in ((most, False), (most + 1, True)):

@@ -124,7 +124,7 @@ def test_without_prompts_it_is_timms_own(timm_clip):
     torch.testing.assert_close(PromptedImageEncoder(timm_clip).encode(images), features)
 
 
-def test_a_branch_reads_what_attention_reads(timm_clip):
+def test_a_branch_gets_the_attention_inputs(timm_clip):
     branches = {0: torch.sin, 1: torch.cos}
     tower = timm_clip.image.add_branches(branches)
     hidden = tower.embed(images_of(timm_clip))

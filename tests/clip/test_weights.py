@@ -80,13 +80,13 @@ def test_a_files_preprocessing_and_activation_are_reported(small, configs, monke
     assert not caplog.records
 
 
-def test_a_name_that_adds_quick_gelu_has_the_preprocessing_of_the_architecture(caplog, tmp_path):
+def test_the_quickgelu_suffix_keeps_the_preprocessing(caplog, tmp_path):
     options = weights.assume_options("ViT-B-16-SigLIP-quickgelu", tmp_path / "w.pt", {}, quick_gelu=True)
     assert of_entry(options) == of_entry(open_clip.get_pretrained_cfg("ViT-B-16-SigLIP", "webli"))
     assert options["quick_gelu"]
 
 
-def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypatch, tmp_path, save, caplog):
+def test_a_tag_resolves_ambiguous_preprocessing(small, monkeypatch, tmp_path, save, caplog):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED[NAME]["laion"], "resize_mode", "squash")
     path = save(small, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match=r"differ in preprocessing, and .*w\.safetensors .* from: openai, laion\."):
@@ -102,7 +102,7 @@ def test_a_tag_says_what_a_file_of_disputed_preprocessing_needs(small, monkeypat
     ("name", "pretrained", "tag"),
     [(NAME, "w.pt", "laion3b"), (NAME, "laion", "openai"), ("hf-hub:some/model", "auto", "openai")],
 )
-def test_a_tag_that_describes_no_file_is_refused(small, name, pretrained, tag):
+def test_a_tag_without_a_weights_file_is_rejected(small, name, pretrained, tag):
     with pytest.raises(UserError, match=r"Expected --model\.clip\.tag for a weights file, .*Correct or remove"):
         load_clip(CLIPSpec(name, pretrained, tag=tag))
 
@@ -250,7 +250,7 @@ def test_a_file_of_another_kind_is_no_weights(tmp_path, content, suffix):
         weights.read_weights(path)
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path):
+def test_weights_with_nan_or_infinity_are_rejected(tmp_path):
     path = tmp_path / "weights.pt"
     torch.save({"good": torch.ones(2), "bad": torch.tensor([1.0, float("nan")]), "whole": torch.tensor(3)}, path)
     with pytest.raises(UserError, match="NaN or infinity, in bad"):

@@ -81,7 +81,7 @@ def test_another_key_transform_or_image_is_another_entry(make, transform, tmp_pa
     assert len(feature_files(tmp_path)) == 3 + 3 + 3 + 1
 
 
-def test_the_key_of_features_follows_all_that_they_depend_on(arrays, transform, monkeypatch):
+def test_the_key_of_features_depends_on_all_inputs(arrays, transform, monkeypatch):
     images, others = (arrays().load_domains()[0][name] for name in "ab")
     options = {"key": "weights", "transform": transform, "images": images, "rows": np.asarray([4, 1]), "device": CPU}
     changes = {

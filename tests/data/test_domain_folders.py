@@ -128,7 +128,7 @@ def spelt(tmp_path, save):
     return tmp_path / "spelt"
 
 
-def test_spellings_of_one_class_are_named_and_merged_if_that_is_wanted(spelt):
+def test_spellings_of_one_class_are_reported_or_merged(spelt):
     def read(**options):
         return ClassFolders(str(spelt), cache_dir=None, **options)
 
@@ -145,7 +145,7 @@ def test_spellings_of_one_class_are_named_and_merged_if_that_is_wanted(spelt):
     assert len(read(class_names_map=names).class_names) == 7
 
 
-def test_what_is_no_image_of_a_class_is_said(tree, save, caplog, folders):
+def test_ignored_files_are_logged(tree, save, caplog, folders):
     save(tree / "preview.png")
     save(tree / "art" / "preview.png")
     with caplog.at_level(logging.WARNING):

@@ -77,7 +77,7 @@ def test_precomputed_batches_are_those_of_the_images(request, fixture, transform
             assert torch.allclose(prepared(images)["mean"], inputs["mean"])
 
 
-def test_images_are_encoded_once_and_those_alone_that_are_used(arrays, transform):
+def test_only_used_images_are_encoded_and_only_once(arrays, transform):
     data = arrays(held_out="b", shots=2, cache_dir=None)
     precompute, sizes = counting()
     data.bind(transform, precompute)
@@ -141,7 +141,7 @@ def test_augmentation_follows_seed_and_image_not_the_batch(arrays, transform):
 
 
 @pytest.mark.parametrize("precompute", [None, prepared], ids=["images", "precomputed"])
-def test_training_batches_hold_the_domain_of_each_image_if_asked(arrays, transform, precompute):
+def test_training_batches_contain_domains_on_request(arrays, transform, precompute):
     """Compare with the pixels, image by image. The rest of a batch is unchanged, and evaluation has no domains."""
     data = arrays(held_out="b", batch_size=4, partition=Pooled(), cache_dir=None)
     data.bind(transform, precompute)

@@ -182,7 +182,7 @@ WRONG_NAMES = {
 
 
 @pytest.mark.parametrize("case", WRONG_NAMES)
-def test_names_that_can_not_be_meant_are_refused(plant, read, tmp_path, monkeypatch, case):
+def test_wrong_class_names_are_rejected(plant, read, tmp_path, monkeypatch, case):
     value, text = WRONG_NAMES[case]
     root = plant("cat,kitten,dog/*.png")
     monkeypatch.chdir(tmp_path)
@@ -204,7 +204,7 @@ def test_numbers_and_ids_for_names_are_reported(plant, read, caplog, capsys, nam
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are text")
 @pytest.mark.parametrize("folder", ["cat", "art"])
-def test_names_of_folders_that_are_no_utf8_are_refused_at_once(plant, read, folder):
+def test_folder_names_that_are_not_utf8_are_rejected(plant, read, folder):
     root = plant("art,photo/cat,dog/*.png")
     for path in sorted(root.rglob(folder)):
         os.rename(path, os.fsencode(path.parent) + b"/caf\xe9")

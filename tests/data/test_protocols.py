@@ -43,7 +43,7 @@ def classes(named):
 
 
 @pytest.mark.parametrize("name", ["leave_domains_out", "all_seen"])
-def test_a_protocol_that_held_out_domains_mean_anyhow_changes_nothing_where_it_is_named(name):
+def test_naming_the_default_protocol_changes_nothing(name):
     named = data(name)
     plain = SixClasses(cache_dir=None, **OPTIONS[name])
     assert named.describe() == plain.describe()
@@ -70,7 +70,7 @@ def test_the_first_half_of_the_classes_trains_and_both_halves_are_measured(name)
         assert sorted(roles["held_out"] + roles["held_out_new"]) == sorted(everything["held_out"])
 
 
-def test_new_classes_are_told_from_each_other_alone():
+def test_new_classes_are_classified_only_among_each_other():
     module = data("base_to_new", eval_batch_size=100)
     module.setup("fit")
     module.bind(lambda image: torch.from_numpy(np.array(image)))
@@ -84,7 +84,7 @@ def test_new_classes_are_told_from_each_other_alone():
     assert torch.equal(brightness.argmax(-1) // 4, labels + 3)
 
 
-def test_base_and_new_classes_share_what_is_computed_of_images(transform):
+def test_base_and_new_classes_share_features(transform):
     encoded = []
 
     def precompute(images):
@@ -208,7 +208,7 @@ def test_a_result_says_its_protocol(name, text, kind):
         ("base_to_new", {"class_split": "client"}, "their own classes, but each client has all 3. Divide the classes"),
     ],
 )
-def test_what_a_protocol_lacks_or_has_too_much_of_is_said(name, options, message):
+def test_wrong_options_of_a_protocol_are_rejected(name, options, message):
     with pytest.raises(UserError, match=message):
         data(name, **options).prepare_data()
 

@@ -80,7 +80,7 @@ def test_several_clients_a_domain_get_names_and_rows_of_their_own():
 
 
 @pytest.mark.parametrize("partitioner", [Dispersed(6), Dirichlet(4)], ids=repr)
-def test_what_measures_does_not_depend_on_the_clients(partitioner):
+def test_measured_images_do_not_depend_on_the_clients(partitioner):
     domains = {"a": images([15, 15], "a"), "b": images([20, 20], "b"), "c": images([3, 3], "c")}
     plain, other = (
         split(domains, ["a", "b"], ["c"], test_fraction=0.2, shots=8, partitioner=each)

@@ -5,7 +5,7 @@ from fedvlp.data.without_images import PlaceholderData, PredictionData
 from fedvlp.utils.errors import UserError
 
 
-def test_prediction_data_know_what_a_method_is_built_from():
+def test_prediction_data_are_enough_to_build_a_method():
     data = PredictionData(["cat", "dog"], ["photo", "sketch"])
     assert isinstance(data, FederatedDataModule)
     assert data.class_names == ["cat", "dog"]

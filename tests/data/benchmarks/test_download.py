@@ -226,7 +226,7 @@ def test_other_files_are_refused(unpack):
             unpack(file.getvalue())
 
 
-def test_files_are_named_by_what_they_are(unpack, tmp_path):
+def test_extensions_follow_the_content(unpack, tmp_path):
     images = [
         {"bytes": picture(1), "path": "1.jpg"},
         {"bytes": b"\xff\xd8\xff\xe0", "path": None},
@@ -273,7 +273,7 @@ def publisher(monkeypatch):
     return publisher
 
 
-def test_torchvision_downloads_once_and_terms_and_size_are_said_first(tmp_path, publisher):
+def test_torchvision_downloads_once_after_printing_terms_and_size(tmp_path, publisher):
     lines = []
     root = tmp_path / "food"
     downloads.download(small_food(), root, lines.append)
@@ -316,7 +316,7 @@ def test_a_failed_download_by_torchvision_leaves_nothing(tmp_path, publisher):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_too_little_room_and_a_missing_extra_are_said_first(download, hub, tmp_path, monkeypatch):
+def test_too_little_space_and_a_missing_extra_are_reported_first(download, hub, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 150_000))
     with pytest.raises(UserError, match=r"too little space: 2\d\d kB are needed, 150 kB are free\. Free some space"):
         download("PACS")

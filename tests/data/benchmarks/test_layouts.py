@@ -122,7 +122,7 @@ def test_roots_at_any_level_and_relative_ones(tmp_path, monkeypatch):
         assert len(read_manifest(root, FOOD_101).files["Food101"]) == 15
 
 
-def test_what_torchvision_finds_damaged_or_missing(tmp_path):
+def test_damaged_or_missing_files_of_torchvision(tmp_path):
     flowers102(tmp_path)  # its digests differ from the published ones
     with pytest.raises(
         UserError, match=r"torchvision's Flowers102 can't read .*flowers-102 \(Dataset not found or cor"
@@ -161,7 +161,7 @@ def test_a_list_that_is_wrong(tmp_path, old, new, message):
         read_manifest(tmp_path, FGVC_AIRCRAFT)
 
 
-def test_what_wilds_says_of_each_patch(tmp_path):
+def test_roles_of_wilds_patches(tmp_path):
     files_of = read_manifest(wilds(tmp_path), CAMELYON_17).files
     assert {domain: len(files) for domain, files in files_of.items()} == dict.fromkeys(CAMELYON_17.domains, 8)
     for domain, files in files_of.items():
@@ -205,7 +205,7 @@ def test_classes_of_image_clef_are_those_of_the_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["CIFAR10", "CIFAR100"])
-def test_pixels_and_labels_are_those_that_torchvision_reads(tmp_path, small_files_are_published, name):
+def test_pixels_and_labels_match_torchvision(tmp_path, small_files_are_published, name):
     images = {image.path: image for image in read_manifest(cifar(name)(tmp_path), BY_NAME[name]).files[name]}
     theirs = getattr(torchvision.datasets, name)
     for is_train in (True, False):

@@ -60,7 +60,7 @@ def test_labels_may_begin_anywhere_and_lines_may_be_empty(pacs, train):
     assert read_manifest(pacs, PACS).split == "train/crossval"
 
 
-def test_images_in_no_list_are_left_out(pacs, train):
+def test_images_in_no_list_are_skipped(pacs, train):
     for ending in ("train", "test"):
         path = pacs / "kfold" / f"sketch_{ending}_kfold.txt"
         edit(path, "sketch/dog/0.png 1\n", "")

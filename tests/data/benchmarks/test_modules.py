@@ -70,7 +70,7 @@ def test_each_data_set_has_a_config(known):
     assert partition == (divided if len(known.domains) == 1 or known.name == "ImageNet" else None)
 
 
-def test_the_official_split_is_that_of_the_lists(load, lay_out):
+def test_the_official_split_comes_from_the_lists(load, lay_out):
     data = load("PACS", lay_out("PACS original"), held_out="sketch")
     by_name = {part.name: part for part in data.split_parts}
     for domain in ("art_painting", "cartoon", "photo"):
@@ -86,7 +86,7 @@ def test_the_official_split_is_that_of_the_lists(load, lay_out):
     assert drawn.split_hash != data.split_hash
 
 
-def test_what_the_official_split_does_not_give_is_drawn_from_its_training_images(load, lay_out):
+def test_missing_official_roles_are_drawn_from_training_images(load, lay_out):
     data = load("DomainNet", lay_out("DomainNet Dassl"), validation_fraction=0.34)
     by_name = {part.name: part for part in data.split_parts}
     assert [len(by_name[f"{role}/real"]) for role in ("train", "validation", "test")] == [6, 3, 6]
@@ -101,7 +101,7 @@ def test_what_the_official_split_does_not_give_is_drawn_from_its_training_images
     assert [len(by_name[f"{role}/photo"]) for role in ("train", "validation", "test")] == [6, 3, 6]
 
 
-def test_without_a_split_a_test_split_is_asked_for(load, lay_out, caplog):
+def test_a_missing_test_split_is_reported(load, lay_out, caplog):
     root = lay_out("EuroSAT torchvision")
     assert load("EuroSAT", root).protocol.startswith("all domains seen, no test split")
     (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
@@ -137,7 +137,7 @@ def test_class_names_for_prompts(load, lay_out):
     assert load("OfficeHome", root, class_names="plain").describe()["class_name_style"] == "plain"
 
 
-def test_known_bad_images_and_duplicates_are_left_out_with_a_note(load, tmp_path, caplog):
+def test_known_bad_images_and_duplicates_are_skipped_with_a_note(load, tmp_path, caplog):
     kfold(tmp_path / "pacs")
     bad = tmp_path / "pacs" / "kfold" / "sketch" / "dog" / "n02103406_4068-1.png"
     bad.write_bytes(b"")
@@ -206,7 +206,7 @@ def test_wrong_roots(load, tmp_path, lay_out):
         load("PACS", lay_out("PACS original"), held_out="skech").prepare_data()
 
 
-def test_all_variants_that_lie_there_are_held_out(load, lay_out):
+def test_all_variants_on_disk_are_held_out(load, lay_out):
     data = load("ImageNet", lay_out("ImageNet CoOp"))
     assert data.held_out_domains == ["ImageNet-A", "ImageNet-R", "ImageNet-Sketch", "ImageNetV2"]
     assert data.source_domains == ["ImageNet"]

@@ -35,7 +35,7 @@ def test_transparency_shows_white_in_every_mode_that_has_it(tmp_path):
     assert read_rgb(tmp_path / "rgba.png").getpixel((0, 0)) == RED
 
 
-def test_modes_become_rgb_and_what_is_transparent_is_mixed_with_white():
+def test_modes_become_rgb_and_transparency_is_mixed_with_white():
     for mode in ("1", "L", "P", "CMYK", "YCbCr", "HSV"):
         assert to_rgb(Image.new("RGB", (2, 2), WHITE).convert(mode)).getpixel((0, 0)) == WHITE
     assert to_rgb(Image.new("RGBA", (1, 1), (0, 0, 0, 128))).getpixel((0, 0)) == (127, 127, 127)

@@ -46,7 +46,7 @@ def test_no_set_draws_for_two_domains_and_each_has_its_licence():
             assert f"| {domain} | {name} | " in licences
 
 
-def test_the_first_things_alone_are_the_same_images():
+def test_fewer_classes_have_the_same_images():
     whole = IconDomains()
     few = IconDomains(num_classes=5)
     assert few.class_names == whole.class_names[:5]
