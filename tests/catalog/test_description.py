@@ -118,7 +118,7 @@ def test_parts_of_domain_net(name):
 def test_class_names_match_the_prompts(known):
     for style in ("clip", "plain"):
         names = prompt_names(known.name, known.class_names, style)
-        assert names == list(map(clean_class_name, names)), "a result would name other words than the prompts said"
+        assert names == list(map(clean_class_name, names)), "results would list other names than the prompts"
         assert len(set(names)) == len(names)
 
 

@@ -237,7 +237,7 @@ def test_extensions_follow_the_content(unpack, tmp_path):
     pq.write_table(pa.table({"image": images, "domain": ["sketch"] * 4, "label": ["dog"] * 4}), file)
     unpack(file.getvalue())
     assert names(tmp_path / "images/sketch/dog") == [
-        "n02103406_4068-1.png",  # a known bad image, skipped by its name
+        "n02103406_4068-1.png",  # a known bad image, recognised by its name
         "x_000000.png",
         "x_000001.jpg",
         "x_000002.ppm",
