@@ -1,4 +1,4 @@
-"""The page of real sites: its options are those that there are, and its files and commands are taken."""
+"""The pages of real sites and their policy: options, files and commands match the code."""
 
 import pytest
 import yaml
@@ -10,26 +10,28 @@ from fedvlp.sites.site_config import SiteConfig, read_site_config
 from tests.helpers.documents import ROOT, Document, names
 
 PAGE = Document(ROOT / "docs" / "sites.md")
-YAML = PAGE.blocks("yaml")
+POLICY = Document(ROOT / "docs" / "policy.md")
+SITE, SITES = PAGE.blocks("yaml")
 
 
 def test_every_option_of_a_site_is_explained():
-    for head, options in (("| option of `site.yaml` |", SiteConfig), ("| option of `policy` |", Policy)):
-        named = [name for row in PAGE.rows(head) for name in names(row[0])]
+    tables = ((PAGE, "| option of `site.yaml` |", SiteConfig), (POLICY, "| option of `policy` |", Policy))
+    for page, head, options in tables:
+        named = [name for row in page.rows(head) for name in names(row[0])]
         assert named == [*options.model_fields]
 
 
 def test_the_site_is_one(tmp_path):
-    (tmp_path / "site.yaml").write_text(YAML[0], encoding="utf-8")
+    (tmp_path / "site.yaml").write_text(SITE, encoding="utf-8")
     assert read_site_config(tmp_path).name == "north"
-    (tmp_path / "site.yaml").write_text(YAML[2], encoding="utf-8")
+    (tmp_path / "site.yaml").write_text(POLICY.blocks("yaml")[0], encoding="utf-8")
     assert read_site_config(tmp_path).policy.max_run_bytes == 5_000_000
 
 
 def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(deploy, "find_spec", lambda name: object())
-    (tmp_path / "sites.yaml").write_text(YAML[1], encoding="utf-8")
+    (tmp_path / "sites.yaml").write_text(SITES, encoding="utf-8")
     (words,) = PAGE.commands("init")
     assert main(words[1:]) == 0
     config = yaml.safe_load((tmp_path / "skin" / "config.yaml").read_text(encoding="utf-8"))
@@ -42,4 +44,4 @@ def test_every_fault_has_its_row():
     from experiments.sites.faults import FAULTS
 
     # Two of its rows are put in together.
-    assert len(PAGE.rows("## What happens when")) == len(FAULTS) + 1
+    assert len(PAGE.rows("## Troubleshooting")) == len(FAULTS) + 1
