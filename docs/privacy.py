@@ -49,7 +49,7 @@ CLIENTS = [Client(0, 0, 30), Client(1, 1, 30), Client(2, 2, 30), Client(3, 0, 30
 """Two of one domain, and one each of two others."""
 CENTRAL_ROW = ("", f"nothing: {CENTRALISED}", "0", "", "", "", "")
 MOST_NAMED = 4
-"""How many tensors are named one by one; of more, the prefix is."""
+"""Maximum number of tensors that are named one by one."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -115,7 +115,7 @@ def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients
 def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
     """Returns the cells of each phase of a method, but for the config's."""
     module.train()
-    kept = ", ".join(f"`{name}`" for name in module.personal_state()) or "nothing"
+    kept = personal_cell(list(module.personal_state()))
     server = ServerState.start(module.shared_state())
     rows = []
     for phase in module.configure_phases():
@@ -139,14 +139,35 @@ def upload_of(module: FederatedModule, server: ServerState, phase: Phase, client
 
 
 def tensors_cell(sent: Mapping[str, Tensor], phase: Phase, of_images: Sequence[str]) -> str:
-    """Returns names and shapes of tensors, marked where they are statistics of images; of many the prefixes."""
+    """Describe the tensors sent, and mark statistics of images. Many tensors are grouped by their prefixes."""
     if not sent:
         return "nothing"
-    if len(sent) <= MOST_NAMED:
-        marks = dict.fromkeys(select(sent, of_images), " **of images**")
-        cells = [f"`{name}` {'×'.join(map(str, value.shape))}{marks.get(name, '')}" for name, value in sent.items()]
-        return ", ".join(cells)
-    return ", ".join(f"`{prefix}.*` ({len(select(sent, (prefix,)))} tensors)" for prefix in phase.upload)
+    if len(sent) > MOST_NAMED:
+        return grouped({prefix: len(select(sent, (prefix,))) for prefix in phase.upload})
+    marks = dict.fromkeys(select(sent, of_images), " **of images**")
+    cells = [f"`{name}` {'×'.join(map(str, value.shape))}{marks.get(name, '')}" for name, value in sent.items()]
+    return ", ".join(cells)
+
+
+def personal_cell(names: Sequence[str]) -> str:
+    """List the tensors that stay on the client. Many tensors are grouped by their prefixes."""
+    if len(names) > MOST_NAMED:
+        return grouped(dict.fromkeys(names, 1))
+    return ", ".join(f"`{name}`" for name in names) or "nothing"
+
+
+def grouped(counts: Mapping[str, int]) -> str:
+    """Group single tensors by the first part of their names.
+
+    >>> grouped({"prompt": 1, "network.0.weight": 1, "network.0.bias": 1, "visual": 56})
+    '`prompt`, `network.*` (2 tensors), `visual.*` (56 tensors)'
+    """
+    groups: dict[str, dict[str, int]] = {}
+    for name, count in counts.items():
+        groups.setdefault(name.partition(".")[0] if count == 1 else name, {})[name] = count
+    totals = {group: sum(members.values()) for group, members in groups.items()}
+    cells = [f"`{next(iter(groups[name]))}`" if n == 1 else f"`{name}.*` ({n} tensors)" for name, n in totals.items()]
+    return ", ".join(cells)
 
 
 def logged_names(module: FederatedModule) -> list[str]:

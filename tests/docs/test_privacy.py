@@ -1,4 +1,4 @@
-"""The page on privacy: its table is asked of the methods, and its text names what there is."""
+"""The pages on privacy and the secure sum: tables and names match the methods and classes."""
 
 import dataclasses
 import re
@@ -17,9 +17,10 @@ from fedvlp.core.strategies import FedAvg, MovingAverage, ema_share
 from fedvlp.tools.audit import KINDS, InversionOptions, MembershipOptions
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers import configs
-from tests.helpers.documents import Document, names
+from tests.helpers.documents import ROOT, Document, names
 
 TEXT = PAGE.read_text(encoding="utf-8")
+SECURE_SUM = Document(ROOT / "docs" / "secure_sum.md")
 ROWS = Document(PAGE).rows(privacy.BEGIN)
 
 
@@ -68,8 +69,8 @@ def test_what_a_server_needs_is_seen_from_what_changes_it(strategy, stacks, uses
 
 
 def test_linear_rules_are_those_that_say_so():
-    said = " ".join(TEXT.split("**Secure sum.**")[1].split("\n* ")[0].split())
-    linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", said).groups()
+    section = " ".join(SECURE_SUM.text.partition("## Supported methods and aggregators")[2].split())
+    linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", section).groups()
     given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
     given["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
     classes = {name: getattr(fedvlp, name) for name in fedvlp.__all__ if name[0].isupper() and name != "Aggregator"}
