@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faults`: injects every fault, says what came of it, and writes docs/reliability.md."""
+"""`python -m benchmarks.faults`: inject every fault, report the outcomes, and write benchmarks/results/faults.md."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows")
     parser.add_argument("--list", action="store_true", help="name the rows, and do nothing")
     parser.add_argument(
-        "--output", type=Path, help="also write a page, such as docs/reliability.md; with --only, its other rows stay"
+        "--output",
+        type=Path,
+        help="also write a page, such as benchmarks/results/faults.md; with --only, its other rows stay",
     )
     return parser.parse_args(given)
 

@@ -11,12 +11,12 @@ from benchmarks.faults.fault import FAULTS, Fault, Outcome, Verdict
 HEADER = ("row", "injected", "what happened", "lost", "other projects")
 
 INTRODUCTION = """\
-After this page you know what a run does when a client, process, disk or file fails, and what is lost. Each row puts one
-fault into real runs with the bundled tiny CLIP and 72 small made-up images, and is written by the command below.
+This page records what a run does when a client, process, disk or file fails, and what is lost. Each row injects one fault
+into real runs with the bundled tiny CLIP and 72 small generated images. The command below wrote the rows.
 
-A row *holds* if all happened that must. "Equal" means byte for byte, in `prompts.safetensors`,
+A row *holds* if every expected event occurred. "Equal" means equal byte for byte, in `prompts.safetensors`,
 `prompts_best.safetensors` and `metrics.csv` without its columns of seconds. Flower 1.41 was measured with 3 clients, 2
-rounds, FedAvg and the Ray back end; NVFlare 2.8 and others were read in their source and documentation."""
+rounds, FedAvg and the Ray back end. NVFlare 2.8 and others were read in their source and documentation."""
 
 
 def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str, before: str = "") -> str:
@@ -33,7 +33,7 @@ def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str, befo
     table = [f"| {' | '.join(HEADER)} |", "|---" * len(HEADER) + "|"]
     order = {**FAULTS, **{fault.name: fault for fault, _ in rows}}
     table += [lines[name] for name in order if name in lines]
-    parts = ["# What happens when things go wrong", INTRODUCTION, made_by, machine, summary(list(lines.values()))]
+    parts = ["# Faults", INTRODUCTION, made_by, machine, summary(list(lines.values()))]
     return "\n\n".join([*parts, "\n".join(table)]) + "\n"
 
 

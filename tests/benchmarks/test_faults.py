@@ -15,7 +15,7 @@ from benchmarks.faults.rows import chosen
 from benchmarks.faults.runs import differing
 from benchmarks.faults.workshop import Workshop
 
-COMMITTED = ROOT / "docs" / "reliability.md"
+COMMITTED = ROOT / "benchmarks" / "results" / "faults.md"
 HOLDS = Outcome(Verdict.HOLDS, "all is well")
 
 
@@ -129,7 +129,9 @@ def test_a_cell_stays_a_cell():
 def test_the_committed_page_has_every_row():
     lines = COMMITTED.read_text(encoding="utf-8").splitlines()
     named = [line.split("`")[1] for line in lines if line.startswith("| `")]
-    assert named == [fault.name for fault in chosen()], "run `python -m benchmarks.faults --output docs/reliability.md`"
+    assert named == [fault.name for fault in chosen()], (
+        "run `python -m benchmarks.faults --output benchmarks/results/faults.md`"
+    )
 
 
 def test_a_refusal_is_one_line_with_words_and_a_code(tmp_path):

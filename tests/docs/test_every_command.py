@@ -31,7 +31,6 @@ PLACES = {page.path.relative_to(ROOT).as_posix(): page for page in PAGES}
 FOLLOWED = {name: page for name, page in PLACES.items() if page not in EXAMPLE_PAGES}
 NOT_RUN = {
     "docs/sites.md": "NVFlare is not installed",
-    "docs/export.md": "it runs an exported file",
     "docs/which_clip.md": "tests/clip/test_weights.py converts weights of transformers with it",
     "docs/coming_from/dassl.md": "it reads a checkpoint of Dassl",
 }

@@ -1,8 +1,8 @@
-"""The page on released code is made from the cards, and these say all that it needs."""
+"""The page on released code is generated from the cards, which have all its fields."""
 
 import re
 
-from docs.released_code import COMMAND, DOCS, FIELDS, PAGE, fields, page
+from experiments.released_code.table import COMMAND, DOCS, FIELDS, PAGE, fields, page
 from tests.helpers.configs import METHODS
 
 SECTIONS = {card.stem: fields(card.read_text(encoding="utf-8")) for card in DOCS.glob("methods/*.md")}
@@ -11,7 +11,7 @@ COMMIT = r"not recorded|[0-9a-f]{40}"
 
 
 def test_the_page_is_made_from_the_cards():
-    assert PAGE.read_text(encoding="utf-8") == page(), f"docs/released_code.md is older than a card: run `{COMMAND}`"
+    assert PAGE.read_text(encoding="utf-8") == page(), f"{PAGE} is older than a card: run `{COMMAND}`"
 
 
 def test_a_field_may_have_several_lines():
@@ -21,10 +21,10 @@ def test_a_field_may_have_several_lines():
 
 
 def test_a_card_names_repository_commit_and_licence():
-    for card, said in SECTIONS.items():
-        if said:
-            assert tuple(said) in (FIELDS, FIELDS[:-1]), card  # what cannot run may be nothing
-            repositories, commits, licences = (said[field].split(", ") for field in FIELDS[:3])
+    for card, record in SECTIONS.items():
+        if record:
+            assert tuple(record) in (FIELDS, FIELDS[:-1]), card  # the last field is optional
+            repositories, commits, licences = (record[field].split(", ") for field in FIELDS[:3])
             assert all(re.fullmatch(REPOSITORY, repository) for repository in repositories), card
             assert all(re.fullmatch(COMMIT, commit) for commit in commits), card
             assert len(repositories) == len(commits) == len(licences), card

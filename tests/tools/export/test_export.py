@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from docs.export import trained
 from docs.privacy import method
+from experiments.export.differences import trained
 from fedvlp.clip import load_clip
 from fedvlp.methods.trip.routing import make_keys, match_clusters
 from fedvlp.tools.export import export
@@ -71,7 +71,7 @@ def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
 
 @pytest.mark.every_config
 def test_files_give_the_same_logits(tmp_path, monkeypatch):
-    """Weights of ONNX are in a second file, as of a large graph. Other methods are measured in docs/export.md."""
+    """ONNX weights are in a second file, as for a large graph. experiments/export measures all methods."""
     monkeypatch.setattr("fedvlp.tools.export.graph.LARGEST_FILE", 0)
     onnx = pytest.importorskip("onnx")
     module = made("promptfl")

@@ -1,9 +1,9 @@
-"""Writes the table of ``docs/export.md``: how far the logits of exported files are from the methods' own.
+"""Write the README's table: the largest difference between the logits of exported files and of the methods.
 
 Usage, in the repository's folder::
 
-    python -m docs.export                  all rows, some minutes
-    python -m docs.export trip cocoop      the rows of these configs alone
+    python -m experiments.export.differences                  all rows, some minutes
+    python -m experiments.export.differences trip cocoop      only the rows of these configs
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from fedvlp.tools.export.graph import FORMATS, exported_program
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.text_table import markdown_table
 
-PAGE = Path(__file__).resolve().parent / "export.md"
-BEGIN = "<!-- differences: written by python -m docs.export -->"
+PAGE = Path(__file__).resolve().parent / "README.md"
+BEGIN = "<!-- differences: written by python -m experiments.export.differences -->"
 END = "<!-- end of differences -->"
 HEAD = ("config", "method", *(f"`{name}`" for name in FORMATS), "ONNX file")
 ALIGN = ("---", "---", *("---:" for _ in FORMATS), "---:")
 
 
 def main(names: Sequence[str]) -> int:
-    """Writes the rows of some configs, or of all, one after another, and returns the exit code."""
+    """Write the rows of the given configs, or of all, one after another. The exit code is 0."""
     logging.getLogger("torch").setLevel(logging.ERROR)
     for name in names or [path.stem for path in configs()]:
         row = row_of(name)
@@ -46,25 +46,25 @@ def main(names: Sequence[str]) -> int:
 
 
 def configs() -> list[Path]:
-    """Returns the configs of all methods."""
+    """List the configs of all methods."""
     return sorted((configs_folder() / "methods").glob("*.yaml"))
 
 
 def rows_in(text: str) -> dict[str, list[str]]:
-    """Returns the table's rows by the name of the config."""
+    """Read the table's rows by config name."""
     table = text.partition(BEGIN)[2].partition(END)[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "`" in line]
     return {row[0].strip("`"): row for row in rows if row[0] != HEAD[0]}
 
 
 def with_rows(text: str, rows: dict[str, list[str]]) -> str:
-    """Returns a page with these rows between the marks, in the order of their names."""
+    """Insert the rows between the marks, sorted by name."""
     table = markdown_table(HEAD, ALIGN, [rows[name] for name in sorted(rows)])
     return f"{text.partition(BEGIN)[0]}{BEGIN}\n\n{table}\n\n{END}{text.partition(END)[2]}"
 
 
 def row_of(name: str) -> list[str]:
-    """Returns the cells of a config: its method, the differences, and the size of the ONNX file."""
+    """Measure a config's row: its method, the differences, and the size of the ONNX file."""
     module = trained(method(configs_folder() / "methods" / f"{name}.yaml", load_clip("fedvlp-tiny")))
     classifier = ExportedClassifier(module)
     program = exported_program(classifier, example_images(module, 2))
@@ -79,7 +79,7 @@ def row_of(name: str) -> list[str]:
 
 @torch.no_grad()
 def trained(module: FederatedModule) -> FederatedModule:
-    """Returns a method with what it trains moved at random, so that nothing is zero any more."""
+    """Move a method's trainable parameters at random, so that none is zero."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():
         if parameter.requires_grad:

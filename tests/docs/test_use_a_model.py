@@ -1,4 +1,4 @@
-"""The page on models to take along: its commands and code run, one after another."""
+"""The page on using a trained model: its commands and code run, one after another."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ import fedvlp
 from fedvlp.commands.cli import main
 from tests.helpers.documents import BRIEF, ROOT, Document
 
-PAGE = Document(ROOT / "docs" / "models_to_take_along.md")
+PAGE = Document(ROOT / "docs" / "use_a_model.md")
 
 
 @pytest.fixture
@@ -22,11 +22,12 @@ def desk(image_root, tmp_path, monkeypatch):
 
 
 def test_commands_and_code_run(desk, capsys):
-    fit, push = PAGE.commands("fedvlp")
+    fit, push, _ = PAGE.commands("fedvlp")
     assert main([*fit[1:], *BRIEF, "--trainer.accelerator=cpu"]) == 0
     space: dict[str, object] = {}
     for code in PAGE.blocks("python"):
-        exec(compile(code, str(PAGE.path), "exec"), space)  # as a reader pastes it
+        if code not in PAGE.files().values():
+            exec(compile(code, str(PAGE.path), "exec"), space)  # as a reader pastes it
     (run,) = Path("runs/shapes").iterdir()
     assert main([word.replace("runs/shapes/TIME", str(run)) for word in push[1:]]) == 0
     named = {row[0].strip("`") for row in PAGE.rows("| file | what it holds |")}

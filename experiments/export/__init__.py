@@ -1,0 +1,1 @@
+"""Differences between exported files and methods."""

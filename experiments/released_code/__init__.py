@@ -1,0 +1,1 @@
+"""How far each method agrees with the code that its authors released."""
