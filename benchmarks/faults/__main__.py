@@ -60,7 +60,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--output",
         type=Path,
-        help="also write a page, such as benchmarks/results/faults.md; with --only, its other rows stay",
+        help="also write a page; with --only, its other rows stay",
     )
     return parser.parse_args(given)
 
