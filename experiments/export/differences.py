@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from docs.privacy import method
+from docs._scripts.privacy import method
 from fedvlp.clip import load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.tools.export.export import ExportedClassifier, example_images, write_checked

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import fedvlp
-from docs import privacy
-from docs.privacy import PAGE, sum_suffices, updates_of, used
+from docs._scripts import privacy
+from docs._scripts.privacy import PAGE, sum_suffices, updates_of, used
 from fedvlp.core.aggregation.base import Aggregator
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import IndicatorMean, Slots
@@ -26,7 +26,7 @@ ROWS = Document(PAGE).rows(privacy.BEGIN)
 
 @pytest.mark.parametrize("config", sorted(configs.KINDS))
 def test_the_rows_of_a_config_are_those_of_its_method(clip, config):
-    """Of configs that differ; `python -m docs.privacy --check` looks at all."""
+    """Only configs that differ; `python -m docs._scripts.privacy --check` covers all."""
     path = configs_folder() / "methods" / f"{config}.yaml"
     made = [privacy.CENTRAL_ROW] if privacy.is_centralised(path) else privacy.rows_of(privacy.method(path, clip))
     written = [tuple(cells) for named, *cells in ROWS if f"`{config}`" in named]

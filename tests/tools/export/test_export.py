@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from docs.privacy import method
+from docs._scripts.privacy import method
 from experiments.export.differences import trained
 from fedvlp.clip import load_clip
 from fedvlp.methods.trip.routing import make_keys, match_clusters

@@ -1,9 +1,9 @@
-"""Writes the table of ``docs/privacy.md``: what a client of each method sends, asked of the methods themselves.
+"""Write the table of ``docs/privacy.md``: the uploads of each method, computed from the methods themselves.
 
 Usage, in the repository's folder::
 
-    python -m docs.privacy            write it anew
-    python -m docs.privacy --check    say whether it is as the code is
+    python -m docs._scripts.privacy            write the table
+    python -m docs._scripts.privacy --check    check whether it matches the code
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.text_table import markdown_table
 
-PAGE = Path(__file__).resolve().parent / "privacy.md"
-COMMAND = "python -m docs.privacy"
+PAGE = Path(__file__).resolve().parents[1] / "privacy.md"
+COMMAND = "python -m docs._scripts.privacy"
 BEGIN = f"<!-- uploads: written by {COMMAND} -->"
 END = "<!-- end of uploads -->"
 HEAD = (
@@ -46,14 +46,14 @@ HEAD = (
     "stays on the client",
 )
 CLIENTS = [Client(0, 0, 30), Client(1, 1, 30), Client(2, 2, 30), Client(3, 0, 30)]
-"""Two of one domain, and one each of two others."""
+"""Two clients of one domain, and one client of each of two others."""
 CENTRAL_ROW = ("", f"nothing: {CENTRALISED}", "0", "", "", "", "")
 MOST_NAMED = 4
 """Maximum number of tensors that are named one by one."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page, or checks it, and returns the exit code."""
+    """Write the page, or check it. The exit code is 1 if the check fails."""
     text = PAGE.read_text(encoding="utf-8")
     made = with_table(text, uploads_table())
     if "--check" in arguments:
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def with_table(text: str, table: str) -> str:
-    """Returns a page with a table between the marks.
+    """Insert a table between the marks of a page.
 
     Raises:
-        ValueError: if the page lacks a mark.
+        ValueError: If the page lacks a mark.
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"Expected one pair of marks, {BEGIN} and {END}.")
@@ -75,7 +75,7 @@ def with_table(text: str, table: str) -> str:
 
 
 def uploads_table() -> str:
-    """Returns a row for each phase of each config; configs that send the same share one."""
+    """Make a row for each phase of each config. Configs with equal uploads share a row."""
     clip = load_clip("fedvlp-tiny")
     configs_by_row: dict[tuple[str, ...], list[str]] = {}
     for path in sorted((configs_folder() / "methods").glob("*.yaml")):
@@ -87,13 +87,13 @@ def uploads_table() -> str:
 
 
 def is_centralised(config: Path) -> bool:
-    """Returns whether a config pools the images of all domains, so that there is no client to send anything."""
+    """Whether a config pools the images of all domains, so that no client sends anything."""
     data = yaml.safe_load(config.read_text(encoding="utf-8")).get("data", {})
     return bool(data.get("init_args", {}).get("partition") == Pooled.__name__)
 
 
 def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients: int = 4) -> FederatedModule:
-    """Returns the method of a config for so many classes, domains and clients."""
+    """Construct the method of a config for these numbers of classes, domains and clients."""
     model = yaml.safe_load(config.read_text(encoding="utf-8"))["model"]
     kind = getattr(fedvlp, model["class_path"])
     linked = {
@@ -107,13 +107,13 @@ def method(config: Path, clip: CLIP, classes: int = 7, domains: int = 3, clients
     if "templates" in known:
         options["templates"] = 1  # of the teacher, which sends nothing
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # what a server learns of uploads depends on where it starts
+        torch.manual_seed(0)  # the server's use of uploads depends on the initial tensors
         module: FederatedModule = kind(**{**options, "clip": clip})
     return module
 
 
 def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
-    """Returns the cells of each phase of a method, but for the config's."""
+    """Make the cells of each phase of a method, without the config."""
     module.train()
     kept = personal_cell(list(module.personal_state()))
     server = ServerState.start(module.shared_state())
@@ -132,7 +132,7 @@ def rows_of(module: FederatedModule) -> list[tuple[str, ...]]:
 
 
 def upload_of(module: FederatedModule, server: ServerState, phase: Phase, client: Client) -> State:
-    """Returns copies of what a client sends in a phase in which it learned nothing."""
+    """Copy the upload of a client that did not train."""
     module.load_state(phase.strategy.broadcast(server, client))
     module.start_client(RoundContext(0, phase, client))
     return {name: value.detach().clone() for name, value in module.upload_state().items()}
@@ -171,7 +171,7 @@ def grouped(counts: Mapping[str, int]) -> str:
 
 
 def logged_names(module: FederatedModule) -> list[str]:
-    """Returns the names of what a client logs in a step of the phase for which it was started."""
+    """List the names of the values that a client logs in a step of its current phase."""
     size = int(module.clip.image_size)  # type: ignore[attr-defined]
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
     inputs: Inputs = images
@@ -182,7 +182,7 @@ def logged_names(module: FederatedModule) -> list[str]:
 
 
 def used(phase: Phase, server: ServerState, uploads: Sequence[State]) -> list[str]:
-    """Returns what, besides tensors, changes the server's next state."""
+    """List the properties of an update, besides tensors, that change the server's next state."""
     moved = [shifted(upload, 0.1 * (index + 1)) for index, upload in enumerate(uploads)]
     before = after(phase, server, updates_of(moved))
     changes: dict[str, Callable[[ClientUpdate], ClientUpdate]] = {
@@ -198,9 +198,9 @@ def used(phase: Phase, server: ServerState, uploads: Sequence[State]) -> list[st
 
 
 def sum_suffices(phase: Phase, server: ServerState, uploads: Sequence[State]) -> bool:
-    """Whether the server's next state stays as it is when one upload gains what another one loses."""
+    """Whether the server's next state is unchanged if one upload gains and another loses the same amount."""
     moved = [shifted(upload, 0.1 * (index + 1)) for index, upload in enumerate(uploads)]
-    moved[1] = uploads[1]  # one that learned nothing, as some strategies look for these
+    moved[1] = uploads[1]  # unchanged, because some strategies detect untrained clients
     exchanged = [shifted(moved[0], 0.7), shifted(moved[1], -0.7), *moved[2:]]
     return alike(after(phase, server, updates_of(moved)), after(phase, server, updates_of(exchanged)))
 
@@ -212,18 +212,18 @@ def shifted(upload: State, by: float) -> State:
 
 
 def updates_of(uploads: Sequence[State]) -> list[ClientUpdate]:
-    """Returns the clients' updates, all of equally many images."""
+    """Wrap uploads as updates of the clients, with equal numbers of images."""
     return [ClientUpdate(client, upload, 30) for client, upload in zip(CLIENTS, uploads, strict=True)]
 
 
 def after(phase: Phase, server: ServerState, updates: Sequence[ClientUpdate]) -> State:
-    """Returns the server's tensors after a phase."""
+    """Compute the server's tensors after a phase."""
     made: Any = phase.strategy.aggregate(server, sorted(updates, key=lambda update: update.client.id))
     return {**made.shared, **{f"deployed {name}": value for name, value in made.deployed.items()}}
 
 
 def alike(one: State, other: State) -> bool:
-    """Whether two states are equal but for rounding."""
+    """Whether two states are equal up to rounding."""
     return all(torch.allclose(value, other[name], rtol=1e-3, atol=1e-3) for name, value in one.items())
 
 
