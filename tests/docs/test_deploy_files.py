@@ -1,4 +1,4 @@
-"""Units and compose files start what the page says, without rights that it does not need."""
+"""Units and compose files start the processes of the page, without unneeded rights."""
 
 import re
 import shlex
@@ -34,9 +34,9 @@ def test_a_unit_runs_without_rights_and_is_started_again(path, tmp_path):
     assert not {"readwritepaths", "ambientcapabilities"} & set(service)
     assert "--host 127.0.0.1" in service["ExecStart"]
     if shutil.which("systemd-analyze"):
-        there = tmp_path / path.name
-        there.write_text(re.sub(r"/opt/fedvlp/bin/\S+", sys.executable, path.read_text(encoding="utf-8")))
-        verified = subprocess.run(["systemd-analyze", "verify", there], capture_output=True, text=True)
+        copy = tmp_path / path.name
+        copy.write_text(re.sub(r"/opt/fedvlp/bin/\S+", sys.executable, path.read_text(encoding="utf-8")))
+        verified = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True)
         assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -49,7 +49,7 @@ def test_a_container_runs_without_rights_and_is_started_again(name):
     assert (service["restart"], service["tmpfs"]) == ("always", ["/tmp"])
     written = [volume for volume in service["volumes"] if not volume.endswith(":ro")]
     assert written == {"superlink": ["./state:/state"], "proxy": [], "site": ["./home:/home/site"]}[name]
-    # The proxy's port, in a network that it has from the SuperLink; a site has none.
+    # The proxy shares the SuperLink's network, which publishes its port; a site has none.
     assert service.get("ports", []) == (["8443:8443"] if name == "superlink" else [])
 
 
@@ -61,6 +61,6 @@ def test_unit_and_container_start_a_site_alike():
     assert words[3::2] == [option.partition("=")[0] for option in service["command"]]
 
 
-def test_the_proxy_is_that_of_the_page():
+def test_the_page_shows_the_proxy():
     (block,) = Document(ROOT / "docs" / "sites.md").blocks("nginx")
     assert indent(block, "    ") in (FOLDER / "nginx.conf").read_text(encoding="utf-8")

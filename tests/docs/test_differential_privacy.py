@@ -18,7 +18,7 @@ def epsilon(clients, cohort, noise, rounds):
     return PrivacyAccount((noise,), clients, cohort, 1e-5, repeats=True).epsilon(rounds)
 
 
-def test_the_command_has_the_epsilon_that_the_page_says():
+def test_the_page_has_the_epsilon_of_its_command():
     options = dict(pairwise(COMMAND))
     clients = int(options["--data.partition.num_clients"])
     noise = float(options["--trainer.server.aggregation.noise_multiplier"])
@@ -33,12 +33,12 @@ def test_every_option_is_in_the_table():
 
 def test_epsilons_of_the_table_of_clients():
     for row in PAGE.rows("| clients | of a round"):
-        clients, cohort, noise, rounds, said = (float(cell.replace(",", "")) for cell in row)
-        assert epsilon(int(clients), int(cohort), noise, int(rounds)) == pytest.approx(said, abs=0.06)
+        clients, cohort, noise, rounds, printed = (float(cell.replace(",", "")) for cell in row)
+        assert epsilon(int(clients), int(cohort), noise, int(rounds)) == pytest.approx(printed, abs=0.06)
 
 
 def test_epsilons_of_the_table_of_accuracies():
     rows = [row for row in STUDY.rows("| `noise_multiplier` | epsilon") if row[0].isdecimal() and row[1] != "infinite"]
     assert len(rows) == 5
-    for noise, said, *_ in rows:
-        assert epsilon(150, 150, float(noise), 8) == pytest.approx(float(said), abs=0.05)
+    for noise, printed, *_ in rows:
+        assert epsilon(150, 150, float(noise), 8) == pytest.approx(float(printed), abs=0.05)

@@ -57,7 +57,7 @@ def test_a_table_is_put_between_the_marks():
     ],
     ids=["mean", "uniform", "median", "average", "clients", "domains", "indicator"],
 )
-def test_what_a_server_needs_is_seen_from_what_changes_it(strategy, stacks, uses, is_sum):
+def test_the_server_needs_the_properties_that_change_its_state(strategy, stacks, uses, is_sum):
     generator = torch.Generator().manual_seed(0)
     shared = torch.randn(4, 3, generator=generator)
     phase = Phase("train", ("p",), ("p",), strategy)
@@ -68,14 +68,18 @@ def test_what_a_server_needs_is_seen_from_what_changes_it(strategy, stacks, uses
     assert [update.num_examples for update in updates_of(uploads)] == [30] * 4
 
 
-def test_linear_rules_are_those_that_say_so():
+def test_linear_aggregators_are_listed():
     section = " ".join(SECURE_SUM.text.partition("## Supported methods and aggregators")[2].split())
     linear, others = re.match(r"(.*?around it\.)(.*?look at single uploads)", section).groups()
-    given = {"Krum": {"byzantine": 1}, "MultiKrum": {"byzantine": 1, "selected": 2}, "NormClipping": {"max_norm": 1.0}}
-    given["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
+    arguments = {
+        "Krum": {"byzantine": 1},
+        "MultiKrum": {"byzantine": 1, "selected": 2},
+        "NormClipping": {"max_norm": 1.0},
+    }
+    arguments["DPFedAvg"] = {"clip_norm": 1.0, "noise_multiplier": 1.0}
     classes = {name: getattr(fedvlp, name) for name in fedvlp.__all__ if name[0].isupper() and name != "Aggregator"}
     names = {name for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Aggregator)}
-    is_linear = {name: classes[name](**given.get(name, {})).is_linear for name in names}
+    is_linear = {name: classes[name](**arguments.get(name, {})).is_linear for name in names}
     assert set(re.findall(r"`(\w+)`", linear)) & names == {name for name in names if is_linear[name]}
     assert set(re.findall(r"`(\w+)`", others)) & names == {name for name in names if not is_linear[name]}
 

@@ -1,4 +1,4 @@
-"""The page on rules and attacks: its tables have what there is."""
+"""The page on aggregators, add-ons and attacks: its tables match the classes."""
 
 import dataclasses
 import re
@@ -15,7 +15,7 @@ PAGE = Document(ROOT / "docs" / "robust.md")
 
 
 def rows(section):
-    """Returns, by the names in its first column, the names in the other columns of a section's table."""
+    """Map the names in the first column of a section's table to those in the other columns."""
     found = {}
     for first, *others in PAGE.rows(f"## {section}"):
         for name in names(first):
@@ -23,7 +23,7 @@ def rows(section):
     return found
 
 
-def test_every_rule_is_in_the_table():
+def test_every_aggregator_is_in_the_table():
     classes = {name: getattr(fedvlp, name) for name in fedvlp.__all__ if name[0].isupper()}
     aggregators = {name for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Aggregator)}
     assert set(rows("Aggregators")) == aggregators - {"Aggregator"}

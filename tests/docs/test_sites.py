@@ -21,7 +21,7 @@ def test_every_option_of_a_site_is_explained():
         assert named == [*options.model_fields]
 
 
-def test_the_site_is_one(tmp_path):
+def test_site_files_are_valid(tmp_path):
     (tmp_path / "site.yaml").write_text(SITE, encoding="utf-8")
     assert read_site_config(tmp_path).name == "north"
     (tmp_path / "site.yaml").write_text(POLICY.blocks("yaml")[0], encoding="utf-8")
@@ -39,9 +39,9 @@ def test_the_app_can_be_written(tmp_path, monkeypatch, capsys):
     assert config["trainer"]["server"]["min_clients"] == 2
 
 
-def test_every_fault_has_its_row():
+def test_every_fault_has_a_row():
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     from experiments.sites.faults import FAULTS
 
-    # Two of its rows are put in together.
+    # One fault makes two rows.
     assert len(PAGE.rows("## Troubleshooting")) == len(FAULTS) + 1

@@ -15,7 +15,7 @@ PAGE = Document(ROOT / "docs" / "use_a_model.md")
 
 @pytest.fixture
 def desk(image_root, tmp_path, monkeypatch):
-    """A folder with images, in which one works."""
+    """Work in a folder with images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     shutil.copytree(image_root, "my_images")
