@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from docs._scripts import privacy
+from docs import privacy
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import configs_folder
