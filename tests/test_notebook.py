@@ -70,7 +70,7 @@ def test_its_outputs_can_be_read(name):
 
 
 def test_all_are_on_their_page():
-    links = Document(ROOT / "docs" / "notebooks.md").links()
+    links = Document(ROOT / "docs" / "tutorial.md").links()
     assert {f"../notebooks/{name}.ipynb" for name in PATHS} <= set(links)
 
 

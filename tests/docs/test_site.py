@@ -27,6 +27,11 @@ def test_every_page_is_in_the_contents_once():
     assert sorted([*listed, "index.md"]) == every
 
 
+def test_there_are_at_most_30_pages_besides_the_cards():
+    pages = [path for path in DOCS.rglob("*.md") if path.parent.name != "methods"]
+    assert len(pages) <= 30
+
+
 def test_every_public_name_is_in_the_reference_once():
     documented: list[int] = []
     for names in pages().values():
@@ -95,11 +100,12 @@ def test_formulas_of_all_pages_are_written_as_mathml(configuration):
         assert all(markup.startswith(start) for markup in writer.body)
 
 
-def test_the_first_page_installs_trains_and_shows_a_picture():
+def test_the_first_page_installs_trains_predicts_and_shows_a_picture():
     before = INDEX.text.partition("| to | read |")[0]
-    install, fit = INDEX.blocks("bash")[0].splitlines()
+    install, fit, predict = INDEX.blocks("bash")[0].splitlines()
     assert install.endswith("pip install .")
     assert fit == "fedvlp fit --config quickstart"
+    assert predict.startswith("fedvlp predict runs/")
     assert "federation.fit(method, data)" in before
     assert "](quickstart.png)" in before
 
