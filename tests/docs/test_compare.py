@@ -1,4 +1,4 @@
-"""The page of sweeps: its files are taken, and it names every option of a job."""
+"""The page on comparing methods: its sweep files are valid, and it lists every option of a job."""
 
 import re
 
@@ -8,7 +8,7 @@ from fedvlp.tools.sweep.command import SLURM_OPTIONS
 from fedvlp.tools.sweep.plan import make_sweep, read_sweep
 from tests.helpers.documents import ROOT, Document
 
-PAGE = Document(ROOT / "docs" / "sweeps.md")
+PAGE = Document(ROOT / "docs" / "compare.md")
 FILES = PAGE.blocks("yaml")
 
 
