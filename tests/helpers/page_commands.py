@@ -25,7 +25,6 @@ PARSED_ALONE = {
     "deploy sign": "tests/sites signs an app",
     "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
     "explain prompts.safetensors": "a run's folder is explained",
-    "explain runs/PromptFL-IconDomains": "a run on one's own images is explained",
     "predict runs": "test_pages.py runs it",
     "site approve": "tests/sites approves a run",
     "--ckpt_path last": "test_pages.py runs it",
