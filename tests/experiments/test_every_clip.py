@@ -5,8 +5,8 @@ import csv
 import open_clip
 import pytest
 
-from docs.which_clip import PAGE, page
 from experiments.every_clip.run import METHODS, RESULTS, row
+from experiments.every_clip.table import PAGE, page
 
 with RESULTS.open(encoding="utf-8", newline="") as file:
     ROWS = {found["architecture"]: found for found in csv.DictReader(file)}

@@ -1,8 +1,6 @@
-"""Writes the tables of ``docs/which_clip.md``: each architecture that open_clip lists, and which methods train with it.
+"""Write the table of the README: each architecture that open_clip lists, and which methods train with it.
 
-Usage, in the repository's folder: ``python -m docs.which_clip``
-
-What trains was found by ``python -m experiments.every_clip.run``.
+Usage, in the repository's folder, after ``experiments.every_clip.run``: ``python -m experiments.every_clip.table``
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from pathlib import Path
 from experiments.every_clip.run import METHODS, RESULTS
 from fedvlp.utils.text_table import markdown_table
 
-PAGE = Path(__file__).resolve().parent / "which_clip.md"
-MARK = "<!-- below: written by python -m docs.which_clip from experiments/every_clip/results.csv -->\n"
+PAGE = Path(__file__).resolve().parent / "README.md"
+MARK = "<!-- below: written by python -m experiments.every_clip.table from results.csv -->\n"
 
 
 def page() -> str:
-    """Returns the page, with new tables below the mark."""
+    """Render the page with a new table below the mark."""
     prose = PAGE.read_text(encoding="utf-8").partition(MARK)[0]
     with RESULTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -33,7 +31,7 @@ def page() -> str:
 
 
 def trained(row: dict[str, str]) -> str:
-    """Returns the groups of methods that train with an architecture."""
+    """List the groups of methods that train with an architecture."""
     groups = [group for group in METHODS if row[group] == "yes"]
     return "all" if len(groups) == len(METHODS) else ", ".join(groups)
 
