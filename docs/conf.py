@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: pages of this folder, and a reference made from the public names.
+"""Sphinx's configuration: the pages of this folder, and an API reference of the public names.
 
 Usage, in the repository's folder: ``python -m sphinx -W --keep-going -b html docs build/site``
 """
@@ -13,14 +13,14 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-from docs.reference_pages import write_reference
+from docs._scripts.reference_pages import write_reference
 from fedvlp.version import __version__
 
 DOCS = Path(__file__).resolve().parent
 SOURCE = "https://github.com/fedvlp/fedvlp"
 
 MARK = re.compile(r"\||(?<![\w*])\*(?=[^\s*])(?![^*]*[^\s*]\*(?![\w*]))")
-"""A bar, or a star that begins a word and has no partner that ends one."""
+"""A bar, or a star that opens a word and is never closed."""
 
 project = "fedvlp"
 author = "The fedvlp contributors"
@@ -55,12 +55,13 @@ autodoc_inherit_docstrings = False  # Lightning's own docstrings are Lightning's
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 
 def link_to_source(app: Sphinx, page: str, text: list[str]) -> None:
-    """Makes links to files that are no pages of the site, such as the package's own, links to the repository."""
+    """Point links to files outside the site, such as sources, to the repository."""
     folder = (DOCS / page).parent
 
     def changed(link: re.Match[str]) -> str:
@@ -75,10 +76,10 @@ def link_to_source(app: Sphinx, page: str, text: list[str]) -> None:
 
 
 def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
-    """Escapes bars and lone stars, which docstrings have in formulas and reStructuredText takes for marks of its own.
+    """Escape bars and single stars in formulas of docstrings, which reStructuredText would interpret as markup.
 
-    What stands between backticks is left alone. The docstring of a value that is no class and no function is that of
-    its type, and left out.
+    Text between backticks stays unchanged. Values that are neither class nor function have the docstring of their
+    type, which is removed.
     """
     if what == "data":
         lines.clear()
@@ -89,7 +90,7 @@ def escape_mathematics(app: Sphinx, what: str, name: str, value: object, options
 
 
 def write_formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) -> None:
-    """Writes a formula as MathML, which browsers set without a script from a network."""
+    """Write a formula as MathML, which browsers display without scripts."""
     markup = tex2mathml(node.astext())
     if isinstance(node, nodes.math_block):
         markup = markup.replace("<math", '<math display="block"', 1)
@@ -98,7 +99,7 @@ def write_formula(writer: HTML5Translator, node: nodes.math | nodes.math_block) 
 
 
 def setup(app: Sphinx) -> None:
-    """Writes the reference before Sphinx looks for pages."""
+    """Write the API reference before Sphinx searches for pages."""
     write_reference(DOCS / "reference")
     app.add_html_math_renderer("mathml", (write_formula, None), (write_formula, None))
     app.connect("source-read", link_to_source)

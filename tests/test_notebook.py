@@ -9,8 +9,8 @@ import pytest
 from jupyter_client import AsyncKernelManager
 from nbclient.util import run_sync
 
-import docs.notebooks as script
-from docs.notebooks import code_cells, differences, executed, notebooks, read, stable_text
+import docs._scripts.notebooks as script
+from docs._scripts.notebooks import code_cells, differences, executed, notebooks, read, stable_text
 from tests.helpers.documents import ROOT, Document
 
 PATHS = {path.stem: path for path in notebooks()}

@@ -108,7 +108,7 @@ def test_the_tutorials_table_is_what_compare_prints(desk, capsys):
     folder = desk.fetch(SWEEP)
     assert main(command(TUTORIAL, "latex")[:4]) == 0
     assert "promptfl" in capsys.readouterr().out
-    refreshed = runpy.run_path(str(DOCS / "refresh.py"))
+    refreshed = runpy.run_path(str(DOCS / "_scripts" / "refresh.py"))
     once = refreshed["with_sweep"](TUTORIAL.text, refreshed["sweep_table"](folder))
     assert once.count("\nzero-shot CLIP ") == TUTORIAL.text.count("\nzero-shot CLIP ") == 1
     assert refreshed["with_sweep"](once, refreshed["sweep_table"](folder)) == once

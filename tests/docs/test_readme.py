@@ -12,7 +12,7 @@ from tests.helpers.documents import README, ROOT
 from tests.helpers.page_commands import of_fedvlp
 
 TEXT = README.text
-refreshed = runpy.run_path(str(ROOT / "docs" / "refresh.py"))
+refreshed = runpy.run_path(str(ROOT / "docs" / "_scripts" / "refresh.py"))
 
 
 def test_first_command_trains_and_the_table_is_of_these_weights(desk):
@@ -28,7 +28,7 @@ def test_first_command_trains_and_the_table_is_of_these_weights(desk):
     assert [row[0].split(" (")[0] for row in cells[2:]] == titles
     measured = [rows[0][1][name] for name in accuracy_columns(rows)]
     assert [float(cell) for cell in cells[2][1:]] == pytest.approx(measured, abs=1.5), (
-        "the README's table is of other weights or images: run its first command, then docs/refresh.py"
+        "the README's table is of other weights or images: run its first command, then docs/_scripts/refresh.py"
     )
 
 

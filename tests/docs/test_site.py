@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import fedvlp
-from docs.reference_pages import pages, public_packages, write_reference
+from docs._scripts.reference_pages import pages, public_packages, write_reference
 from tests.helpers.documents import PAGES, ROOT, Document
 
 DOCS = ROOT / "docs"

@@ -1,6 +1,8 @@
-"""Puts tables and pictures of the README's first command and of the tutorial's sweep into the documentation.
+"""Update the tables and pictures of the README's first command and of the tutorial's sweep in the documentation.
 
-Usage, in the repository's folder: ``python docs/refresh.py runs/PromptFL-IconDomains-pixel/<time> runs/first``
+Usage, in the repository's folder::
+
+    python docs/_scripts/refresh.py runs/PromptFL-IconDomains-pixel/<time> runs/first
 """
 
 from __future__ import annotations
@@ -17,38 +19,37 @@ from fedvlp.tools.compare.printing import format_tables, table_text
 from fedvlp.tools.compare.tables import LAST, Table, tables
 from fedvlp.tools.report.figures import accuracy_over_rounds
 
-DOCS = Path(__file__).resolve().parent
+DOCS = Path(__file__).resolve().parents[1]
 README = DOCS.parent / "README.md"
 TUTORIAL = DOCS / "tutorial.md"
-MARK = "<!-- table: written by docs/refresh.py -->\n"
-SWEEP_MARK = "<!-- sweep: written by docs/refresh.py -->\n"
+MARK = "<!-- table: written by docs/_scripts/refresh.py -->\n"
+SWEEP_MARK = "<!-- sweep: written by docs/_scripts/refresh.py -->\n"
 
 
 def with_table(text: str, run: Path) -> str:
-    """Returns the README's text with the run's table under the mark, in place of the one that stood there."""
+    """Replace the table under the mark in the README's text by the run's table."""
     accuracy = json.loads((run / "summary.json").read_text(encoding="utf-8"))["accuracy"]
     return _with_block(text, MARK, format_accuracies(list(accuracy.items())))
 
 
 def with_sweep(text: str, table: Table) -> str:
-    """Returns the tutorial's text with what ``fedvlp compare`` prints of the sweep under its mark."""
+    """Replace the table under the mark in the tutorial's text by the output of ``fedvlp compare`` for the sweep."""
     return _with_block(text, SWEEP_MARK, format_tables([table_text(table)], "table"))
 
 
 def sweep_table(folder: Path) -> Table:
-    """Returns the one table of a sweep, last rounds only."""
+    """Make the only table of a sweep, with last rounds."""
     (table,) = tables(find_records([folder])[0], (LAST,))
     return table
 
 
 def _with_block(text: str, mark: str, block: str) -> str:
-    """Returns the text with a block of plain text under a mark."""
     found = re.compile(re.escape(mark) + r"(\n```text\n.*?\n```\n)?", re.DOTALL)
     return found.sub(lambda _: f"{mark}\n```text\n{block.strip()}\n```\n", text, count=1)
 
 
 def main(run: Path, sweep: Path) -> None:
-    """Writes all four."""
+    """Write both tables and both pictures."""
     table = sweep_table(sweep)
     README.write_text(with_table(README.read_text(encoding="utf-8"), run), encoding="utf-8")
     TUTORIAL.write_text(with_sweep(TUTORIAL.read_text(encoding="utf-8"), table), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""Runs the notebooks and stores their outputs, without what differs from one machine or day to the next.
+"""Run the notebooks and store their outputs, without the parts that depend on the machine or the day.
 
 Usage, in the repository's folder::
 
-    python -m docs.notebooks                   all of them anew
-    python -m docs.notebooks sites             one alone
-    python -m docs.notebooks --check sites     say whether its outputs are those of a run
+    python -m docs._scripts.notebooks                   run all of them
+    python -m docs._scripts.notebooks sites             run one of them
+    python -m docs._scripts.notebooks --check sites     compare its outputs with a new run
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from PIL import Image
 
 from fedvlp.sites.daemon import stop_site
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-COMMAND = "python -m docs.notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
+COMMAND = "python -m docs._scripts.notebooks"
 VARIES = "varies"
-"""Tag of a cell whose words and numbers rounding can change, such as which class an image was taken for."""
+"""Tag of a cell with output that rounding can change, such as the predicted class of an image."""
 
 TOLERANCE = 5.0
-"""Up to how much a number with decimals may differ: a handful of images, of accuracies in percent."""
+"""Largest difference of numbers with decimals: a handful of images, for accuracies in percent."""
 
 UNSTABLE = {
     r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d": "2026-01-31_12-00-00",
@@ -42,17 +42,17 @@ UNSTABLE = {
     r"^features of .*\n": "",
     r"process \d+": "process 4321",
 }
-"""What is printed of times, dates, processes and caches, and what is stored for it."""
+"""Patterns of printed times, dates, processes and caches, and the text stored instead."""
 
 COLOURS = 64
-"""Of a stored picture, which makes it a quarter as large."""
+"""Number of colours of a stored picture, which makes it a quarter as large."""
 
 NO_WIDGETS = "IProgress not found"
-"""What tqdm says once of a Jupyter without widgets."""
+"""A message of tqdm in a Jupyter without widgets."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes notebooks, or checks them, and returns the exit code."""
+    """Write or check notebooks, and return the exit code."""
     names = [argument for argument in arguments if not argument.startswith("--")]
     different = []
     for path in [FOLDER / f"{name}.ipynb" for name in names] or notebooks():
@@ -67,22 +67,22 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def notebooks() -> list[Path]:
-    """Returns all notebooks."""
+    """List all notebooks."""
     return sorted(FOLDER.glob("*.ipynb"))
 
 
 def read(path: Path) -> NotebookNode:
-    """Returns a notebook as it is stored."""
+    """Read a stored notebook."""
     return nbformat.read(path, as_version=4)
 
 
 def executed(path: Path, folder: Path, kernel: AsyncKernelManager | None = None) -> NotebookNode:
-    """Returns a notebook with the outputs of a run from top to bottom, as they are stored.
+    """Run a notebook from top to bottom, and return it with the outputs to store.
 
     Args:
-        path: the notebook.
-        folder: the one in which it runs; the notebooks can share one.
-        kernel: runs it, started if it is not; a new one if not given. It is left running, with its modules imported.
+        path: The notebook.
+        folder: Working folder; notebooks can share one.
+        kernel: Kernel to use, started if necessary; a new one if not given. It keeps running with its imports.
     """
     notebook = read(path)
     start = nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {folder}")
@@ -103,7 +103,7 @@ def executed(path: Path, folder: Path, kernel: AsyncKernelManager | None = None)
 
 
 def stable(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Returns a notebook that ran in a folder, without what the next run would have otherwise."""
+    """Remove the parts of a notebook's outputs that would differ in the next run."""
     notebook.metadata = {"kernelspec": notebook.metadata.kernelspec, "language_info": {"name": "python"}}
     for count, cell in enumerate(code_cells(notebook), 1):
         cell.execution_count = count
@@ -119,7 +119,7 @@ def stable(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def stable_text(text: str) -> str:
-    """Returns what a cell printed without times and dates.
+    """Remove times and dates from a cell's printed output.
 
     >>> stable_text("round 1/2 · validation 66.7 % · 1.5 s, 2 s left")
     'round 1/2 · validation 66.7 %'
@@ -130,7 +130,7 @@ def stable_text(text: str) -> str:
 
 
 def _without_seconds(lines: Sequence[str]) -> Iterator[str]:
-    """Yields lines, with a dash for what stands in a table under `seconds`, its last column."""
+    """Yield lines with a dash for each value of a table's last column, `seconds`."""
     in_table = False
     for line in lines:
         in_table = bool(line) and (in_table or line.endswith("  seconds"))
@@ -138,7 +138,7 @@ def _without_seconds(lines: Sequence[str]) -> Iterator[str]:
 
 
 def smaller_picture(content: str) -> str:
-    """Returns a PNG in base64 with few colours, and without what says who made it."""
+    """Reduce the colours of a PNG in base64, and remove its metadata."""
     picture = Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB").quantize(COLOURS)
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
@@ -146,12 +146,12 @@ def smaller_picture(content: str) -> str:
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Returns the cells that run."""
+    """List the code cells."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def differences(stored: NotebookNode, made: NotebookNode) -> list[str]:
-    """Returns in which cells two runs of a notebook differ by more than rounding does, and in what."""
+    """Describe the differences between two runs of a notebook that rounding does not explain."""
     found = []
     for one, other in zip(code_cells(stored), code_cells(made), strict=True):
         if _kinds(one) != _kinds(other):
@@ -162,7 +162,7 @@ def differences(stored: NotebookNode, made: NotebookNode) -> list[str]:
 
 
 def _kinds(cell: NotebookNode) -> list[str]:
-    """Returns of what kind a cell's outputs are, in order."""
+    """List the kinds of a cell's outputs, in order."""
     return [output.get("name") or ", ".join(sorted(output.get("data", {"error": ""}))) for output in cell.outputs]
 
 
@@ -171,7 +171,7 @@ def _printed(cell: NotebookNode) -> str:
 
 
 def different_words(one: str, other: str) -> list[str]:
-    """Returns in which words two strings differ; not seconds, digests, nor numbers with decimals that are near.
+    """Describe the words in which two strings differ, except seconds, digests and similar numbers with decimals.
 
     >>> different_words("photo 61.1 of 72", "photo 59.7 of 71")
     ["'71' in place of '72'"]
@@ -190,7 +190,7 @@ def _words(printed: str) -> list[str]:
 
 
 def _are_near(one: str, other: str) -> bool:
-    """Returns whether two words are equal, or both digests, or both numbers with decimals that are near."""
+    """Whether two words are equal, two digests, or two similar numbers with decimals."""
     digest = r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b"
     if re.sub(digest, "", one) == re.sub(digest, "", other):
         return True

@@ -1,7 +1,7 @@
-"""Writes the pages of the reference: every public name, once, below the package that it belongs to.
+"""Write the API reference: every public name once, on the page of its package.
 
-``fedvlp.__all__`` and ``__all__`` of each package below it say what is public. Files go to ``docs/reference``, which
-git does not keep; those that did not change are left alone, so that Sphinx need not read them again.
+Public names are in ``__all__`` of fedvlp and its packages. The pages are written to ``docs/reference``, which git
+ignores. Unchanged files are not written, so Sphinx need not read them again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ROOT = Path(fedvlp.__path__[0])
 
 
 def public_packages() -> list[ModuleType]:
-    """Returns every package with public names below fedvlp, and the modules that have such, in order of their paths."""
+    """List the packages and modules below fedvlp with public names, sorted by path."""
     packages = sorted(file.parent for file in ROOT.glob("*/**/__init__.py") if "__all__" in file.read_text("utf-8"))
     names = [".".join(folder.relative_to(ROOT.parent).parts) for folder in packages]
     return [importlib.import_module(name) for name in sorted([*names, *MODULES]) if "._" not in name]
 
 
 def pages() -> dict[str, list[str]]:
-    """Returns the names that each page documents, by the package that the page is of.
+    """Map each package to the names on its page.
 
-    A name of fedvlp itself stands under that one, on the page of the innermost package from which it comes; one that
-    two packages have stands in the first alone.
+    A name of fedvlp itself is on the page of the innermost package that defines it. If two packages have a name, only
+    the first lists it.
     """
     packages = {package.__name__: package for package in public_packages()}
     found: dict[str, list[str]] = {name: [] for name in [FACADE, *packages]}
@@ -57,7 +57,7 @@ def pages() -> dict[str, list[str]]:
 
 
 def write_reference(folder: Path) -> None:
-    """Writes a page for each package, and takes away those of packages that are gone."""
+    """Write a page for each package, and remove the pages of packages that no longer exist."""
     folder.mkdir(exist_ok=True)
     texts = {f"{path}.rst": page(path, names) for path, names in pages().items()}
     for file in folder.glob("*.rst"):
@@ -70,7 +70,7 @@ def write_reference(folder: Path) -> None:
 
 
 def page(path: str, names: list[str]) -> str:
-    """Returns the text of the page of a package."""
+    """Render the page of a package."""
     lines = [path, "=" * len(path), "", f".. automodule:: {path}", "   :no-members:", "   :no-index:", ""]
     for name in names:
         directive = _directive(name)
@@ -79,20 +79,19 @@ def page(path: str, names: list[str]) -> str:
 
 
 def _public_names(module: ModuleType) -> list[str]:
-    """Returns the names in ``__all__``; where there is none, those of the classes that the module defines."""
+    """List the names in ``__all__``, or without it the classes that the module defines."""
     classes = inspect.getmembers(module, lambda value: inspect.isclass(value) and value.__module__ == module.__name__)
     return list(getattr(module, "__all__", [name for name, _ in classes if not name.startswith("_")]))
 
 
 def _home(value: object, packages: dict[str, ModuleType]) -> str:
-    """Returns the innermost package that a public object comes from; fedvlp itself if there is none."""
+    """Find the innermost package that defines a public object, or else fedvlp itself."""
     module = getattr(value, "__module__", FACADE)
     holding = [path for path in packages if f"{module}.".startswith(f"{path}.")]
     return max(holding, key=len, default=FACADE)
 
 
 def _directive(name: str) -> str:
-    """Returns autodoc's directive for a public name."""
     path, _, attribute = name.rpartition(".")
     value = getattr(importlib.import_module(path), attribute)
     if inspect.isclass(value):
