@@ -1,4 +1,4 @@
-"""Notebooks run from top to bottom, and print what is stored in them."""
+"""Notebooks run from top to bottom and reproduce their stored outputs."""
 
 import base64
 import doctest
@@ -20,7 +20,7 @@ each_notebook = pytest.mark.parametrize("name", PATHS)
 
 @pytest.fixture(scope="module")
 def kernel():
-    """One kernel for all notebooks, which imports packages once; it is started by the first."""
+    """One kernel for all notebooks, started by the first, so that packages are imported once."""
     manager = AsyncKernelManager(kernel_name="python3")
     yield manager
     run_sync(manager.shutdown_kernel)(now=True)
@@ -28,13 +28,13 @@ def kernel():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One folder for all notebooks, as a reader has who opens one after the other."""
+    """One folder for all notebooks, as for a reader who opens them one after the other."""
     return tmp_path_factory.mktemp("notebooks")
 
 
 @pytest.fixture
 def stored():
-    """A notebook whose cell `table` prints a table."""
+    """A notebook with a cell `table` that prints a table."""
     return read(PATHS["compare_runs"])
 
 

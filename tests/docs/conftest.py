@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    """The folder, in which runs lie that other tests have made."""
+    """The working folder, with the runs of earlier tests."""
     from tests.helpers.desk import Desk
 
     desk = Desk(tmp_path_factory.mktemp("desk"))
@@ -23,6 +23,6 @@ def shared_desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 @pytest.fixture
 def desk(home: Path, shared_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """The same as the working folder."""
+    """The same folder as the current directory."""
     monkeypatch.chdir(shared_desk.folder)
     return shared_desk

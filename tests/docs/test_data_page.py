@@ -14,7 +14,7 @@ def test_classes_and_images():
     for known in DESCRIPTIONS:
         row = ROWS[f"`{known.config}`"]
         images = "" if known.images is None else f"{known.images:,}"
-        # Behind the config stand the domains, where there are several.
+        # A column of domains follows the config if there are several.
         assert [f"{len(known.class_names):,}", images] in (row[2:4], row[3:5]), known.name
 
 
@@ -23,11 +23,11 @@ def test_splits_and_licences():
         if len(known.domains) > 1:
             continue
         *_, split, licence = ROWS[f"`{known.config}`"]
-        said = []
+        splits = []
         for form in known.layouts:
             for sizes in form.split_counts.values():
-                said.append(f"{form.title} {'/'.join(f'{size:,}' for size in sizes.values())}")
-        assert split.split("; ") == list(dict.fromkeys(said)), known.name
+                splits.append(f"{form.title} {'/'.join(f'{size:,}' for size in sizes.values())}")
+        assert split.split("; ") == list(dict.fromkeys(splits)), known.name
         assert licence == known.licence
 
 

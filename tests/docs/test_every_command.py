@@ -1,4 +1,4 @@
-"""Every command and block of code of the documentation is run, or taken by its command, and names what there is."""
+"""Every command and code block of the documentation runs or is parsed, and its names exist."""
 
 import inspect
 import re
@@ -15,16 +15,16 @@ from fedvlp.commands.cli import COMMANDS, main
 from fedvlp.federation import Federation
 from tests.helpers.desk import OWN_IMAGES
 from tests.helpers.documents import EXAMPLE_PAGES, PAGES, ROOT, shortened
-from tests.helpers.page_commands import PARSED_ALONE, is_run, lines, of_fedvlp, parses, run
+from tests.helpers.page_commands import PARSED_ONLY, fedvlp_lines, is_run, lines, parses, run
 
-OURS = of_fedvlp()
+OURS = fedvlp_lines()
 OTHERS = {line: words for line, words in lines().items() if "fedvlp" not in words}
 PROGRAMS = {
     *(".", "export", "git", "mkdir", "python3", "python", "pip", "openssl", "ssh-keygen", "docker"),
     *("flower-superlink", "flower-supernode", "flwr", "pre-commit", "mypy", "ruff"),
     *("install", "systemctl", "useradd"),
 }
-"""What pages call besides fedvlp; whoever adds one looks at whether a test can run it."""
+"""Programs besides fedvlp in pages. Before you add one, check whether a test can run it."""
 
 TOOLS = {"build", "pytest", "sphinx", "twine", "venv"}
 PLACES = {page.path.relative_to(ROOT).as_posix(): page for page in PAGES}
@@ -34,12 +34,12 @@ NOT_RUN = {
     "docs/which_clip.md": "tests/clip/test_weights.py converts weights of transformers with it",
     "docs/coming_from/dassl.md": "it reads a checkpoint of Dassl",
 }
-"""Pages whose Python is compiled and not run, and why."""
+"""Pages with Python code that is only compiled, with the reason."""
 
 
 @pytest.fixture
 def own_modules(desk, monkeypatch):
-    """Lets modules that pages say to write be imported, until the test ends."""
+    """Make modules from pages importable until the test ends."""
     monkeypatch.syspath_prepend(desk.folder)
     yield
     for name, module in list(sys.modules.items()):
@@ -58,9 +58,9 @@ def test_command(line, desk, own_modules, monkeypatch):
         assert parses(given, monkeypatch)
 
 
-def test_what_is_parsed_alone_is_there():
+def test_every_exception_is_used():
     given = [" ".join(words) for words in OURS.values()]
-    assert not [part for part in PARSED_ALONE if not any(part in line for line in given)]
+    assert not [part for part in PARSED_ONLY if not any(part in line for line in given)]
 
 
 def test_other_programs_are_known():
@@ -82,7 +82,7 @@ def test_python_runs_from_top_to_bottom(name, desk):
 
 
 @pytest.mark.parametrize("name", [name for name, page in FOLLOWED.items() if page.blocks("yaml")])
-def test_configs_are_taken(name, desk, monkeypatch):
+def test_configs_are_valid(name, desk, monkeypatch):
     card = FOLLOWED[name].path
     method = card.stem if card.parent.name == "methods" else "promptfl"
     for number, code in enumerate(FOLLOWED[name].blocks("yaml")):
@@ -100,9 +100,9 @@ def test_configs_are_taken(name, desk, monkeypatch):
 
 
 def spans(start: str) -> dict[str, str]:
-    """Returns what stands between single backticks and begins so, with the page where it first does.
+    """Map each text in single backticks with this start to the first page that contains it.
 
-    Example pages are left out: they name what the reader writes.
+    Example pages are skipped, because they name the reader's own code.
     """
     found: dict[str, str] = {}
     for name, page in PLACES.items():
@@ -122,20 +122,20 @@ def test_commands_in_the_text(span, capsys, desk, monkeypatch):
         return
     try:
         code = main(words)
-    except SystemExit as stop:  # what asks for help ends so
+    except SystemExit as stop:  # options for help exit
         code = stop.code
     assert code == 0
     assert capsys.readouterr().out
 
 
-def test_options_of_the_trainer_are_there():
+def test_options_of_the_trainer_exist():
     for span, page in spans("--trainer.").items():
         for name in re.findall(r"--trainer\.(\w+)", span):
             assert name in inspect.signature(Federation).parameters, (span, page)
 
 
 def arguments_of(package: str) -> set[str]:
-    """Returns the names of all arguments of a package's public classes and of their bases."""
+    """Collect the arguments of a package's public classes and of their bases."""
     found: set[str] = set()
     for value in (getattr(fedvlp, name) for name in fedvlp.__all__):
         if inspect.isclass(value) and value.__module__.startswith(package):
@@ -146,7 +146,7 @@ def arguments_of(package: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("start", "package"), [("--data.", "fedvlp.data"), ("--model.", "fedvlp.methods")])
-def test_options_of_classes_are_there(start, package):
+def test_options_of_classes_exist(start, package):
     known = arguments_of(package) | {"help"}
     if start == "--data.":
         from fedvlp.sites.data import SitesData
@@ -157,7 +157,7 @@ def test_options_of_classes_are_there(start, package):
             assert name in known, (span, page)
 
 
-def test_configs_in_the_text_are_there():
+def test_configs_in_the_text_exist():
     for folder in ("methods", "data", "rules", "clip", "loggers"):
         named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
         assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]

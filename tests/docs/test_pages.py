@@ -1,4 +1,4 @@
-"""What pages say of tables, files and options is what there is; their commands are run by test_every_command.py."""
+"""Tables, files and options in pages match the code. test_every_command.py runs the commands."""
 
 import csv
 import dataclasses
@@ -23,7 +23,7 @@ TUTORIAL = Document(DOCS / "tutorial.md")
 
 
 def command(page: Document, word: str) -> list[str]:
-    """Returns the words behind `fedvlp` of the one command of a page that has a certain word."""
+    """List the words after `fedvlp` of a page's only command with a certain word."""
     (words,) = [words for words in page.commands("fedvlp") if word in words]
     return words[words.index("fedvlp") + 1 :]
 
@@ -74,8 +74,8 @@ def test_a_stopped_run_resumes(desk, capsys):
 
 def test_clients_and_protocols(desk, capsys):
     assert run(command(PROTOCOLS, "data/icon_domains_30_clients"), desk) == 0
-    said = " ".join(re.search(r"here `(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
-    assert said in capsys.readouterr().out
+    description = " ".join(re.search(r"here `(all domains[^`]*)`", PROTOCOLS.text).group(1).split())
+    assert description in capsys.readouterr().out
     for row in PROTOCOLS.rows("## Clients"):
         fields = dataclasses.fields(getattr(fedvlp.data, row[0].strip("`")))
         assert re.findall(r"`(\w+)`", row[2]) == [field.name for field in fields]

@@ -1,4 +1,4 @@
-"""What the project says of itself to services is true: versions, commands, files that are published."""
+"""Metadata for services is correct: versions, commands, published files."""
 
 import re
 from pathlib import Path
@@ -16,23 +16,23 @@ EVERY = [*WORKFLOWS, *sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
 
 
 def read(path: Path) -> Any:
-    # BaseLoader leaves `on` a word and `3.10` a text
+    # BaseLoader keeps `on` and `3.10` as strings
     return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
 
 
 def steps(workflow: str) -> dict[str, list[dict[str, Any]]]:
-    """The steps of each job of a workflow."""
+    """Read the steps of each job of a workflow."""
     jobs = read(ROOT / ".github" / "workflows" / workflow)["jobs"]
     return {name: job["steps"] for name, job in jobs.items()}
 
 
 def lines(steps: list[dict[str, Any]]) -> list[str]:
-    """The shell's lines in some steps."""
+    """List the shell's lines in some steps."""
     return "\n".join(step["run"] for step in steps if "run" in step).splitlines()
 
 
 def listed(name: str) -> list[str]:
-    """The texts in a list of pyproject.toml, which Python 3.10 cannot parse by itself."""
+    """Read the strings in a list of pyproject.toml, which Python 3.10 cannot parse by itself."""
     (found,) = re.findall(rf"^{name} = \[\n(.*?)^\]$", PYPROJECT, re.DOTALL | re.MULTILINE)
     return re.findall(r'"([^"]+)"', found)
 
@@ -139,5 +139,5 @@ def test_every_folder_of_tests_is_run_by_the_readme_or_by_ci():
 
 
 def has_tests(path):
-    """Whether a file holds tests, or a folder has a file that does."""
+    """Whether a path is a test file or a folder with test files."""
     return path.name.startswith("test_") if path.is_file() else any(path.rglob("test_*.py"))

@@ -1,4 +1,4 @@
-"""The README's two commands, its table and what it says of adding a method."""
+"""The README's commands, its table and its example of a method."""
 
 import json
 import re
@@ -9,14 +9,14 @@ import pytest
 from fedvlp.results.rounds import accuracy_columns
 from tests.helpers.desk import QUICKSTART
 from tests.helpers.documents import README, ROOT
-from tests.helpers.page_commands import of_fedvlp
+from tests.helpers.page_commands import fedvlp_lines
 
 TEXT = README.text
 refreshed = runpy.run_path(str(ROOT / "docs" / "_scripts" / "refresh.py"))
 
 
-def test_first_command_trains_and_the_table_is_of_these_weights(desk):
-    """The run is that of `--config quickstart`, which is the same file."""
+def test_first_command_trains_and_the_table_matches_these_weights(desk):
+    """`--config quickstart` is the same file, so its run is used."""
     install, fit = README.blocks("bash")[0].split("&&")[-2:]
     assert install.strip() == "pip install ."
     assert fit.strip() == "fedvlp fit --config configs/quickstart.yaml"
@@ -42,4 +42,4 @@ def test_refreshing_the_table_replaces_it(desk):
 
 def test_the_method_is_a_file_that_is_trained():
     assert list(README.files()) == ["proximal.py"]
-    assert [line for line in of_fedvlp() if "proximal.ProximalPrompt" in line]
+    assert [line for line in fedvlp_lines() if "proximal.ProximalPrompt" in line]

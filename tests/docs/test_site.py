@@ -1,4 +1,4 @@
-"""The site has every page and every public name, and links to sources lead to the repository."""
+"""The site contains every page and every public name, and links to sources lead to the repository."""
 
 import re
 from types import SimpleNamespace
@@ -46,7 +46,7 @@ def test_every_public_name_is_in_the_reference_once():
     assert public <= set(documented)
 
 
-def test_pages_of_packages_that_are_gone_are_taken_away(tmp_path):
+def test_pages_of_removed_packages_are_deleted(tmp_path):
     (tmp_path / "fedvlp.gone.rst").write_text("gone", encoding="utf-8")
     write_reference(tmp_path)
     assert not (tmp_path / "fedvlp.gone.rst").exists()
@@ -77,7 +77,7 @@ def test_links_to_sources_lead_to_the_repository(configuration):
         assert text == [becomes]
 
 
-def test_formulas_in_docstrings_are_no_marks(configuration):
+def test_formulas_in_docstrings_are_escaped(configuration):
     lines = ["mu / 2 |w - w_t|^2 of `a|b`, [*batch, d], *source* and **options: x"]
     configuration.escape_mathematics(None, "class", "name", object, None, lines)
     assert lines == [r"mu / 2 \|w - w_t\|^2 of `a|b`, [\*batch, d], *source* and **options: x"]
@@ -110,6 +110,6 @@ def test_the_first_page_installs_trains_predicts_and_shows_a_picture():
     assert "](quickstart.png)" in before
 
 
-def test_files_of_the_site_are_there(configuration):
+def test_the_site_uses_all_static_files(configuration):
     files = [*configuration.html_css_files, *(name for name, _ in configuration.html_js_files)]
     assert sorted(files) == sorted(path.name for path in (DOCS / "_static").iterdir())

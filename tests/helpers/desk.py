@@ -1,4 +1,4 @@
-"""A working folder as the documentation's reader has it: configs, images, and runs that are made once for all."""
+"""A working folder like the documentation's reader has: configs, images, and runs that all tests share."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ FITS = {
         f"--trainer.default_root_dir {SWEEP}"
     ),
 }
-"""The arguments of ``fedvlp fit`` that make the runs that pages name; one run stands for a whole sweep."""
+"""Arguments of ``fedvlp fit`` for each run that pages name. A single run replaces a whole sweep."""
 
 COPIES = {
     "runs/second": SWEEP,
@@ -38,29 +38,29 @@ COPIES = {
     "other_images": "my_images/painting/dog",
     "cat.png": "my_images/photo/cat/0.png",
 }
-"""What pages name, and what stands there for it."""
+"""Paths in pages, and the files or runs that replace them."""
 
 
 def offline(words: list[str]) -> list[str]:
-    """Returns the options by which a command needs no download: the tiny CLIP, unless it has another of the package."""
+    """Choose options that avoid downloads: the tiny CLIP, unless the command uses a CLIP of the package."""
     has_one = any("quickstart" in word or "fedvlp-small" in word for word in words)
     return [] if has_one else ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto"]
 
 
 @dataclass(frozen=True)
 class Desk:
-    """The folder; runs are made in it when a command first names them.
+    """The working folder. A run is made when a command first names it.
 
     Attributes:
-        folder: where it is; the working folder of whoever uses it.
-        names: what was made so far.
+        folder: The working folder of the tests that use it.
+        names: Runs and copies that exist already.
     """
 
     folder: Path
     names: set[str] = field(default_factory=set)
 
     def lay_out(self) -> None:
-        """Puts the configs, images of three domains, and the files that pages say to write."""
+        """Create the configs, images of three domains, and the files that pages tell the reader to write."""
         (self.folder / "configs").symlink_to(ROOT / "configs")
         for domain, domain_name in enumerate(("drawing", "painting", "photo")):
             for label, class_name in enumerate(("cat", "dog")):
@@ -74,7 +74,7 @@ class Desk:
                     (self.folder / name).write_text(code, encoding="utf-8")
 
     def fetch(self, name: str) -> Path:
-        """Returns something that pages name, which is made if it was not yet."""
+        """Make a run or copy that pages name, unless it exists, and return its path."""
         if name in COPIES:
             self._copy(name)
         elif name in FITS and name not in self.names:
@@ -83,14 +83,14 @@ class Desk:
         return self.folder / name
 
     def made_by(self, words: list[str]) -> str | None:
-        """Returns the run that a command makes, if it is one of those that pages name."""
+        """Find the named run that a command makes, if any."""
         arguments = " ".join(words[1:]).replace("configs/quickstart.yaml", "quickstart")
         return next((name for name, given in FITS.items() if given == arguments), None)
 
     def fetch_all(self, words: list[str]) -> None:
-        """Makes whatever the words of a command name."""
+        """Make all runs and copies that the words of a command name."""
         for word in words:
-            if word == "runs":  # all of them, whichever there are
+            if word == "runs":  # the folder of all runs
                 self.fetch(SWEEP)
             for name in (*FITS, *COPIES):
                 if word == name or word.startswith(f"{name}/"):
@@ -107,14 +107,14 @@ class Desk:
             shutil.copyfile(source, target)
 
     def _train(self, name: str) -> None:
-        """Trains briefly, and gives the run the time that pages name."""
-        place = self.folder / name
-        parent = place.parent if re.match(r"\d{4}-", place.name) else place
+        """Train briefly, and rename the run to the time that pages use."""
+        run = self.folder / name
+        parent = run.parent if re.match(r"\d{4}-", run.name) else run
         before = set(parent.glob("*"))
         given = FITS[name].split()
         # The README shows the accuracies of zero-shot CLIP on all classes.
         short = BRIEF if name == QUICKSTART else brief(given)
         assert main(["fit", *given, *offline(given), *short]) == 0
         (made,) = set(parent.glob("*")) - before
-        if parent != place:
-            made.rename(place)
+        if parent != run:
+            made.rename(run)

@@ -1,4 +1,4 @@
-"""Markdown files as tests read them: their code blocks, the commands in these, and the files that they name."""
+"""Markdown files for tests: their code blocks, commands and named files."""
 
 import os
 import re
@@ -9,11 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BRIEF = ["--trainer.rounds=1", "--trainer.local.steps=2", "--trainer.enable_progress_bar=false"]
-"""Options that make ``fedvlp fit`` end soon."""
+"""Options for a short ``fedvlp fit``."""
 
 
 def brief(arguments: list[str]) -> list[str]:
-    """Returns what makes ``fedvlp fit`` end soon: a round of two steps or as many epochs as given, on few classes."""
+    """Choose options for a short ``fedvlp fit``: one round of two steps, or of the given epochs, on few classes."""
     line = " ".join(arguments)
     options = [option for option in BRIEF if not ("local.epochs" in line and "local.steps" in option)]
     has_icons = "quickstart" in line or "data/icon_domains" in line
@@ -31,14 +31,13 @@ SHORTER = {
 
 
 def shortened(code: str) -> str:
-    """Returns Python code of a page that ends soon."""
+    """Shorten the training in a page's Python code."""
     for long, short in SHORTER.items():
         code = code.replace(long, short)
     return code
 
 
 def names(text: str) -> list[str]:
-    """Returns what stands between backticks."""
     return re.findall(r"`([^`]+)`", text)
 
 
@@ -47,28 +46,27 @@ class Document:
     """A Markdown file.
 
     Attributes:
-        path: where it is.
+        path: The file.
     """
 
     path: Path
 
     @cached_property
     def text(self) -> str:
-        """All of it."""
         return self.path.read_text(encoding="utf-8")
 
     @cached_property
     def _blocks(self) -> list[tuple[str, str]]:
-        """Language and code of each block, indented ones too."""
+        """Language and code of each block, including indented blocks."""
         found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", self.text, re.DOTALL | re.MULTILINE)
         return [(language, re.sub(rf"^{indent}", "", code, flags=re.MULTILINE)) for indent, language, code in found]
 
     def blocks(self, language: str) -> list[str]:
-        """Returns the code blocks of a language, in order."""
+        """List the code blocks of a language, in order."""
         return [code for known, code in self._blocks if known == language]
 
     def commands(self, start: str) -> list[list[str]]:
-        """Returns all words of the shell commands that have a word, in order."""
+        """List the words of each shell command that contains the word ``start``, in order."""
         found: list[list[str]] = []
         for code in self.blocks("bash"):
             for line in code.replace("\\\n", " ").splitlines():
@@ -76,30 +74,30 @@ class Document:
         return [words for words in found if start in words]
 
     def files(self) -> dict[str, str]:
-        """Returns the code of each file that the text names in the paragraph right above the block."""
+        """Collect the code of files that are named in the paragraph directly above their block."""
         named = re.findall(r"`([\w.]+\.(?:py|yaml))`[^`]*:\s+```\w+\n(.*?)^```$", self.text, re.DOTALL | re.MULTILINE)
         return {name: code for name, code in named}  # noqa: C416
 
     def rows(self, mark: str) -> list[list[str]]:
-        """Returns the cells of the first table from the line of a text on, row by row, without the header."""
+        """List the cells of the first table after ``mark``, row by row, without the header."""
         below = self.text[self.text.rfind("\n", 0, self.text.index(mark)) + 1 :]
         table = re.search(r"(^\|.*\n)+", below, re.MULTILINE).group()
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
     def links(self) -> list[str]:
-        """Returns the links to other files of the repository."""
+        """List the links to other files of the repository."""
         return re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", self.text)
 
 
 CONTRIBUTING = Document(ROOT / "CONTRIBUTING.md")
 README = Document(ROOT / "README.md")
 PAGES = [README, CONTRIBUTING, *map(Document, sorted((ROOT / "docs").rglob("*.md")))]
-"""All pages of the documentation; a new one is tested by being there."""
+"""All pages of the documentation. Tests find new pages here."""
 
 EXAMPLE_PAGES = [page for page in PAGES if page.path.parent == ROOT / "docs" / "contributing"]
-"""Those that are followed from beginning to end in a folder of their own."""
+"""Pages that test_contributing.py follows from beginning to end, each in its own folder."""
 
 
 def environment() -> dict[str, str]:
-    """Returns the environment of a process that finds this package."""
+    """Make the environment of a process that can import this package."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([".", str(ROOT)])}

@@ -1,4 +1,4 @@
-"""The commands of the documentation, as tests carry them out: briefly, offline, or by their parsers alone."""
+"""Run the documentation's commands in tests: briefly, offline, or only through their parsers."""
 
 import argparse
 import shlex
@@ -14,7 +14,7 @@ from tests.helpers.documents import EXAMPLE_PAGES, PAGES, brief
 
 TRAINING = ("fit", "validate", "test")
 CONFIGS_WITH_IMAGES = ("quickstart", "configs/quickstart.yaml", "data/icon_domains")
-PARSED_ALONE = {
+PARSED_ONLY = {
     "BackdoorPatch": "tests/tools/attacks trains with it",
     "audit runs": "it takes minutes; tests/commands runs it on less",
     "--config centralised": "tests/methods trains with it",
@@ -23,27 +23,27 @@ PARSED_ALONE = {
     "deploy check": "tests/sites/flower checks a server",
     "deploy init": "test_sites.py writes the app",
     "deploy sign": "tests/sites signs an app",
-    "export runs": "tests/tools/export exports, without the checks of shapes, which no graph can hold",
-    "explain prompts.safetensors": "a run's folder is explained",
+    "export runs": "tests/tools/export exports, without the checks of shapes, which a graph cannot contain",
+    "explain prompts.safetensors": "tests explain a run's folder",
     "predict runs": "test_pages.py runs it",
     "site approve": "tests/sites approves a run",
     "--ckpt_path last": "test_pages.py runs it",
-    "explain RUN": "other runs are explained, and this shows options",
+    "explain RUN": "it only shows options, and tests explain other runs",
     "--config loggers/wandb": "tests/commands runs it, in a process of its own",
     "--config data/icon_domains_30_clients": "test_pages.py runs it",
     "--trainer.local.schedule CosineDecay": "test_pages.py runs it",
     "--trainer.server.aggregation DPFedAvg": "tests/training accounts for it",
     "--trainer.devices": "tests/training has several processes",
-    " ...": "what is left out is the reader's",
+    " ...": "the reader completes it",
 }
-"""Parts of commands that are parsed and not run, and why."""
+"""Parts of commands that are only parsed, with the reason."""
 
 NETWORK = ("download", "push", "hf://")
-"""Parts of commands that call a hub or a service."""
+"""Parts of commands that need a hub or a service."""
 
 
 def lines() -> dict[str, list[str]]:
-    """Returns the words of each distinct command line of all pages, by the line, without those of example pages."""
+    """Map each distinct command line of all pages, except example pages, to its words."""
     found: dict[str, list[str]] = {}
     for page in PAGES:
         if page in EXAMPLE_PAGES:
@@ -56,13 +56,13 @@ def lines() -> dict[str, list[str]]:
     return found
 
 
-def of_fedvlp() -> dict[str, list[str]]:
-    """Returns the words behind ``fedvlp`` of each distinct command of ours."""
+def fedvlp_lines() -> dict[str, list[str]]:
+    """Map each distinct line with a ``fedvlp`` command to the words after ``fedvlp``."""
     return {line: words[words.index("fedvlp") + 1 :] for line, words in lines().items() if "fedvlp" in words}
 
 
 def value_of(words: list[str], *options: str) -> str | None:
-    """Returns the value that a command gives to one of these options; None if to none."""
+    """Find the value of one of these options in a command, or None."""
     for index, word in enumerate(words):
         name, _, value = word.partition("=")
         if name in options:
@@ -71,13 +71,13 @@ def value_of(words: list[str], *options: str) -> str | None:
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether a command can be run on the desk: its images are there, and so is its CLIP."""
-    if any(part in " ".join(words) for part in (*PARSED_ALONE, *NETWORK)):
+    """Whether the desk has the images and the CLIP of a command."""
+    if any(part in " ".join(words) for part in (*PARSED_ONLY, *NETWORK)):
         return False
     if value_of(words, "--model.clip.name") not in (None, "fedvlp-tiny", "fedvlp-small"):
         return False
     root = value_of(words, "--data.root", "--root")
-    if root is not None and root.startswith("/"):  # for a reader who has moved the images
+    if root is not None and root.startswith("/"):  # the reader's own path
         return False
     if words[0] in (*TRAINING, "sweep", "tune") and root is None and "--file" not in words:
         chosen = [word for word in words if word.startswith(CONFIGS_WITH_IMAGES) or word.endswith((".yaml", ".yml"))]
@@ -86,10 +86,10 @@ def is_run(words: list[str]) -> bool:
 
 
 def parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the command's own parser takes the words; nothing comes after it."""
+    """Whether the command's parser accepts the words. Nothing runs after parsing."""
 
     class Parsed(BaseException):
-        """The parser has come to its end."""
+        """Raised when the parser has accepted the words."""
 
     def stopping(kind: type) -> None:
         parse = kind.parse_args
@@ -111,7 +111,7 @@ def parses(words: list[str], monkeypatch: pytest.MonkeyPatch) -> bool:
 
 
 def run(words: list[str], desk: Desk) -> int:
-    """Runs a command in the desk's folder, briefly, and returns its exit code."""
+    """Run a command in the desk's folder, briefly, and return its exit code."""
     desk.fetch_all(words)
     given = words
     if given[0] in TRAINING:
