@@ -92,7 +92,7 @@ class Document:
 CONTRIBUTING = Document(ROOT / "CONTRIBUTING.md")
 README = Document(ROOT / "README.md")
 PAGES = [README, CONTRIBUTING, *map(Document, sorted((ROOT / "docs").rglob("*.md")))]
-"""All pages of the documentation. Tests find new pages here."""
+"""All pages of the documentation; a new one is tested by being there."""
 
 EXAMPLE_PAGES = [page for page in PAGES if page.path.parent == ROOT / "docs" / "contributing"]
 """Pages that test_contributing.py follows from beginning to end, each in its own folder."""
