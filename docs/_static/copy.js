@@ -1,4 +1,4 @@
-// Puts a button on each block of code that copies it. Browsers allow this on https, localhost and files alone.
+// Add a copy button to each code block. Browsers allow it only on https, localhost and files.
 if (navigator.clipboard) {
   for (const block of document.querySelectorAll("div.highlight")) {
     const code = block.querySelector("pre").textContent;
