@@ -21,7 +21,7 @@ def page() -> str:
     with RESULTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     titles = ["architecture", "text tower", "image tower", "context", "pixels", "parameters", "trains", "weights"]
-    cells = []
+    cells: list[list[str]] = []
     for row in rows:
         size = f"{int(row['parameters']) / 1e6:,.0f} M"
         towers = [row["text tower"], row["image tower"], row["context"], row["image size"]]
