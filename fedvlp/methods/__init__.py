@@ -1,22 +1,23 @@
 """The methods, one file or folder each. Importing this package imports all of them, so that configs can name them.
 
-A method's docstring lists where it departs from its paper or from the released code. These points hold for all methods
-and are not repeated, unless a docstring or a config says otherwise:
+Each method's docstring lists its deviations from the paper and from the released code. The following deviations apply
+to all methods, unless a docstring or a config states otherwise:
 
-* Backbone: ViT-B/16; some papers have a ResNet-50, ViT-B/32 or ViT-L/14.
-* Methods whose papers are not federated: clients train what is sent, and the server averages it. Rounds and batch size
-  are PromptFL's, and an epoch of a learning-rate schedule is a round.
-* Average: by the clients' training images; several released codes take the mean without weights.
-* Optimizer: each client gets a new one in each round; several released codes carry one optimizer's momentum from client
-  to client. What a paper does not state, such as momentum 0.9 and weight decay 5e-4, is from the released code or from
-  Dassl, on which most released codes are built.
-* Augmentation: none, so that image features are computed once; ``data.augmentation`` adds random crops and flips.
-* Held-out domains: no client has them. Most papers test clients on their own domains. If a
-  method has personal tensors, the shared part classifies, or all clients' models together do
+* Backbone: some papers use a ResNet-50, ViT-B/32 or ViT-L/14; fedvlp uses ViT-B/16.
+* Centralised papers: fedvlp trains such a method on the clients and averages its trained tensors on the server. Rounds
+  and batch size are PromptFL's. An epoch of a learning-rate schedule becomes a round.
+* Average: several released codes average without weights; fedvlp weights by the clients' training images.
+* Optimizer: several released codes carry one optimizer's momentum from client to client; fedvlp creates a new
+  optimizer per client and round. Values that a paper omits, such as momentum 0.9 and weight decay 5e-4, come from the
+  released code or from Dassl, on which most released codes are built.
+* Augmentation: fedvlp uses none, so that image features are computed once; ``data.augmentation`` adds random crops and
+  flips.
+* Held-out domains: most papers test clients on their own domains; fedvlp tests on domains that no client has. For a
+  method with personal tensors, the shared part classifies, or the mean over all clients' models
   (``held_out_evaluation: mean``).
-* Result: the last round's; several released codes keep the round that is best on validation or test images.
+* Result: several released codes report the best round on validation or test images; fedvlp reports the last round.
 
-A buffer with ``persistent=False`` holds what every client can compute; it is neither sent nor saved.
+Buffers with ``persistent=False`` can be recomputed by every client, so they are neither sent nor saved.
 """
 
 from importlib import import_module

@@ -6,16 +6,16 @@ the prompt is CoOp's (Zhou et al., IJCV 2022).
 Symbols: v prompt, L x D -> ``prompt``; f(x) image feature -> ``features``; w_c(v) text feature of "[SOS][v][class c]."
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)    CoOp, Eq. 2; :meth:`PromptFL.forward`
     v <- sum_k |S_k| v_k / sum_k |S_k|               PromptFL, Eq. 3; :class:`.FedAvg`
-With ``kl_weight`` it is TRIP of one expert: the control that tells what TRIP's loss gives from what its routing gives.
+With ``kl_weight`` it is TRIP with one expert, a control that separates the effect of TRIP's loss from its routing.
     CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
-Departures:
-    * Average: the released code averages by reference and without weights, so its "mean" is the last client's prompt;
-      fedvlp weights by training images, as the paper says.
+Deviations:
+    * Average: the released code averages references without weights, so its "mean" is the last client's prompt; fedvlp
+      weights by training images, as the paper does.
     * Learning rate: the released code shares one CoOp schedule among all clients and advances it after every local
       epoch of every client; fedvlp keeps the rate constant.
-    * Optimizer: SGD of rate 0.002, as in CoOp's released code. PromptFL's own rate is 0.001, for 5 epochs a round
-      (``promptfl_released``).
+    * Optimizer: the released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
+      rate 0.002, as CoOp's released code does.
 """
 
 import torch
@@ -33,16 +33,16 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
 class PromptFL(PromptLearner):
-    """Learns one text prompt, shared by all classes and clients.
+    """One learned text prompt, shared by all classes and clients.
 
     Args:
-        kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0; the paper has none.
-        templates: How many of CLIP's templates make that zero-shot teacher, in [1, 80].
+        kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0; the paper has no such term.
+        templates: Number of CLIP's templates averaged for the zero-shot teacher, in [1, 80].
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
-        class_position: Where the class's name is: behind the prompt (end), in its middle, or before it (front).
-        class_specific: Whether each class has its own prompt (CoOp's CSC), of C times the size. It classifies only the
-            classes that it was trained on.
+        init_words: Initial words of the prompt, such as "a photo of a"; random vectors if omitted.
+        class_position: Position of the class name: after the prompt (end), in its middle, or before it (front).
+        class_specific: Whether each class has its own prompt (CoOp's CSC). The method is then C times as large and
+            classifies only the training classes.
     """
 
     def __init__(  # noqa: PLR0913  (the papers' options)
@@ -77,12 +77,12 @@ class PromptFL(PromptLearner):
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
         """Compute the logits of image features."""
-        # Class-specific prompts are one long prompt to the encoder, which knows which part belongs to which class.
+        # The encoder expects class-specific prompts as one long prompt and splits it by class.
         return cosine_logits(features, self.text(self.prompt.flatten(0, -2)), self.clip.logit_scale)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of a batch, and beta KL(zero-shot || local) where there is a teacher."""
-        # The frozen image tower need not run: its features were computed once for each image.
+        """Compute the cross-entropy of a batch, plus beta KL(zero-shot || local) if there is a teacher."""
+        # The frozen image tower does not run: its features were computed once per image.
         features = self.precomputed(inputs)["features"]
         logits = self.logits(features)
         if self.teacher is None:

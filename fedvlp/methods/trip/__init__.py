@@ -1,1 +1,1 @@
-"""TRIP: the method in trip.py, its routers and their clustering beside it. Imports clip, core, ops and utils."""
+"""TRIP: the method is in trip.py, its routers and their clustering in separate files. Imports clip, core and utils."""

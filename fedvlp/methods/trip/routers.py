@@ -1,25 +1,27 @@
 """Routers of TRIP: from an image to the weights pi of the prompt experts.
 
-Each has `precompute`, whose tensors never change for an image and are cached, and `forward`, which makes pi of them.
+`precompute` computes an image's constant tensors, which are cached. `forward` computes pi from them.
 
-    clusters to keys, the paper's              :class:`TokenRouter`
+    clusters to keys, as in the paper          :class:`TokenRouter`
     clusters to the experts (Table V)          :class:`ExpertMatchingRouter`
     learned from tokens or images (Fig. 3)     :class:`LearnedRouter`
-    random (Table V), or all experts alike     :class:`RandomRouter`, :class:`UniformRouter`
+    random (Table V), or equal weights         :class:`RandomRouter`, :class:`UniformRouter`
 
-What the paper leaves open:
-    * Clusters (width W) and experts (width D) are compared in the joint space, as the one has no cosine with the other.
-    * The feature that learned image routing takes is f(x). Clusters of a batch's images (Fig. 3) are left out: what is
-      predicted for an image would depend on its batch.
-    * A learned router mixes by probabilities, of tokens by their mean, not by the largest alone, which has no gradient;
-      the balance loss is Switch Transformer's, with its weight 0.01, as the paper cites.
-    * Random routing of tokens makes all shares nearly equal; ``random`` spreads them as widely as routes can be.
+Deviations:
+    * Matching to experts: the paper does not state how; fedvlp compares clusters and experts in the joint space, as their
+      own widths W and D differ.
+    * Learned image routing: the paper does not state its input; fedvlp uses f(x). It omits clusters of a batch's images
+      (Fig. 3), because an image's prediction would depend on its batch.
+    * Learned routing: fedvlp mixes by the probabilities, averaged over tokens, because the argmax has no gradient. The
+      balance loss is Switch Transformer's, which the paper cites, with its weight 0.01.
+    * Random routing: the paper's random tokens make all shares nearly equal; fedvlp adds ``random``, which draws pi
+      uniformly from all possible weights.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
@@ -35,12 +37,12 @@ from fedvlp.utils.ranges import PositiveFloat, PositiveInt, Seed
 
 Routing = Literal["token", "uniform", "random", "random_tokens", "learned_token", "learned_image"]
 Experts = Callable[[], Float[Tensor, "E d"]]
-"""Gives the experts' place in the joint space, for the router that asks for it."""
+"""Computes the experts' features in the joint space, for routers that need them."""
 
 
 @dataclass(frozen=True)
 class RouterOptions:
-    """What a router is made from; TRIP's arguments of the same names say what each is."""
+    """Options of a router; see TRIP's arguments of the same names."""
 
     routing: Routing
     num_experts: PositiveInt
@@ -53,9 +55,9 @@ class RouterOptions:
 
 
 class Router(nn.Module):
-    """From images to weights of the experts."""
+    """Base class: computes the experts' weights from images."""
 
-    keys: Tensor  # of a TokenRouter
+    keys: Tensor  # only in a TokenRouter
 
     def __init__(self, options: RouterOptions) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class Router(nn.Module):
         self.seed = options.key_seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return what never changes for an image, from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
+        """Compute an image's constant tensors from pixels [B, 3, V, V], f(x) [B, d] and tokens [B, P, W]."""
         return {}
 
     @abstractmethod
@@ -71,7 +73,7 @@ class Router(nn.Module):
         """Compute pi."""
 
     def clusters(self, images: Tensor, tokens: Tensor) -> dict[str, Clusters]:
-        """Return each image's clusters under the capacities of training and of evaluation, from the same start."""
+        """Cluster each image's tokens under the training and the evaluation capacity, from the same start."""
         num_tokens = tokens.shape[1]
         count = self.options.num_experts
         if self.options.cluster_start == "keys":
@@ -80,7 +82,7 @@ class Router(nn.Module):
             start = random_start(image_seeds(images), num_tokens, count, self.seed)
         capacities = {"train": self.options.train_capacity, "eval": self.options.eval_capacity}
         clusters = {}
-        # Both are computed, since the cache serves training and evaluation.
+        # Both are computed, because the cache serves training and evaluation.
         for mode, capacity in capacities.items():
             clusters[mode] = capacity_kmeans(tokens, start, cluster_capacities(num_tokens, count, capacity))
         return clusters
@@ -92,10 +94,10 @@ class TokenRouter(Router):
     def __init__(self, options: RouterOptions, width: int) -> None:
         super().__init__(options)
         keys = make_keys(options.key_init, options.num_experts, width, options.key_seed)
-        self.register_buffer("keys", keys, persistent=False)  # made again from the seed
+        self.register_buffer("keys", keys, persistent=False)  # recreated from the seed
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return pi under both capacities, and which share of the tokens was kept."""
+        """Compute pi and the share of tokens kept, under both capacities."""
         constants = {}
         for mode, clusters in self.clusters(images, tokens).items():
             constants[f"{mode}_weights"] = expert_shares(clusters, self.keys)
@@ -107,15 +109,16 @@ class TokenRouter(Router):
         return constants["train_weights" if self.training else "eval_weights"]
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
-        """Return the expert of each token in evaluation, -1 for a token that was dropped."""
+        """Find the expert of each token in evaluation; -1 for a dropped token."""
         clusters = self.clusters(images, tokens)["eval"]
         return clusters.matched_to(match_clusters(clusters.centroids, self.keys))
 
 
 class ExpertMatchingRouter(Router):
-    """Clusters matched to the present experts themselves, by cosine in the joint space (Table V, without keys).
+    """Clusters matched to the current experts by cosine in the joint space (Table V, without keys).
 
-    A cluster is the joint feature of its mean mu_i, an expert the mean over classes of its text features.
+    A cluster is represented by the joint feature of its mean mu_i, an expert by the mean over classes of its text
+    features.
     """
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:
@@ -123,7 +126,7 @@ class ExpertMatchingRouter(Router):
         self.clip = clip
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return the clusters' centroids and shares under both capacities, and which share of the tokens was kept."""
+        """Compute centroids, cluster shares and the share of tokens kept, under both capacities."""
         constants = {}
         for mode, clusters in self.clusters(images, tokens).items():
             constants[f"{mode}_centroids"] = self.clip.image.project(clusters.centroids.to(tokens.dtype))
@@ -133,14 +136,14 @@ class ExpertMatchingRouter(Router):
 
     @torch.no_grad()
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
-        """Compute pi under the experts' present values; the assignment has no gradient."""
+        """Compute pi for the current experts; the assignment has no gradient."""
         mode = "train" if self.training else "eval"
         shares = constants[f"{mode}_shares"]
         matched = match_clusters(constants[f"{mode}_centroids"], experts())
         return torch.zeros_like(shares).scatter_(1, matched, shares)
 
     def token_experts(self, images: Tensor, tokens: Tensor, experts: Experts) -> Int[Tensor, "B P"]:
-        """Return the expert of each token in evaluation, -1 for a token that was dropped."""
+        """Find the expert of each token in evaluation; -1 for a dropped token."""
         clusters = self.clusters(images, tokens)["eval"]
         centroids = self.clip.image.project(clusters.centroids.to(tokens.dtype))
         return clusters.matched_to(match_clusters(centroids, experts()))
@@ -149,10 +152,10 @@ class ExpertMatchingRouter(Router):
 class LearnedRouter(Router):
     """A linear layer and a softmax, trained and sent with the experts (Sec. V-F, learnable).
 
-    Of tokens, pi is the mean over an image's tokens of their probabilities; the cache then holds all tokens of each
-    image, which takes as much memory as its pixels. Of images, pi is the probability of the global feature f(x).
+    With tokens, pi is the mean of their probabilities. The cache then holds all tokens of each image, which takes as
+    much memory as its pixels. With images, pi is the probability of the global feature f(x).
 
-    The width is that of what is routed.
+    ``width`` is the width of the routed tokens or features.
     """
 
     def __init__(self, options: RouterOptions, width: int, balance_weight: float = 0.01) -> None:
@@ -161,29 +164,29 @@ class LearnedRouter(Router):
         self.linear = nn.Linear(width, options.num_experts)
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return the tokens, where these are routed."""
+        """Cache the tokens if they are routed."""
         return {"tokens": tokens} if self.options.routing == "learned_token" else {}
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Compute pi."""
-        # A mean has a gradient to the layer, which the largest alone would not have.
+        # The mean has a gradient for the layer; the argmax has none.
         return self.probabilities(constants).mean(dim=1)
 
     def probabilities(self, constants: dict[str, Tensor]) -> Float[Tensor, "B P E"]:
-        """Compute the probabilities of each token, or of each image as if it were one token."""
+        """Compute the probabilities of each token, or of each image treated as one token."""
         items = constants["tokens"] if "tokens" in constants else constants["features"][:, None]
         return cast(Tensor, self.linear(items)).float().softmax(dim=-1)
 
     def imbalance(self, constants: dict[str, Tensor]) -> Float[Tensor, ""]:
-        """Compute the balance loss over all routed items of a batch, 1 when they are spread evenly."""
+        """Compute the balance loss over all routed items of a batch; 1 if they are spread evenly."""
         return load_balance(self.probabilities(constants).flatten(0, 1))
 
 
 def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
-    """Compute E sum_m f_m P_m, which is 1 when routed items are spread evenly and larger when they are not.
+    """Compute E sum_m f_m P_m, which is 1 if routed items are spread evenly and larger otherwise.
 
-    f_m is the share of items with m as their most probable expert, without a gradient, and P_m the mean probability of
-    m (Fedus et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
+    f_m is the share of items whose most probable expert is m, without a gradient. P_m is the mean probability of m
+    (Fedus et al., "Switch Transformers", JMLR 2022, Eqs. 4 to 6).
 
     >>> load_balance(torch.tensor([[1.0, 0.0], [0.0, 1.0]])).item()
     1.0
@@ -191,19 +194,19 @@ def load_balance(probabilities: Float[Tensor, "N E"]) -> Float[Tensor, ""]:
     2.0
     """
     num_experts = probabilities.shape[1]
-    # The share of items has no gradient; that of the loss goes through the mean probability.
+    # The share of items has no gradient, so the loss has one only through the mean probability.
     fractions = F.one_hot(probabilities.argmax(dim=1), num_experts).to(probabilities).mean(dim=0)
     return num_experts * (fractions * probabilities.mean(dim=0)).sum()
 
 
 class RandomRouter(Router):
-    """Weights that depend on an image's own pixels and the seed and on nothing seen in it: the control for routing.
+    """Random weights derived from a hash of the image's pixels and the seed: a control for routing.
 
-    `random` draws pi uniformly among all that sum to one; `random_tokens` draws an expert for each token, as Table V.
+    `random` draws pi uniformly from all weights that sum to 1; `random_tokens` draws an expert per token (Table V).
     """
 
     def precompute(self, images: Tensor, features: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        """Return pi."""
+        """Draw pi."""
         seeds = image_seeds(images)
         num_experts = self.options.num_experts
         if self.options.routing == "random":
@@ -216,7 +219,7 @@ class RandomRouter(Router):
 
 
 class UniformRouter(Router):
-    """All experts alike for every image: one prompt, the mean of the experts."""
+    """Equal weights for every image: one prompt, the mean of the experts."""
 
     def forward(self, constants: dict[str, Tensor], experts: Experts) -> Float[Tensor, "B E"]:
         """Compute pi = 1 / M."""
@@ -225,11 +228,11 @@ class UniformRouter(Router):
 
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
-    """Return the router that the options ask for."""
-    clip.image.require_tokens()  # else refused now
+    """Create the router that the options select."""
+    clip.image.for_tokens()  # raises an error now if the tower has no tokens
     routing = options.routing
     if options.matched_to == "experts" and options.cluster_start == "keys":
-        raise UserError("Clusters matched to experts have no keys to start at. Use cluster_start=random.")
+        raise UserError("matched_to=experts has no keys for cluster_start=keys. Use cluster_start=random.")
     if routing == "token" and options.matched_to == "experts":
         return ExpertMatchingRouter(options, clip)
     if routing == "token":
@@ -242,4 +245,4 @@ def make_router(options: RouterOptions, clip: CLIP) -> Router:
         return RandomRouter(options)
     if routing == "uniform":
         return UniformRouter(options)
-    raise UserError(f"TRIP knows no routing {routing!r}. Use token, uniform, random or a learned one.")
+    raise UserError(f"Expected one of the routings {', '.join(get_args(Routing))}; got {routing!r}.")

@@ -1,4 +1,4 @@
-"""TRIP: an image's tokens choose, without parameters, how a few prompt experts are mixed for it.
+"""TRIP: a few prompt experts, mixed for each image by parameter-free routing of its tokens.
 
 Paper: Gong et al., "Token-level prompt mixture with parameter-free routing for federated domain generalization" (TRIP).
 
@@ -11,16 +11,19 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     CE + beta KL(p_zs || p), Eqs. 10-12       :func:`.distillation_losses`
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
 
-Departures:
-    * Experts: they start from different values; in the released code from the same ones (``same_start``).
-    * Random start: it is drawn from the image's own pixels, not from the order of the files or the batch.
-    * Average: weighted by training images; the released code counts validation images, too, and averages in half
-      precision.
-    * Options: the released code decays the learning rate and has a moving average; the paper has neither.
-    * Clusters: as in the released code, a token costs ||x - mu_m|| + theta_m, where Eqs. 3 and 4 have squared
-      distances; theta_m moves by sizes after capping, so it only falls; its step, which the paper does not state, is
-      1e-4.
-    * Routers: :mod:`.routers` says what the paper leaves open.
+Deviations:
+    * Start of the experts: the released code starts all experts from the same values (``same_start``); fedvlp starts
+      each from its own.
+    * Start of the clusters: the released code draws it from one generator for all images; fedvlp derives it from the
+      image's pixels, so a route does not depend on the order of files or on the batch.
+    * Average: the released code weights by training and validation images and averages in half precision; fedvlp
+      weights by training images and averages in float32.
+    * Schedule and moving average: the released code decays the learning rate and deploys a moving average; fedvlp
+      offers both as options, because the paper has neither.
+    * Clusters: Eqs. 3 and 4 of the paper use squared distances; fedvlp, like the released code, uses the cost
+      ||x - mu_m|| + theta_m. It updates theta_m by the sizes after capping, so theta_m only falls. The paper does not
+      state the step of theta_m, so fedvlp takes the released code's 1e-4.
+    * Routers: :mod:`.routers` lists the choices that the paper leaves open.
 """
 
 from collections.abc import Sequence
@@ -44,7 +47,7 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, Positiv
 
 
 class TRIP(PromptLearner):
-    """Mixes prompt experts for each image, by how its tokens cluster.
+    """Prompt experts, mixed for each image by the clusters of its tokens.
 
     Args:
         num_experts: Number of experts M.
@@ -52,17 +55,17 @@ class TRIP(PromptLearner):
         kl_weight: Weight beta of the divergence from zero-shot CLIP, at least 0.
         train_capacity: Capacity factor alpha in training: a cluster keeps alpha P / M of P tokens; null for no limit.
         eval_capacity: Capacity factor alpha in evaluation.
-        templates: How many of CLIP's templates make the zero-shot teacher, in [1, 80].
-        key_seed: Seed of the keys, which the clients make themselves, and of all that is random in routing.
-        key_init: What the keys' elements are drawn from (Table VI).
-        matched_to: What token clusters are matched with: static ``keys``, or the present ``experts`` (Table V).
-        cluster_start: Where clusters start: at ``random`` tokens, or, our own proposal, at those nearest to ``keys``.
-        routing: What pi follows: clusters of each image's tokens, a layer learned from tokens or images (Fig. 3),
-            nothing (``uniform``), chance (``random``), or chance for each token (Table V).
+        templates: Number of CLIP's templates averaged for the zero-shot teacher, in [1, 80].
+        key_seed: Seed of the keys, which each client creates itself, and of everything random in routing.
+        key_init: Distribution of the keys' elements (Table VI).
+        matched_to: Targets of the token clusters: static ``keys``, or the current ``experts`` (Table V).
+        cluster_start: Initial centroids: ``random`` tokens, or the tokens nearest to the ``keys`` (fedvlp's proposal).
+        routing: Source of pi: clusters of each image's tokens (``token``), a layer learned from tokens or images
+            (Fig. 3), equal weights (``uniform``), a random draw per image (``random``) or per token (Table V).
         same_start: Whether all experts start from the same values, as in the released code.
-        server_average: Moving average over rounds that is deployed: none, by Beta(0.2) as in the released code, or
+        server_average: Deployed moving average over rounds: none, with Beta(0.2) weights as in the released code, or
             with momentum 0.99 (EMA).
-        rounds: Number of rounds that will be trained, which ``server_average: beta`` depends on.
+        rounds: Number of training rounds, needed by ``server_average: beta``.
     """
 
     precompute_options = tuple(field.name for field in fields(RouterOptions))
@@ -104,7 +107,7 @@ class TRIP(PromptLearner):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase: experts and what a router learns are trained, sent and averaged (Eq. 13)."""
+        """Describe the only phase: train, send and average the experts and a learned router (Eq. 13)."""
         (phase,) = super().configure_phases()
         if self.server_average == "none":
             return (phase,)
@@ -113,8 +116,8 @@ class TRIP(PromptLearner):
         return (replace(phase, strategy=MovingAverage(phase.strategy, share, phase.upload)),)
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Return f(x) and the router's input: pi, for the paper's router."""
-        # One pass of the tower gives both what classifies and what is clustered.
+        """Compute f(x) and the router's input; for the paper's router, this is pi."""
+        # One pass through the tower gives both the feature to classify and the tokens to cluster.
         features, tokens = self.clip.encode_image_tokens(images)
         routes = self.router.precompute(images, features, tokens)
         return {"features": features, **routes}
@@ -123,20 +126,20 @@ class TRIP(PromptLearner):
         """Compute the logits cos(w_c(E(x)), f(x)) / tau under the mixture E(x) = sum_m pi_m E_m (Eqs. 8, 9)."""
         constants = self.precomputed(inputs)
         weights = self.router(constants, self.expert_features)
-        # Each image has a prompt of its own, so texts are encoded B times a step: packing pays here.
+        # Each image has its own prompt, so texts are encoded B times per step: packing saves time.
         prompts = torch.einsum("be,eld->bld", weights, self.experts)  # [B, L, D]
         return cosine_logits(constants["features"], self.text(prompts), self.clip.logit_scale)
 
     @torch.no_grad()
     def expert_features(self) -> Float[Tensor, "E d"]:
-        """Compute each expert's place in the joint space: the mean over classes of its text features."""
+        """Compute each expert's feature in the joint space: the mean over classes of its text features."""
         return F.normalize(self.text(self.experts), dim=-1).mean(dim=1)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute cross-entropy + beta KL(zero-shot || local) (Eq. 12), and a learned router's balance loss."""
         constants = self.precomputed(inputs)
         losses = distillation_losses(self(constants), labels, self.teacher(constants["features"]), self.kl_weight)
-        # Without it a learned router sends everything to one expert.
+        # Without the balance loss, a learned router sends everything to one expert.
         if isinstance(self.router, LearnedRouter):
             losses["loss"] = losses["loss"] + self.router.balance_weight * self.router.imbalance(constants)
         return losses
