@@ -7,13 +7,14 @@ Paper: Wei et al., ADAPT, the later version of "Dual prompt tuning for domain-aw
     cross-entropy of f_V and f_T, in words            :meth:`ADAPT.losses`
     domain correspondence, in words                   :meth:`ADAPT.correspondence`
 
-Departures:
+Deviations:
     * Domain correspondence: the paper gives neither a formula nor a weight for the loss "between each pair of visual
-      and textual outputs". fedvlp reads it as -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j], with weight 1,
-      or with ``domain_loss: attention`` as -log w_i of the client's domain i.
+      and textual outputs"; fedvlp uses -(1/n) sum_j log softmax_k(cos(h_j, f_T^k(y)) / tau)[j] with weight 1, or, with
+      ``domain_loss: attention``, -log w_i of the client's domain i.
     * Loss: the paper's Algorithm 1 still prints Fed-DPT's loss; fedvlp follows the text, which has two cross-entropies.
-    * Text tokens: as wide as CLIP's (512), as in the text; the abstract's 0.08 M parameters need 768.
-    * All departures of Fed-DPT, except for its loss.
+    * Text tokens: the abstract's 0.08 M parameters imply a width of 768; fedvlp uses CLIP's width of 512, as the text
+      does.
+    * Fed-DPT: its deviations apply as well, except for the loss.
 """
 
 from typing import Any, Literal
@@ -35,11 +36,11 @@ class ADAPT(FedDPT):
 
     Args:
         domains: Names of the source domains, in the order of the clients' domains.
-        domain_loss: The domain-correspondence loss: over ``pairs`` of an image token and a text prompt, or over the
-            ``attention`` to the image tokens, which is to find the client's own domain; outside a federation images
-            have no domain, and this one is left out.
-        domain_weight: Weight of that loss, at least 0; 0 is all that fewer ``components`` allow.
-        options: Those of :class:`.FedDPT`.
+        domain_loss: Domain-correspondence loss: over ``pairs`` of image tokens and text prompts, or a cross-entropy
+            that makes the ``attention`` to image tokens identify the client's domain. The latter is 0 outside a
+            federation, where images have no domain.
+        domain_weight: Weight of that loss, at least 0. It must be 0 if ``components`` lacks ``domain``.
+        options: Options of :class:`.FedDPT`.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class ADAPT(FedDPT):
     ) -> None:
         super().__init__(class_names, domains, clip, **options)
         if domain_weight and not self.mixes:
-            raise UserError(f"Expected a domain_weight of 0 without components: domain, got {domain_weight}.")
+            raise UserError(f"Expected a domain_weight of 0 without components: domain; got {domain_weight}.")
         self.domain_loss = domain_loss
         self.domain_weight = domain_weight
 
@@ -69,7 +70,7 @@ class ADAPT(FedDPT):
         return {"cross_entropy": cross_entropy, "domain_correspondence": correspondence, "loss": loss}
 
     def correspondence(self, features: DualFeatures, labels: Int[Tensor, "B"]) -> Float[Tensor, ""]:
-        """Compute the domain-correspondence loss in the reading that was chosen."""
+        """Compute the domain-correspondence loss selected by ``domain_loss``."""
         if self.domain_loss == "pairs":
             return pairs_correspondence(features.tokens, features.text, labels, self.clip.logit_scale)
         if self.domain is None:
@@ -90,9 +91,9 @@ def pairs_correspondence(
     0.3133
     """
     batch, count = tokens.shape[:2]
-    # For each image the text of its class in every domain.
+    # Each image's class text in every domain.
     own_class = texts[:, labels].transpose(0, 1)  # [B, domains, d]
-    # Each image's tokens are compared with the same texts: B times n rows of n logits.
+    # All tokens of an image are compared with the same texts, giving B n rows of n logits.
     repeated = own_class[:, None].expand(-1, count, -1, -1).flatten(0, 1)  # [B * domains, domains, d]
     logits = cosine_logits(tokens.flatten(0, 1), repeated, scale)
     return F.cross_entropy(logits, torch.arange(count, device=tokens.device).repeat(batch))

@@ -1,25 +1,26 @@
-"""BPL under FedAvg: a prompt that is moved at random by as much as is learned, and the mean of what its draws predict.
+"""BPL under FedAvg: a learned distribution of prompts, which classifies by the mean prediction over its draws.
 
 Paper: Derakhshani et al., "Bayesian Prompt Learning for Image-Language Model Generalization", ICCV 2023. The equations
 are those of its released code.
 
-Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of p; mu, sigma^2 of the posterior q of r,
+Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of p; mu, sigma^2 of r's posterior q,
 [D] -> ``mean`` and the exponential of ``log_variance``; z image feature of length 1; beta -> ``kl_weight``.
     r_s = mu + sigma e_s, e_s ~ N(0, 1)                           :meth:`BPL.log_probabilities`
     unconditional: mu, sigma are parameters                       :meth:`BPL.posterior`
-    conditional: mu(z), log sigma^2(z) by a perceptron each       :meth:`BPL.posterior`
+    conditional: two perceptrons compute mu(z), log sigma^2(z)    :meth:`BPL.posterior`
     p(c | x) = 1/S sum_s softmax_c(cos(w_c(p + r_s), x) / tau)    :meth:`BPL.log_probabilities`
     -log p(y | x) + beta / D KL(q || N(0, 1))                     :meth:`BPL.losses`
     KL / D = mean of 1/2 (mu^2 + sigma^2 - 1 - log sigma^2)
 
-Departures:
-    * Average: the mean of log sigma^2 is the geometric mean of the clients' variances, which is no posterior of all
-      images.
-    * Evaluation: fedvlp fixes the draws e_s for all images, clients and runs; the released code draws for each batch,
-      so that its accuracy varies.
-    * Conditional form: the released code is right only for batches of one image; fedvlp gives each image its own draws,
-      and adds a draw to all vectors.
-    * S: 10, as in the released config; the released instructions choose S and the epochs for each data set.
+Deviations:
+    * Average: the paper is centralised; fedvlp averages log sigma^2, which gives the geometric mean of the clients'
+      variances and not a posterior given all images.
+    * Evaluation: the released code draws e_s for each batch, so its accuracy varies; fedvlp fixes the draws for all
+      images, clients and runs.
+    * Conditional form: the released code is correct only for batches of one image; fedvlp gives each image its own
+      draws, and adds a draw to all vectors.
+    * Number of draws: the released instructions choose S and the epochs for each data set; fedvlp uses S = 10, as in
+      the released config.
 """
 
 import math
@@ -39,14 +40,15 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
 class BPL(PromptLearner):
-    """Learns one text prompt, shared by all classes and clients, and how far from it prompts are drawn.
+    """One text prompt, shared by all classes and clients, with a learned distribution of random shifts.
 
     Args:
-        conditional: Whether an image's feature says how far, by two perceptrons; else it is the same for all images.
-        samples: Number S of draws, in training and in classification.
+        conditional: Whether two perceptrons compute the distribution from an image's feature; otherwise it is the same
+            for all images.
+        samples: Number of draws S, in training and in classification.
         kl_weight: Weight beta of the divergence from N(0, 1), at least 0.
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from; random vectors if not given.
+        init_words: Initial words of the prompt; random vectors if null.
     """
 
     noise: Tensor
@@ -79,13 +81,13 @@ class BPL(PromptLearner):
         else:
             self.mean = nn.Parameter(torch.zeros(width))
             self.log_variance = nn.Parameter(torch.rand(width))
-        # From a seed of its own, so that all clients and all who load the prompt classify alike.
+        # A fixed seed, so that all clients and all users of the prompt classify identically.
         noise = torch.randn(samples, width, generator=torch.Generator().manual_seed(0))
         self.register_buffer("noise", noise, persistent=False)  # [S, D]
         self._cache = PromptFeatureCache()
 
     def posterior(self, features: Float[Tensor, "B d"]) -> tuple[Float[Tensor, "*each D"], Float[Tensor, "*each D"]]:
-        """Compute mu and log sigma^2: of each image if they are conditional, else of all."""
+        """Compute mu and log sigma^2, per image if they are conditional, otherwise once for all."""
         if self.networks is None:
             return self.mean, self.log_variance
         unit = F.normalize(features, dim=-1)
@@ -98,17 +100,17 @@ class BPL(PromptLearner):
         log_variance: Float[Tensor, "*each D"],
         noise: Float[Tensor, "... S D"],
     ) -> Float[Tensor, "B C"]:
-        """Compute log p(c | x), p being the mean over draws."""
+        """Compute log p(c | x), where p is the mean over draws."""
         residuals = mean[..., None, :] + (log_variance / 2).exp()[..., None, :] * noise  # [*each, S, D]
         prompts = self.prompt + residuals[..., None, :]  # [*each, S, L, D]
-        # The same prompts classify all images, and are encoded once; those of one image are no other's.
+        # Unconditional prompts are the same for all images and are encoded once; conditional ones differ by image.
         texts = self._cache("", self.text, prompts) if self.networks is None else self.text(prompts)  # [*each, S, C, d]
         logits = cosine_logits(features, texts.flatten(-3, -2), self.clip.logit_scale)
-        of_draws = logits.reshape(logits.shape[0], *texts.shape[-3:-1]).log_softmax(-1)  # [B, S, C]
-        return of_draws.logsumexp(1) - math.log(of_draws.shape[1])
+        log_per_draw = logits.reshape(logits.shape[0], *texts.shape[-3:-1]).log_softmax(-1)  # [B, S, C]
+        return log_per_draw.logsumexp(1) - math.log(log_per_draw.shape[1])
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute log p(c | x) under draws that are always the same; as logits they have p as their softmax."""
+        """Compute log p(c | x) under the fixed draws; the softmax of these logits is p."""
         features = self.precomputed(inputs)["features"]
         return self.log_probabilities(features, *self.posterior(features), self.noise)
 

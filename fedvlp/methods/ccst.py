@@ -1,26 +1,26 @@
-"""CCST: each client trains on its images in the styles of the other clients as well, which the server passes on.
+"""CCST: each client also trains on its images in the styles of other clients, which the server forwards.
 
 Paper: Chen et al., "Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer", WACV 2023.
 
-Symbols: F features of images inside the image tower; mu, sigma mean and deviation of their channels; S_n overall style
-of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``statistics.clients``; K -> ``styles``.
+Symbols: F features of images inside the image tower; mu, sigma mean and standard deviation of channels; S_n overall
+style of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``statistics.clients``; K -> ``styles``.
     S_n = (mu(F_all), sigma(F_all)) over all images of client n                :func:`.pooled`, :meth:`CCST.restyled`
     AdaIN(F, S) = sigma_S (F - mu(F)) / sigma(F) + mu_S                        :func:`.with_style`
-    each image in K styles of B, drawn without replacement; for S_n as it was  :meth:`CCST.draw`
+    each image in K styles of B, drawn without replacement; S_n: unchanged     :meth:`CCST.draw`
     CE over all of these                                                       :meth:`CCST.losses`
 
-Departures:
+Deviations:
     * Style transfer: the paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
       features after ``stage`` of the image tower being trained, so no extra network is needed and no image is
       generated.
     * Time: the paper sends styles once, before training; fedvlp collects them during a round and sends them after it
       (:class:`.ClientStatistics`), so the first round is plain training.
-    * Kinds: fedvlp has only overall styles. The paper's styles of single images reveal more, and are better or worse by
-      data set.
-    * Deviations: the released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds 1e-5
-      only for an image's own style.
-    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, and takes all if fewer than K are
-      known.
+    * Kinds of styles: the paper also has styles of single images; fedvlp has only overall styles, because those of
+      single images reveal more and improve only some data sets.
+    * Standard deviation: the released code divides by N - 1 and adds 1e-5 under the root; fedvlp divides by N, and adds
+      1e-5 only for an image's own style.
+    * Draws: the paper draws an image's styles once; fedvlp draws them in each step, and uses all styles if fewer than K
+      are known.
 """
 
 from functools import partial
@@ -39,13 +39,13 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class CCST(ImageTowerLearner):
-    """Trains CLIP's image tower on images in the styles of all clients.
+    """CLIP's image tower, trained on images in the styles of all clients.
 
     Args:
-        styles: K, in how many styles each image is seen in a step.
-        stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
+        styles: Number of styles K in which a step shows each image.
+        stage: Stage of the image tower after which styles are measured and changed, from 1: a ViT's block, or one of
             the four stages of a ResNet or ConvNeXt.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     statistics: ClientStatistics
@@ -66,15 +66,15 @@ class CCST(ImageTowerLearner):
         self.share_statistics(num_clients, (2, self.num_channels(stage)))
 
     def draw(self, batch_size: int) -> Int[Tensor, "B K"]:
-        """Return the slots of each image's K styles, all different; the client's own is among those drawn from."""
+        """Draw K different slots of styles for each image; the client's own slot is among the candidates."""
         slots = torch.tensor([self.statistics.slot, *self.statistics.others])
         order = torch.rand(batch_size, len(slots)).argsort(dim=1)
         return slots[order[:, : self.styles]]
 
     def restyled(self, slots: Int[Tensor, "B K"], features: Tensor) -> Tensor:
-        """Compute features, of each image K in a row, in its K styles, and add the batch to the client's."""
+        """Apply its K styles to K consecutive copies of each image, and add the batch to the client's statistics."""
         prefix = self.image_tower.num_prefix
-        # All K copies of an image are the same up to this stage: one of them counts.
+        # The K copies of an image are identical up to this stage, so only the first counts.
         values = positions(features[:: slots.shape[1]].detach(), prefix).float()
         self.statistics.collect(values.flatten(0, 1), len(values))
         slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
@@ -83,7 +83,7 @@ class CCST(ImageTowerLearner):
         return with_style(features, styles, prefix)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of a batch, each image in K styles."""
+        """Compute the cross-entropy of a batch with each image in K styles."""
         slots = self.draw(len(labels))
         images = self.precomputed(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)
         features = self.image_features(images, after_stage(self.stage, partial(self.restyled, slots)))

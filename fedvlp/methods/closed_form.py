@@ -1,15 +1,15 @@
 """Classifiers in closed form: clients send moments of their image features, and the server computes the classifier.
 
-Symbols: N images, of which n_c have class c; x feature of an image and t_c text feature of a class, of length 1, in d
+Symbols: N images, n_c of them in class c; x image feature and t_c text feature of a class, both unit vectors in d
 dimensions; s logit scale (1 / tau); alpha -> ``text_weight``. Clients send, and the server averages by images,
     n_c / N                        ``moments.shares`` [C]
     1 / N sum_{i: y_i = c} x_i     ``moments.class_sums`` [C, d]
     1 / N sum_i x_i x_i^T          ``moments.gram`` [d, d], if a method needs it
-    K / N                          ``moments.clients`` [1], of K clients, which tells N
-The average is the pooled images' moments, so the classifier is the same, up to rounding, for any partition of the same
-images. All entries are in [-1, 1]. The classifier is linear in x:
+    K / N                          ``moments.clients`` [1] with K clients, from which the server computes N
+The averages are the moments of the pooled images. So, up to rounding, any partition of the same images gives the same
+classifier. All entries are in [-1, 1]. The classifier is linear in x:
     p(c | x) = softmax_c(s <w_c, x>)    :meth:`ClosedForm.forward`; FedGDA adds b_c
-Before the first round w_c = t_c, which is zero-shot CLIP.
+Before the first round, w_c = t_c, which is zero-shot CLIP.
 """
 
 from abc import abstractmethod
@@ -31,12 +31,12 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
 class ClosedForm(PromptLearner):
-    """Compute a linear classifier of CLIP's image features in one round, without gradients.
+    """Base class of linear classifiers of CLIP's image features, computed in one round without gradients.
 
-    It classifies only the classes it was computed for; a class that no client has keeps its text feature.
+    They classify only the classes they were computed for. A class that no client has keeps its text feature.
 
     Args:
-        text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0; with 0 only images count.
+        text_weight: Weight alpha of zero-shot CLIP's classifier in the mixture, at least 0; with 0, only images count.
 
     Attributes:
         needs_gram: Whether clients also send the second moments of all their features.
@@ -58,7 +58,7 @@ class ClosedForm(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
         self.register_buffer("weight", texts.clone())  # [C, d]
         classes, width = texts.shape
-        self.moments: Any = nn.Module()  # of buffers, which have no static types
+        self.moments: Any = nn.Module()  # holds buffers, which have no static types
         self.moments.register_buffer("clients", torch.zeros(1))
         self.moments.register_buffer("shares", torch.zeros(classes))
         self.moments.register_buffer("class_sums", torch.zeros(classes, width))
@@ -74,20 +74,20 @@ class ClosedForm(PromptLearner):
         return ServerComputed(FedAvg(), self.computed)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase, in which clients pass through their images once."""
+        """Describe the only phase, in which clients pass through their images once."""
         names = ("moments",)
-        # The moments are downloaded too: a client that adds noise adds it to the change of what it downloaded.
+        # The moments are downloaded, too: differential privacy adds noise to the change from the download.
         strategy = self.moments_strategy()
         return (Phase("moments", (), names, strategy, download=names, deploy=self.deployed, one_pass=True),)
 
     def shared_state(self) -> State:
-        """Return the moments and the classifier, which only the server makes."""
+        """Collect the moments and the classifier, which only the server computes."""
         return super().shared_state() | detached(select(self.communicable_state(), self.deployed))
 
     def computed(self, shared: State) -> State:
-        """Compute the classifier's tensors from the server's."""
+        """Compute the classifier's tensors from the server's moments."""
         moments = {name: shared[f"moments.{name}"].double() for name, _ in self.moments.named_buffers()}
-        # Noise for differential privacy can carry it out of its range (0, 1].
+        # Noise for differential privacy can move K / N out of its range (0, 1].
         moments["clients"] = moments["clients"].clamp(1e-9, 1)
         return {name: value.float() for name, value in self.classifier(moments).items()}
 
@@ -115,27 +115,27 @@ class ClosedForm(PromptLearner):
                 self.moments.gram += features.T @ features
 
     def upload_state(self) -> State:
-        """Return the sums divided by the number of images."""
+        """Divide the sums by the number of images."""
         images: Tensor = self.moments.shares.sum().clamp_min(1)
         return {name: value / images for name, value in super().upload_state().items()}
 
     def on_train_epoch_end(self) -> None:
-        """Compute the classifier from the one pass of ``lightning.Trainer``."""
+        """Compute the classifier after the only pass of ``lightning.Trainer``."""
         images = self.moments.shares.sum().cpu()
         moments = {f"moments.{name}": value.cpu() / images for name, value in self.moments.named_buffers()}
         self.load_state(self.computed(moments))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Return the logits s <w_c, x>."""
+        """Compute the logits s <w_c, x>."""
         features = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
         with torch.autocast(features.device.type, enabled=False):
             return self.clip.logit_scale * features @ self.weight.T
 
     def class_means(self, moments: State) -> Float[Tensor, "C d"]:
-        """Compute the mean feature of each class; a class without images has its text feature instead."""
+        """Compute the mean feature of each class, or the text feature of a class without images."""
         shares = moments["shares"][:, None]
         texts = self.text_features.double().cpu()
         means = torch.where(shares > 0, moments["class_sums"] / shares.clamp_min(1e-30), texts)
-        # Means of unit vectors are at most 1 long, unless the shares have noise.
+        # Means of unit vectors have a norm of at most 1, unless the shares are noisy.
         lengths: Tensor = means.norm(dim=-1, keepdim=True)
         return means / lengths.clamp_min(1)

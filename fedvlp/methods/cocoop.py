@@ -2,15 +2,17 @@
 
 Paper: Zhou et al., "Conditional Prompt Learning for Vision-Language Models", CVPR 2022.
 
-Symbols: v_1 .. v_M context, L x D -> ``prompt``; h_theta Meta-Net -> ``meta_net``; pi token -> what it returns [B, D];
+Symbols: v_1 .. v_M context, L x D -> ``prompt``; h_theta Meta-Net -> ``meta_net``; pi token -> its output [B, D];
 x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." -> ``text``.
     v_m(x) = v_m + pi, pi = h_theta(x)                   Sec. 3.2; :meth:`CoCoOp.prompts`
     p(y | x) = softmax_y(cos(x, g(t_y(x))) / tau)        Eq. 3; :meth:`CoCoOp.forward`, cross-entropy
     h_theta: Linear - ReLU - Linear, d -> d / 16 -> D    Sec. 3.2; ``reduction``
 
-Departures:
-    * Schedule: the paper's ten epochs are ten rounds of one epoch, also for the cosine and the warm-up.
-    * Input of the Meta-Net: the paper does not state it; as in the released code, it is the normalised image feature.
+Deviations:
+    * Schedule: the paper trains for ten epochs; fedvlp trains for ten rounds of one epoch, and the cosine and the
+      warm-up also count rounds.
+    * Input of the Meta-Net: the paper does not state it; fedvlp, like the released code, uses the normalised image
+      feature.
 """
 
 import torch.nn.functional as F
@@ -27,12 +29,12 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class CoCoOp(PromptLearner):
-    """Learns one text prompt, shared by all classes and clients, and how an image moves it.
+    """One text prompt, shared by all classes and clients, and a network that shifts it for each image.
 
     Args:
-        reduction: The Meta-Net has d / reduction hidden units, at most d.
+        reduction: Reduction of the Meta-Net to d / reduction hidden units, in [1, d].
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from; random vectors if null.
+        init_words: Initial words of the prompt; random vectors if null.
     """
 
     def __init__(
@@ -48,19 +50,18 @@ class CoCoOp(PromptLearner):
         super().__init__(class_names, clip, optimizer)
         width = self.clip.embed_dim
         if reduction > width:
-            raise UserError(f"Expected a reduction in [1, {width}], the width of an image feature, got {reduction}.")
+            raise UserError(f"Expected a reduction in [1, {width}], the width of an image feature; got {reduction}.")
         hidden = width // reduction
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.prompt = nn.Parameter(self.text.initial_prompt(init_words))  # [L, D]
         self.meta_net = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, self.clip.text_width))
 
     def prompts(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B L D"]:
-        """Compute each image's prompt v(x), all of whose vectors are moved alike (Sec. 3.2)."""
-        # One shift for all vectors of an image's prompt, as in the paper.
+        """Compute each image's prompt v(x); one shift applies to all its vectors (Sec. 3.2)."""
         shifts: Tensor = self.meta_net(F.normalize(features, dim=-1))  # pi, [B, D]
         return self.prompt + shifts[:, None]
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(x, g(t(x))) / tau, each image's under its own prompt (Eq. 3)."""
+        """Compute the logits cos(x, g(t(x))) / tau of each image under its own prompt (Eq. 3)."""
         features = self.precomputed(inputs)["features"]
         return cosine_logits(features, self.text(self.prompts(features)), self.clip.logit_scale)

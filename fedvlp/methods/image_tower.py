@@ -1,4 +1,4 @@
-"""What methods have in common that train CLIP's image tower itself: a copy of it, its classifier, its rates."""
+"""Shared parts of methods that train CLIP's image tower: the copied tower, its classifier, its learning rates."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ from fedvlp.utils.ranges import FractionAboveZero, Names
 
 
 class ImageTowerLearner(PromptLearner):
-    """Trains a copy of CLIP's image tower, in float32, and perhaps a classifier on it; the shared CLIP is frozen.
+    """Base class of methods that train a float32 copy of CLIP's image tower, and optionally a linear head.
 
-    A subclass has ``image_features`` and ``logits`` for its losses, and changes pixels before the one, or what is
-    inside the tower by its argument ``between``. Batch normalisation keeps CLIP's own running statistics.
-    Papers train other networks, by SGD or Adam; here all have fine-tuning's AdamW, whose rate and decay suit CLIP.
+    Subclasses build their losses from ``image_features`` and ``logits``. They can change the pixels before the tower,
+    or features inside it through the argument ``between``. The shared CLIP is frozen. Batch normalisation keeps CLIP's
+    running statistics. Papers train other networks with SGD or Adam; fedvlp trains all with fine-tuning's AdamW, as its
+    rate and decay suit CLIP.
 
     Args:
-        clip: The CLIP that is trained: see ``load_clip``; the one passed in is not changed.
-        head: What classifies: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
+        clip: CLIP to copy the tower from; see ``load_clip``. A module passed in is not changed.
+        head: Classifier: CLIP's frozen text features (``text``), or a trained linear layer that starts from them
             (``linear``).
-        layer_decay: Factor on the learning rate from each layer of a tower to the one below it, in (0, 1].
-        optimizer: Makes the optimizer of a client's local training. Vectors, such as biases, get no weight decay.
+        layer_decay: Factor on the learning rate from each layer of a tower to the layer below, in (0, 1].
+        optimizer: Factory of the optimizer for a client's local training. Vectors, such as biases, get no weight decay.
 
     Attributes:
-        visual: the trained tower, open_clip's own module; its parameters are named ``visual.<open_clip's name>``.
-        image_tower: how it is run.
-        head: the linear classifier; None with the text head.
-        text_features: w_c, normalised; neither sent nor saved, as every client can compute them.
-        statistics: what clients send of their images; None where they send none.
+        visual: Trained tower, open_clip's own module; its parameters are named ``visual.<open_clip's name>``.
+        image_tower: Wrapper that runs the tower.
+        head: Linear classifier; None with the text head.
+        text_features: Normalised w_c, neither sent nor saved because every client can compute them.
+        statistics: Image statistics that clients send; None if they send none.
     """
 
     needs_images = True
@@ -66,7 +67,7 @@ class ImageTowerLearner(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         self.layer_decay = layer_decay
-        # In float32 whatever the shared CLIP was rounded to: small steps would be lost in bfloat16.
+        # Use float32 even if the shared CLIP has a lower precision: bfloat16 would lose small steps.
         self.visual = deepcopy(cast(nn.Module, self.clip.model.visual)).float().requires_grad_(True)
         self.image_tower = make_image_tower(self.visual)
         texts = zero_shot_text_features(self.clip, class_names)
@@ -75,7 +76,7 @@ class ImageTowerLearner(PromptLearner):
         self.statistics: ClientStatistics | None = None
 
     def share_statistics(self, num_clients: int, shape: Sequence[int], renewed: bool = True) -> None:
-        """Let clients send statistics of their images after training; arguments as of :class:`.ClientStatistics`."""
+        """Let clients send image statistics after training; arguments as in :class:`.ClientStatistics`."""
         self.statistics = ClientStatistics(num_clients, shape, renewed)
         self.train_only_personal = ("statistics.own", "statistics.images_seen")
         self.image_statistics = ("statistics.clients",)
@@ -84,14 +85,14 @@ class ImageTowerLearner(PromptLearner):
         """Compute the trained tower's joint features f(x), not normalised.
 
         Args:
-            images: Pixels, as CLIP's transform puts them out.
-            between: `between[j]` changes what stage j + 1 of the tower puts out: the tokens [B, P, W] of a ViT's block,
-                or the feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
+            images: Pixels preprocessed by CLIP's transform.
+            between: `between[j]` changes the output of stage j + 1: the tokens [B, P, W] of a ViT's block, or the
+                feature map [B, channels, height, width] of one of the four stages of a ResNet or ConvNeXt.
         """
         return self.image_tower.features(images, between)
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of features, of which only the direction counts."""
+        """Compute the logits of features; their lengths do not matter."""
         if self.head is not None:
             classified: Tensor = self.head(features)
             return classified
@@ -102,20 +103,20 @@ class ImageTowerLearner(PromptLearner):
         return self.logits(self.image_features(self.precomputed(inputs)["images"]))
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase that trains and averages all; with statistics, a second one that sends these."""
-        tensors = self.communicable_state()  # gradients are off in a phase that trains nothing
-        kept = (*self.personal, *self.train_only_personal)
+        """Describe one phase that trains and averages everything, and with statistics a second phase to send them."""
+        tensors = self.communicable_state()  # not the trainable ones: a phase without training turns gradients off
+        personal = (*self.personal, *self.train_only_personal)
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
-        sent = tuple(name for name in trained if not matches_prefix(kept, name))
+        sent = tuple(name for name in trained if not matches_prefix(personal, name))
         train = Phase("train", self._shortened(trained), self._shortened(sent), FedAvg())
         if self.statistics is None:
             return (train,)
-        # The phase after training sends what was collected and deploys what was trained.
+        # The second phase sends the collected statistics and deploys the trained tensors.
         slots = Slots("client", slots=len(self.statistics.clients))
         return (train, Phase("share", (), ("statistics.clients",), slots, download=(), deploy=train.upload))
 
     def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The first parts of names in place of hundreds of names, where they stand for the same tensors."""
+        """Replace hundreds of names by their first parts, if these select the same tensors."""
         parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
         return parts if set(select(self.communicable_state(), parts)) == set(names) else names
 
@@ -126,22 +127,22 @@ class ImageTowerLearner(PromptLearner):
             self.statistics.start_client(context)
 
     def upload_state(self) -> State:
-        """Return what the client sends after the running phase; after the second its statistics."""
+        """Upload the trained tensors after the first phase, and the statistics after the second."""
         if self.statistics is not None and self.context is not None and self.context.phase.name == "share":
             return {"statistics.clients": self.statistics.own}
         return super().upload_state()
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Return the trained parameters in groups that are trained alike; by default one for each layer."""
+        """Group the trained parameters by learning rate and weight decay; by default, by layer."""
         return layer_groups(trainable, self.layer_decay, timm_layers("visual", self.visual))
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Return a fresh optimizer with a group of parameters for each layer; None if nothing is trainable."""
+        """Create a fresh optimizer with a parameter group per layer; None if nothing is trainable."""
         if self.make_optimizer is None or not (trainable := self.trainable_by_name()):
             return super().configure_optimizers()
         groups = self.parameter_groups(trainable)
         optimizer = self.make_optimizer([{"params": group.parameters, **group.options} for group in groups])
-        # The optimizer has filled in the rate and the decay of its options, from which each group takes its share.
+        # The optimizer has filled in its learning rate and weight decay; scale them per group.
         for settings, group in zip(optimizer.param_groups, groups, strict=True):
             settings["lr"] *= group.factor
             if not group.decays and "weight_decay" in settings:
@@ -149,7 +150,7 @@ class ImageTowerLearner(PromptLearner):
         return optimizer
 
     def train(self, mode: bool = True) -> ImageTowerLearner:
-        """Go into training mode or out of it, but for batch normalisation, whose statistics are frozen."""
+        """Set the training mode, except for batch normalisation, which keeps its statistics frozen."""
         super().train(mode)
         for module in self.visual.modules():
             if isinstance(module, _BatchNorm):
@@ -157,30 +158,30 @@ class ImageTowerLearner(PromptLearner):
         return self
 
     def num_channels(self, stage: int) -> int:
-        """Return W, the number of channels behind a stage of the tower, from 1."""
+        """Measure the number of channels W after a stage of the tower; stages count from 1."""
         widths: list[int] = []
 
-        def measured(features: Tensor) -> Tensor:
+        def record_width(features: Tensor) -> Tensor:
             widths.append(positions(features, self.image_tower.num_prefix).shape[2])
             return features
 
-        # The towers do not say how wide their stages are: a blank image shows it.
+        # Towers do not report the widths of their stages, so run a blank image.
         size = self.clip.image_size
         with torch.no_grad():
-            self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, measured))
+            self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, record_width))
         return widths[0]
 
 
 def after_stage(stage: int, change: Between) -> list[Between]:
-    """Return `between` where the output of one stage alone is changed, counted from 1."""
+    """Build the argument `between` that changes the output of one stage, counted from 1."""
     return [nn.Identity()] * (stage - 1) + [change]
 
 
 class NormalizedLinear(nn.Module):
-    """Returns W f / |f| + b; starts from given rows W and no bias (Wortsman et al., CVPR 2022, Section 2).
+    """Linear classifier W f / |f| + b that starts from given rows W and b = 0 (Wortsman et al., CVPR 2022, Section 2).
 
     Args:
-        weight: W at the start, a class's text feature times CLIP's logit scale, which makes it zero-shot CLIP.
+        weight: Initial W. Text features times CLIP's logit scale make the classifier equal to zero-shot CLIP.
     """
 
     def __init__(self, weight: Float[Tensor, "C d"]) -> None:
@@ -194,37 +195,37 @@ class NormalizedLinear(nn.Module):
             return F.linear(F.normalize(features.float(), dim=-1), self.weight, self.bias)
 
 
-# The last three are those of Hugging Face's encoders. Other networks of a method may have layers of these names.
+# "layer", "layers" and "block" occur in Hugging Face's encoders. A method's other networks may use these names, too.
 _BLOCK = re.compile(r"\.transformer\.(?:encoder\.)?(?:resblocks|layer|layers|block)\.(\d+)\.")
 _STAGE = re.compile(r"\.layer(\d+)\.")
 _BOTTOM = {"class_embedding", "positional_embedding", "token_embedding", "ln_pre", "cls_emb"}
 _BOTTOM |= {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"}  # a ResNet's stem
-_BOTTOM |= {"embeddings", "embed_tokens"}  # of Hugging Face's encoders
+_BOTTOM |= {"embeddings", "embed_tokens"}  # in Hugging Face's encoders
 
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """Parameters that are trained alike."""
+    """Parameters with the same learning rate and weight decay."""
 
-    factor: float  # on the learning rate
-    decays: bool  # whether they get weight decay
+    factor: float  # multiplies the learning rate
+    decays: bool  # whether weight decay applies
     parameters: list[Tensor] = field(default_factory=list)
-    options: Mapping[str, float] = field(default_factory=dict)  # in place of the optimizer's
+    options: Mapping[str, float] = field(default_factory=dict)  # override the optimizer's options
 
 
 def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
-    """Return the layer of each parameter of an image tower of timm, as timm groups them; of other towers nothing.
+    """Find the layer of each parameter of a timm tower by timm's grouping; empty for other towers.
 
-    Layers count from the bottom: blocks of a ViT, stages of others. The top has none: it is open_clip's head or, where
-    that has no parameters, the highest of timm's layers.
+    Layers count from the bottom: blocks of a ViT, stages of other networks. Parameters of the top have the layer None.
+    The top is open_clip's head, or timm's highest layer if the head has no parameters.
     """
     if not isinstance(visual, TimmModel):
         return {}
     trunk: Any = visual.trunk
     layers = group_parameters(trunk, trunk.group_matcher(coarse=True), reverse=True)
     numbers = {f"{name}.trunk.{parameter}": layer for parameter, layer in layers.items()}
-    behind = 1 + max(layers.values())
-    numbers |= {f"{name}.head.{parameter}": behind for parameter, _ in visual.head.named_parameters()}
+    head = 1 + max(layers.values())
+    numbers |= {f"{name}.head.{parameter}": head for parameter, _ in visual.head.named_parameters()}
     top = max(numbers.values())
     return {parameter: None if layer == top else layer for parameter, layer in numbers.items()}
 
@@ -232,11 +233,11 @@ def timm_layers(name: str, visual: nn.Module) -> dict[str, int | None]:
 def layer_groups(
     parameters: Mapping[str, Tensor], decay: float, layers: Mapping[str, int | None] | None = None
 ) -> list[LayerGroup]:
-    """Return groups with a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
+    """Group parameters by a factor decay^(layers above) on the learning rate; vectors and scalars get no weight decay.
 
-    The layers of a tower are its embeddings or stem (0), its blocks or stages, and the layers after them. The last of
-    these, classifiers and parameters outside the towers have the factor 1. Names are open_clip's, with the tower's in
-    front; ``layers`` overrides the layers that follow from names.
+    A tower's layers are its embeddings or stem (layer 0), its blocks or stages, and the layers after them. The top
+    layers, classifiers and parameters outside the towers have the factor 1. Names are open_clip's, prefixed by the
+    tower's name; ``layers`` overrides the layers inferred from names.
 
     >>> import torch
     >>> names = ["visual.conv1.weight", "visual.transformer.resblocks.0.ln_1.bias", "visual.proj"]
@@ -244,7 +245,7 @@ def layer_groups(
     >>> [(group.factor, group.decays) for group in groups]
     [(0.25, True), (0.5, True), (1.0, True)]
     """
-    # The number of layers below the top of each tower: that of its highest block, and one for the embeddings.
+    # The top of each tower is one layer above its highest block.
     tops: dict[str, int] = {}
     depths = {name: _depth(name) for name in parameters} | dict(layers or {})
     for name in parameters:
@@ -260,26 +261,26 @@ def layer_groups(
 
 
 def _depth(name: str) -> int | None:
-    """The number of a parameter's layer from the bottom of its tower; None for the top or no tower's."""
+    """Infer a parameter's layer, counted from the bottom of its tower; None at the top or outside the towers."""
     if block := _BLOCK.search(name):
         return 1 + int(block[1])
     if stage := _STAGE.search(name):
         return int(stage[1])
     parts = set(name.split("."))
-    # The attention pool of a ResNet has a positional embedding, too, but is at the top.
+    # A ResNet's attention pool also has a positional embedding, but is at the top.
     return 0 if parts & _BOTTOM and "attnpool" not in parts else None
 
 
 def prompted_features(
     tower: VisionTransformerTower, images: Float[Tensor, "B 3 V V"], prompts: Sequence[Float[Tensor, "B L W"]]
 ) -> Float[Tensor, "B d"]:
-    """Compute joint features, not normalised, of `[image tokens][prompt]`, differentiable in all of them.
+    """Compute joint features, not normalised, of `[image tokens][prompt]`, differentiable in every input.
 
     Args:
-        tower: whose weights may be trained.
-        images: Pixels, as CLIP's transform puts them out.
-        prompts: for each of the first blocks; the first goes in before `ln_pre`, without positions, each other one
-            replaces the prompt's tokens before its block. Further blocks take the tokens as they come.
+        tower: Image tower; its weights may be trained.
+        images: Pixels preprocessed by CLIP's transform.
+        prompts: Prompts of the first blocks. The first is inserted before `ln_pre`, without positions. Each other
+            prompt replaces the prompt tokens before its block. Later blocks keep the tokens of the block before.
     """
     hidden = run_before_last_block(tower, images, prompts)  # [B, P + L, W]
     hidden = tower.blocks.run(len(tower.blocks) - 1, hidden)

@@ -1,4 +1,4 @@
-"""PLAN: deep prompts in both towers, learned by each client, then mixed by aggregators that all clients learn.
+"""PLAN: deep prompts in both towers, learned by each client, then mixed by aggregators that all clients train.
 
 Paper: Gong et al., "Federated domain generalization via prompt learning and aggregation" (PLAN).
 
@@ -9,18 +9,20 @@ psi -> ``pool.aggregators``; lambda -> ``kl_weight``; r -> ``reduction``.
     T_g = A_t({T_k}), V_g = A_v({V_k}), Eqs. 11-13       :class:`.PromptAttention`
     stage 2: CE of p_g trains A_t and A_v, Eqs. 14-16    :class:`.PromptPool`
 
-A client that never took part has an empty slot, left out of the mixture, and starts from random prompts of its own. A
-plain Trainer has nobody to mix with: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the prompts trained.
+A client that never took part has an empty slot, which the mixture ignores, and starts from its own random prompts. A
+plain Trainer has no other clients: it trains stage 1 against zero-shot CLIP, and T_g, V_g are the trained prompts.
 
-Departures:
-    * Aggregators: the paper states neither r nor the shape and scale of q. r = 8 comes nearest to its cost, q meets the
-      mean over tokens / sqrt(width), and psi is a residual from zero, so that the first mixture is nearly the mean.
-    * Released aggregator: an option with 81.9 M parameters, without the released code's mistakes: a text aggregator
-      that is never trained; prompts without a local loss after the first round, when stage 1 trains the visual
-      aggregator through the reference's entropy; and mixed-up names, by which 4 of 72 slots (11 of 120 for DomainNet)
-      stay stale.
-    * First reference: 60 templates, as in the released code; the paper states none.
-    * SGD: plain; the released momentum 0.9 and weight decay 5e-4 are in the config ``plan_released``.
+Deviations:
+    * Aggregators: the paper states neither r nor the shape and scale of q; fedvlp uses r = 8, which comes nearest to
+      the paper's cost. It takes <q, mean of phi over tokens> / sqrt(width). psi is a residual that starts at zero, so
+      the first mixture is nearly the mean.
+    * Released aggregator: fedvlp offers it as an option with 81.9 M parameters, without three defects of the released
+      code. There, the text aggregator is never trained. After the first round, prompts get no local loss, and stage 1
+      trains the visual aggregator through the reference's entropy. Mixed-up names leave 4 of 72 slots stale (11 of 120
+      for DomainNet).
+    * First reference: the paper does not state its templates; fedvlp uses 60, as the released code does.
+    * Optimizer: the released code uses SGD with momentum 0.9 and weight decay 5e-4 (``plan_released``); fedvlp uses
+      plain SGD, because the paper states neither.
 """
 
 from __future__ import annotations
@@ -55,18 +57,18 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
 class PLAN(PromptLearner):
-    """Learns each client's deep prompts, then how to mix them into one set for all.
+    """Deep prompts of each client, mixed into one global set by trained aggregators.
 
     Args:
-        prompt_length: Number of learned vectors in a block's prompt.
-        depth: Number of first blocks with prompts of their own, in both towers; all blocks if not given.
+        prompt_length: Number of learned vectors in each block's prompt.
+        depth: Number of first blocks that have their own prompts, in both towers; all blocks if null.
         kl_weight: Weight lambda of the divergence from the reference, at least 0.
-        templates: How many of CLIP's templates make the zero-shot reference of the first round, in [1, 80].
+        templates: Number of CLIP's templates averaged for the first round's zero-shot reference, in [1, 80].
         first_round_reference: Whether the first round has a reference.
         aggregator: The paper's ``attention``, or the released code's ``attention_over_clients``.
-        reduction: r of the paper's aggregators: phi and psi have width / r hidden units.
-        aggregate_text: Whether an aggregator mixes the text prompts; else their mean is taken.
-        aggregate_visual: The same for the visual prompts.
+        reduction: Reduction r of the paper's aggregators: phi and psi have width / r hidden units.
+        aggregate_text: Whether an aggregator mixes the text prompts; otherwise they are averaged.
+        aggregate_visual: Whether an aggregator mixes the visual prompts; otherwise they are averaged.
     """
 
     needs_images = True
@@ -99,7 +101,7 @@ class PLAN(PromptLearner):
         self.pool = PromptPool(self.prompted.initial_prompts(depth), num_clients, aggregator, reduction, aggregated)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return stage 1, for the prompts, and stage 2, for the aggregators if there are any (Eq. 16)."""
+        """Describe stage 1, which trains prompts, and stage 2, which trains the aggregators if any (Eq. 16)."""
         own, clients, shared, aggregators = (f"pool.{part}" for part in ("own", "clients", "globals", "aggregators"))
         slots = Slots("client", len(self.pool.clients["text"]))
         stages = [Phase("prompts", train=(own,), upload=(clients,), strategy=slots, download=(shared,))]
@@ -107,25 +109,25 @@ class PLAN(PromptLearner):
             averaged = FedAvg("uniform")
             download = (clients, aggregators)
             stages.append(Phase("aggregators", (aggregators,), (aggregators,), averaged, download=download))
-        # After the last stage the server has all that the global prompts are made of.
+        # After the last stage, the server has everything that the global prompts depend on.
         last = replace(stages[-1], strategy=ServerComputed(stages[-1].strategy, self.make_globals), deploy=(shared,))
         return (*stages[:-1], last)
 
     def make_globals(self, state: State) -> State:
-        """Return the global prompts that the server computes of what it shares (Eqs. 11-13)."""
+        """Compute the global prompts from the server's tensors (Eqs. 11-13)."""
         in_pool = {name.removeprefix("pool."): value for name, value in state.items()}
         return {f"pool.globals.{kind}": prompts for kind, prompts in self.pool.aggregate(in_pool).items()}
 
     def shared_state(self) -> State:
-        """Return what the phases upload, and the global prompts, which the server computes from it."""
+        """Collect the tensors that the phases upload, and the global prompts that the server computes from them."""
         return super().shared_state() | detached(select(self.state_dict(), ("pool.globals",)))
 
     def initial_personal_state(self, start: State) -> State:
-        """Return random prompts for a client that never took part (Section IV-B)."""
+        """Draw random prompts for a client that never took part (Section IV-B)."""
         return {name: initial_prompt(prompts.shape) for name, prompts in start.items()}
 
     def upload_state(self) -> State:
-        """Return the client's prompts for its slot after stage 1, its aggregators after stage 2."""
+        """Upload the client's prompts, for its slot, after stage 1 and its aggregators after stage 2."""
         if self._aggregates:
             return super().upload_state()
         return detached({f"pool.clients.{kind}": prompts for kind, prompts in self.pool.own.items()})
@@ -135,14 +137,14 @@ class PLAN(PromptLearner):
         return self.prompted.logits(self.precomputed(inputs)["images"], self.pool.globals)
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits under the client's own prompts in stage 1, under the aggregated ones in stage 2."""
+        """Compute the logits under the client's own prompts in stage 1, under the aggregated prompts in stage 2."""
         prompts = self.pool.aggregate() if self._aggregates else self.pool.own
         return self.prompted.logits(self.precomputed(inputs)["images"], prompts)
 
     @torch.no_grad()
     def reference(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"] | None:
-        """Compute the logits of p_g, in the first round those of zero-shot CLIP; None without a reference."""
-        # Before the first aggregation there are no global prompts to be held to.
+        """Compute the logits of p_g, or of zero-shot CLIP in the first round; None without a reference."""
+        # Before the first aggregation, there are no global prompts to distil from.
         first = self.context is None or self.context.round == 0
         if self.kl_weight == 0 or (first and not self.first_round_reference):
             return None
@@ -168,7 +170,7 @@ class PLAN(PromptLearner):
         return losses["loss"]
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """Take the own prompts as the global ones where there is no federation to mix with."""
+        """Copy the own prompts to the global prompts if there is no federation."""
         if self.context is None:
             with torch.no_grad():
                 for kind, prompts in self.pool.own.items():
@@ -183,10 +185,10 @@ Aggregator = Literal["attention", "attention_over_clients"]
 
 
 class PromptPool(nn.Module):
-    """A client's own prompts, a slot for each client's, and the global ones that aggregators make of the slots.
+    """A client's own prompts, a slot for each client's prompts, and the global prompts aggregated from the slots.
 
-    A slot is empty, that is zero, until its client has sent prompts; only filled slots are aggregated. Own and global
-    prompts start alike. Those of ``text`` and ``visual`` that are not ``aggregated`` are averaged.
+    A slot is empty (all zeros) until its client has sent prompts; only filled slots are aggregated. Own and global
+    prompts start from equal values. Kinds of prompts (``text``, ``visual``) not in ``aggregated`` are averaged.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class PromptPool(nn.Module):
                 self.aggregators[kind] = AttentionOverClients(blocks, width)
 
     def aggregate(self, state: State | None = None) -> dict[str, Tensor]:
-        """Return global prompts of the filled slots, differentiably (PLAN, Eqs. 11-13).
+        """Aggregate the filled slots into global prompts, differentiably (PLAN, Eqs. 11-13).
 
         Args:
             state: Tensors by their names in the pool, to use instead of the pool's own.
@@ -219,10 +221,10 @@ class PromptPool(nn.Module):
         globals_: dict[str, Tensor] = {}
         for kind in self.own:
             stack = tensors[f"clients.{kind}"]  # [K, J, L, width]
-            # Slots of clients that never sent anything are zero, and would draw the mixture there.
+            # Slots of clients that never sent prompts are zero and would pull the mixture towards zero.
             filled = stack[stack.flatten(1).any(dim=1)]
             prefix = f"aggregators.{kind}"
-            # The server has aggregators as tensors alone: the module is run with their values.
+            # The server holds aggregators as tensors, so the module runs with their values.
             theta = {name.removeprefix(f"{prefix}."): value for name, value in select(tensors, (prefix,)).items()}
             if theta:
                 globals_[kind] = functional_call(self.aggregators[kind], theta, (filled,))
@@ -232,14 +234,14 @@ class PromptPool(nn.Module):
 
 
 class PromptAttention(nn.Module):
-    """Weighs the clients' prompts by a learned query, and mixes them.
+    """A mixture of the clients' prompts, weighted by a learned query.
 
     a_k = softmax_k(<q, mean of phi(T_k) over tokens> / sqrt(width)) (Eq. 12), and T = sum_k a_k (T_k + psi(T_k))
-    (Eq. 13). Prompts start small, so the first weights are equal to within a percent; psi's last layer starts at zero,
-    so the first mixture is nearly the mean. The query does not: at zero it would leave phi without a gradient. The last
-    bias of phi moves all scores alike and so changes nothing, but the paper's perceptron has it.
+    (Eq. 13). Prompts start small, so the first weights are equal to within a percent. psi's last layer starts at zero,
+    so the first mixture is nearly the mean. The query starts at random, because a zero query would give phi no
+    gradient. The last bias of phi shifts all scores equally and has no effect, but the paper's perceptron has it.
 
-    The perceptrons phi and psi of each of J blocks have width / r hidden units; it is an error if none is left.
+    The perceptrons phi and psi of each of J blocks have width / r hidden units; r must not exceed the width.
 
     >>> prompts = torch.tensor([1.0, 3.0]).view(2, 1, 1, 1).expand(2, 1, 1, 4)
     >>> aggregator = PromptAttention(blocks=1, width=4, reduction=2)
@@ -251,7 +253,7 @@ class PromptAttention(nn.Module):
     def __init__(self, blocks: int, width: int, reduction: int) -> None:
         super().__init__()
         if reduction > width:
-            raise UserError(f"Expected a reduction in [1, {width}], the width of a prompt's tokens, got {reduction}.")
+            raise UserError(f"Expected a reduction in [1, {width}], the width of a prompt's tokens; got {reduction}.")
         self.query = nn.Parameter(torch.randn(blocks, width))
         hidden = width // reduction
         last = BlockLinear(blocks, hidden, width)
@@ -260,7 +262,7 @@ class PromptAttention(nn.Module):
         self.psi = nn.Sequential(BlockLinear(blocks, width, hidden), nn.ReLU(), last)
 
     def weights(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "K J"]:
-        """Compute a_k for each block (Eq. 12)."""
+        """Compute the clients' weights a_k in each block (Eq. 12)."""
         keys = self.phi(prompts).mean(dim=-2)  # [K, J, width]
         # A softmax over clients for each block, after the mean over a prompt's tokens.
         scores = torch.einsum("jd,kjd->kj", self.query, keys) / float(prompts.shape[-1] ** 0.5)
@@ -273,19 +275,19 @@ class PromptAttention(nn.Module):
 
 
 class AttentionOverClients(nn.Module):
-    """The released code's aggregator: a transformer block in which the clients are the sequence, then their mean.
+    """The released code's aggregator: a transformer block over the sequence of clients, followed by their mean.
 
-    Each block of CLIP has its own attention and its own perceptron; both layer norms are shared by all. All starts as
-    in PyTorch's own layers, of which the released code is made: Xavier's bound for queries, keys and values together,
-    biases of the attention 0, those of the perceptron within 1 / sqrt(inputs).
+    Each block of CLIP has its own attention and perceptron; all blocks share both layer norms. Initial values are
+    PyTorch's, as in the released code: Xavier's bound for queries, keys and values together, attention biases 0,
+    perceptron biases within 1 / sqrt(inputs).
 
-    It is an error if the heads do not divide the width.
+    The width must be a multiple of the number of heads.
     """
 
     def __init__(self, blocks: int, width: int, heads: int = 8) -> None:
         super().__init__()
         if width % heads:
-            raise UserError(f"Expected prompts of a width that {heads} heads divide, got {width}. Choose another CLIP.")
+            raise UserError(f"Expected a prompt width divisible by {heads} heads; got {width}. Choose another CLIP.")
         self.heads = heads
         self.project_in = BlockLinear(blocks, width, 3 * width, weight_bound=(6 / (width + 3 * width)) ** 0.5)
         self.project_out = BlockLinear(blocks, width, width)
@@ -298,7 +300,7 @@ class AttentionOverClients(nn.Module):
     def forward(self, prompts: Float[Tensor, "K J L width"]) -> Float[Tensor, "J L width"]:
         """Compute the mean over clients of their attended prompts, in float32."""
         with torch.autocast(prompts.device.type, enabled=False):
-            # The clients are the sequence; blocks and places in a prompt are batches of it.
+            # Clients form the sequence; blocks and prompt positions form the batch.
             heads = self.project_in(prompts).unflatten(-1, (3, self.heads, -1)).permute(3, 1, 2, 4, 0, 5)
             gathered = F.scaled_dot_product_attention(*heads)  # [J, L, heads, K, width / heads]
             attended = self.project_out(gathered.permute(3, 0, 1, 2, 4).flatten(-2))  # [K, J, L, width]

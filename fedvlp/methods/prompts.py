@@ -1,4 +1,4 @@
-"""What methods that learn prompts around a frozen CLIP share: base class, distillation, prompted towers."""
+"""Shared parts of methods that learn prompts around a frozen CLIP: base classes, distillation, prompted towers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -27,15 +27,15 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class PromptLearner(FederatedModule):
-    """A method that adapts a CLIP, mostly by prompts; tables compare it with zero-shot CLIP and class means.
+    """Base class of methods that adapt CLIP; tables compare them with zero-shot CLIP and class means.
 
-    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. Methods' docstrings
-    list what they add to these arguments.
+    Batches hold CLIP's image features, which are computed once, unless the method ``needs_images``. The docstrings of
+    methods list their additional arguments.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
-        optimizer: Makes the optimizer of a client's local training.
+        class_names: Class names, in the order of the labels.
+        clip: Frozen CLIP; see ``load_clip``.
+        optimizer: Factory of the optimizer for a client's local training.
     """
 
     clip: CLIP
@@ -48,33 +48,33 @@ class PromptLearner(FederatedModule):
         self.set_backbone(load_clip(clip))
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute all that is logged of a batch, by name; ``loss`` is trained, by default the cross-entropy."""
+        """Compute the values to log for a batch; ``loss`` is minimised, by default the cross-entropy."""
         return {"loss": F.cross_entropy(self(inputs), labels)}
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Log the losses of a batch, and return the one that is trained."""
+        """Log the losses of a batch, and return the loss to minimise."""
         losses = self.losses(*batch)
         self.log_dict(losses)
         return losses["loss"]
 
     def baseline(self) -> ZeroShotCLIP:
-        """Return zero-shot CLIP with the same towers."""
+        """Create zero-shot CLIP with the same towers."""
         return ZeroShotCLIP(self.class_names, self.clip)
 
 
 class PersonalPromptLearner(PromptLearner):
-    """Learns a text prompt of all clients and something of each client's own; both start at random.
+    """Base class of methods with a shared text prompt and a personal prompt per client; both start at random.
 
-    A held-out domain has no client, so the shared prompt classifies its images, or all clients do together.
+    A held-out domain has no client, so the shared prompt or the mean over all clients classifies its images.
 
     Args:
         prompt_length: Number of learned vectors L of a prompt.
-        held_out_evaluation: What classifies images of a domain that no client has: only the ``shared`` prompt, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` prompt, or the ``mean`` of the
+            probabilities under all clients' prompts.
 
     Attributes:
-        global_prompt: the prompt of all clients.
-        local_prompt: the client's own prompt, unless a method makes it of other tensors.
+        global_prompt: Prompt shared by all clients.
+        local_prompt: Personal prompt of the client; absent if a method builds it from other tensors.
     """
 
     personal: tuple[str, ...] = ("local_prompt",)
@@ -96,11 +96,11 @@ class PersonalPromptLearner(PromptLearner):
             self.local_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
 
     def client_prompt(self) -> Float[Tensor, "L D"]:
-        """Compute the prompt that classifies a client's images."""
+        """Compute the prompt for a client's images."""
         return self.local_prompt
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits under the client's prompt; only under the shared one if there is no client."""
+        """Compute the logits under the client's prompt, or under the shared prompt if there is no client."""
         prompt = self.client_prompt() if self.uses_personal else self.global_prompt
         return cosine_logits(self.precomputed(inputs)["features"], self.text(prompt), self.clip.logit_scale)
 
@@ -112,7 +112,7 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
     >>> distillation_kl(logits, logits).item()
     0.0
     """
-    # In float32, also under autocast: probabilities far below 1 would be rounded to 0.
+    # Use float32 even under autocast, which would round small probabilities to 0.
     teacher = F.log_softmax(teacher_logits.detach().float(), dim=-1)
     student = F.log_softmax(student_logits.float(), dim=-1)
     return (teacher.exp() * (teacher - student)).sum() / len(student)
@@ -121,9 +121,9 @@ def distillation_kl(teacher_logits: Float[Tensor, "B C"], student_logits: Float[
 def distillation_losses(
     logits: Float[Tensor, "B C"], labels: Int[Tensor, "B"], teacher: Float[Tensor, "B C"], kl_weight: float
 ) -> dict[str, Tensor]:
-    """Return the cross-entropy, KL(teacher || student) as `kl`, and as `loss` their sum by 1 and beta (TRIP, Eq. 12).
+    """Compute the cross-entropy, `kl` = KL(teacher || student), and `loss` = cross-entropy + beta kl (TRIP, Eq. 12).
 
-    The teacher's logits get no gradient; beta is `kl_weight`.
+    beta is `kl_weight`. The teacher's logits get no gradient.
     """
     cross_entropy = F.cross_entropy(logits, labels)
     divergence = distillation_kl(teacher, logits)
@@ -135,14 +135,14 @@ Prompts = Mapping[str, Tensor] | nn.ParameterDict
 
 
 class DeepPromptedCLIP(nn.Module):
-    """Classifies with prompts in both towers; has no parameters of its own.
+    """Classifier with prompts in both towers and no parameters of its own.
 
     Args:
-        clip: The frozen CLIP, shared and not copied.
-        class_names: The classes, in the order of the labels.
-        prompt_length: Number of learned vectors in a block's prompt.
-        init_words: What the first text prompt is to start from; a shorter prompt takes the place of the first words,
-            and the others stay before the class's name.
+        clip: Frozen CLIP, shared and not copied.
+        class_names: Class names, in the order of the labels.
+        prompt_length: Number of learned vectors in each block's prompt.
+        init_words: Initial words of the first text prompt. A shorter prompt replaces the first words; the other words
+            remain before the class name.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str], prompt_length: int, init_words: str | None = None) -> None:
@@ -151,13 +151,13 @@ class DeepPromptedCLIP(nn.Module):
         self.prompt_length = prompt_length
         words = (init_words or "").split()
         self.learned_words = " ".join(words[:prompt_length]) or None
-        # Words that the prompt has no room for stay words: "[v1][v2] of a dog." with two vectors for "a photo of a".
+        # Words beyond the prompt's length stay words: "[v1][v2] of a dog." with two vectors for "a photo of a".
         strings = [" ".join([*words[prompt_length:], name]) for name in class_names]
         self.text = PromptedTextEncoder(clip, strings, prompt_length=prompt_length)
         self.visual = PromptedImageEncoder(clip)
 
     def initial_prompts(self, depth: int | None) -> dict[str, Tensor]:
-        """Return prompts of N(0, 0.02) for the first blocks of each tower; for all blocks if no depth is given."""
+        """Draw prompts from N(0, 0.02) for the first blocks of each tower, or for all blocks if `depth` is None."""
         text_blocks = checked_depth(depth, self.clip.text.depth)
         visual_blocks = checked_depth(depth, self.visual.depth)
         return {
@@ -166,10 +166,10 @@ class DeepPromptedCLIP(nn.Module):
         }
 
     def initial_text_prompts(self, depth: int | None) -> Float[Tensor, "J L D"]:
-        """Compute the words' embeddings for the first block, and prompts of N(0, 0.02) for those behind it.
+        """Compute the initial words' embeddings for the first block, and draw later prompts from N(0, 0.02).
 
         Args:
-            depth: J; if not given 9, or all blocks of a CLIP with fewer.
+            depth: Number of blocks J; if None, 9 or the number of blocks of a smaller CLIP.
         """
         most = min(self.clip.text.depth, self.visual.depth)
         blocks = checked_depth(min(9, most) if depth is None else depth, most)
@@ -189,24 +189,24 @@ class DeepPromptedCLIP(nn.Module):
 
 
 def initial_prompt(shape: Sequence[int]) -> Tensor:
-    """Compute random values of N(0, 0.02)."""
+    """Draw values from N(0, 0.02)."""
     return 0.02 * torch.randn(*shape)
 
 
 def checked_depth(depth: int | None, blocks: int) -> int:
-    """Return a number of blocks with prompts, refused if a tower has fewer; all blocks if it is not given."""
+    """Validate a number of prompted blocks; None stands for all blocks."""
     if depth is not None and depth > blocks:
-        raise UserError(f"Expected depth in [1, {blocks}], the number of blocks, or null; got {depth}.")
+        raise UserError(f"Expected a depth in [1, {blocks}] (the number of blocks) or null; got {depth}.")
     return blocks if depth is None else depth
 
 
 def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
-    """Return the domain of a client that has images of one domain.
+    """Look up the domain of a client, and check that it has images of only one.
 
     >>> known_domain(Client(0, 2, 9), "FedAPT")
     2
     """
-    # A client of several domains has no domain of its own: -1.
+    # A client with several domains has the domain -1.
     if client.domain < 0:
         raise UserError(
             f"{needed_by} needs clients of one domain each, but {client.name!r} has several. "
@@ -216,13 +216,13 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
 
 
 def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
-    """Return the source domain of each image of a training batch, its position among them."""
-    # Only a data module that was asked for domains puts them beside the images.
+    """Look up the index of each training image's source domain."""
+    # A data module adds domains to batches only on request.
     if isinstance(inputs, dict) and DOMAIN in inputs:
         return inputs[DOMAIN]
     raise UserError(
-        f"{needed_by} is trained on images whose source domain it knows, but these batches do not say. Train it on a "
-        f"data module of fedvlp, or put {DOMAIN!r} [B] into the inputs."
+        f"{needed_by} needs the source domain of each training image, but these batches contain none. Train it on a "
+        f"data module of fedvlp, or add {DOMAIN!r} [B] to the inputs."
     )
 
 
@@ -230,11 +230,11 @@ class BlockLinear(nn.Module):
     """A linear map for each block.
 
     Args:
-        blocks: J.
-        inputs: Width of what comes in.
-        outputs: Width of what goes out.
-        weight_bound: Weights start uniform between minus and plus this; by default 1 / sqrt(inputs).
-        bias_bound: The same for biases; by default they start at 0.
+        blocks: Number of blocks J.
+        inputs: Input width.
+        outputs: Output width.
+        weight_bound: Bound of the uniform initial weights; by default 1 / sqrt(inputs).
+        bias_bound: Bound of the uniform initial biases; by default 0.
     """
 
     def __init__(
@@ -243,11 +243,11 @@ class BlockLinear(nn.Module):
         super().__init__()
         bound = inputs**-0.5 if weight_bound is None else weight_bound
         self.weight = nn.Parameter(torch.empty(blocks, inputs, outputs).uniform_(-bound, bound))
-        # One map a block, all in one tensor: a loop over blocks would be many small products.
+        # All blocks' maps are in one tensor: a loop over blocks would run many small products.
         self.bias = nn.Parameter(torch.zeros(blocks, outputs))
         if bias_bound:
             nn.init.uniform_(self.bias, -bias_bound, bias_bound)
 
     def forward(self, tokens: Float[Tensor, "K J L inputs"]) -> Float[Tensor, "K J L outputs"]:
-        """Compute each block's tokens through its own map."""
+        """Apply each block's map to its tokens."""
         return torch.einsum("kjli,jio->kjlo", tokens, self.weight) + self.bias[:, None]

@@ -1,11 +1,11 @@
-"""Zero-shot CLIP: class names in hand-written templates, and nothing learned.
+"""Zero-shot CLIP: class names in handwritten templates, without training.
 
 Paper: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
 
 Symbols: x image, f(x) image feature, w_c text feature of class c, tau temperature (1 / logit scale).
     p(c | x) = softmax_c(cos(w_c, f(x)) / tau)    :meth:`ZeroShotCLIP.forward`
 
-Departures: none.
+Deviations: none.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedvlp.utils.ranges import Names, Templates
 
 
 class ZeroShotCLIP(FederatedModule):
-    """Classifies with hand-written prompts; trains and sends nothing.
+    """Classifier with handwritten prompts that trains and sends nothing.
 
     Args:
-        class_names: The classes, in the order of the labels.
-        clip: The frozen CLIP: see ``load_clip``.
-        templates: How many of CLIP's templates are averaged: 1 is "a photo of a {}.", 60 the ensemble, at most 80.
+        class_names: Class names, in the order of the labels.
+        clip: Frozen CLIP; see ``load_clip``.
+        templates: Number of CLIP's templates to average, in [1, 80]: 1 is "a photo of a {}.", 60 the ensemble.
     """
 
     clip: CLIP
@@ -43,16 +43,16 @@ class ZeroShotCLIP(FederatedModule):
         self.classifier = ZeroShotClassifier(self.clip, class_names, templates)
 
     def baseline(self) -> ZeroShotCLIP:
-        """Return itself: other methods are compared with it, and it has no rounds of its own."""
+        """Return itself, since it has no rounds and is the baseline of the other methods."""
         return self
 
     @torch.no_grad()
     def class_means_baseline(self, batches: Iterable[Batch]) -> ClassMeans | None:
-        """Make a classifier of the mean feature of each class; a class without images keeps its text feature."""
+        """Build a classifier from the mean feature of each class; a class without images keeps its text feature."""
         texts = self.classifier.text_features
         sums = torch.zeros_like(texts)  # [C, d]
         for inputs, labels in batches:
-            # Batches of images are not encoded for a baseline.
+            # Images are not encoded just for a baseline.
             if not isinstance(inputs, dict) or "images" in inputs or "features" not in inputs:
                 return None
             features = F.normalize(inputs["features"].float(), dim=-1)
@@ -67,7 +67,7 @@ class ZeroShotCLIP(FederatedModule):
 
 
 class ClassMeans(ZeroShotCLIP):
-    """Classifies by the nearest class mean, as FedNCM with ``text_weight: 0``; made by ``class_means_baseline``."""
+    """Nearest-class-mean classifier, as FedNCM with ``text_weight: 0``; built by ``class_means_baseline``."""
 
     is_of_own_classes = True
     weight: Tensor  # [C, d]

@@ -8,8 +8,8 @@
     random (Table V), or equal weights         :class:`RandomRouter`, :class:`UniformRouter`
 
 Deviations:
-    * Matching to experts: the paper does not state how; fedvlp compares clusters and experts in the joint space, as their
-      own widths W and D differ.
+    * Matching to experts: the paper does not state how; fedvlp compares clusters and experts in the joint space, since
+      their own widths W and D differ.
     * Learned image routing: the paper does not state its input; fedvlp uses f(x). It omits clusters of a batch's images
       (Fig. 3), because an image's prediction would depend on its batch.
     * Learned routing: fedvlp mixes by the probabilities, averaged over tokens, because the argmax has no gradient. The
