@@ -39,7 +39,7 @@ class ADAPT(FedDPT):
         domain_loss: Domain-correspondence loss: over ``pairs`` of image tokens and text prompts, or a cross-entropy
             that makes the ``attention`` to image tokens identify the client's domain. The latter is 0 outside a
             federation, where images have no domain.
-        domain_weight: Weight of that loss, at least 0. It must be 0 if ``components`` lacks ``domain``.
+        domain_weight: Weight of that loss, at least 0. It must be 0 unless ``components`` is ``domain``.
         options: Options of :class:`.FedDPT`.
     """
 

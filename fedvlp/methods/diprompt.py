@@ -1,4 +1,4 @@
-"""DiPrompT: a prompt for what all clients share, one for each domain, and one that asks which domain an image is of.
+"""DiPrompT: a prompt shared by all clients, a prompt for each domain, and a query prompt that finds an image's domain.
 
 Paper: Bai et al., "DiPrompT: Disentangled prompt tuning for multiple latent domain generalization in federated
 learning", CVPR 2024.
@@ -8,23 +8,25 @@ Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_promp
     L_G, L_D, Eqs. 1-3; P(y, d | x), L_Q, Eqs. 6, 7   :func:`.domain_terms`, :func:`.query_terms`
     server, Eqs. 4, 5; ensemble, Eq. 8                :meth:`DiPrompT.configure_phases`; :func:`.ensemble_logits`
 
-Departures:
-    * Eq. 3: fedvlp compares text features of each class instead of prompts, puts the positive pair in place of a
-      prompt's product with itself in the denominator, so that the term is a loss, and gives the other domains' features
-      no gradient.
-    * Eq. 5: the printed formula lacks a factor and is one round off; fedvlp takes the mean over rounds by Beta
-      densities.
-    * Eq. 7: alone it is 0 at the start, with gradient 0, so fedvlp adds -log sum_m P(y, m | x). The KL is KL(hat ||
-      new) of softmaxes over domains, as in distillation; the paper has scalars, and prints the new one first. hatV^Q is
-      the Q-prompt at the start of the client's round.
-    * Q-prompt: it starts as "a photo of a" and random vectors up to L, 16, which the paper does not state; "with the
-      domain of" is fixed. It is sent, as the paper's cost implies and its text denies, unless ``upload_query`` is
-      false.
-    * Eq. 8: fedvlp normalises each Z before mixing, and counts a negative cosine as 0.
-    * Steps: the paper alternates between prompts; fedvlp trains all of them in one step. "T = 1 iteration" is read as
+Deviations:
+    * Contrast (Eq. 3): the paper compares prompts, and its denominator has a prompt's product with itself in place of
+      the positive pair; fedvlp compares text features per class and puts the positive pair there, because otherwise the
+      term is not a loss. The other domains' features get no gradient.
+    * Beta average (Eq. 5): the paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
+      weighted by Beta densities.
+    * Query loss (Eq. 7): the paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).
+    * KL (Eq. 7): the paper has scalars and prints the new one first; fedvlp takes KL(hat || new) of softmaxes over
+      domains, as in distillation. hatV^Q is the Q-prompt at the start of the client's round.
+    * Start of the Q-prompt: the paper does not state L; fedvlp uses "a photo of a", then random vectors up to L = 16.
+      "with the domain of" is fixed.
+    * Upload of the Q-prompt: the paper's cost includes it, but its text does not; fedvlp sends it unless
+      ``upload_query`` is false.
+    * Ensemble (Eq. 8): fedvlp normalises each Z before mixing, and counts a negative cosine as 0.
+    * Steps: the paper alternates between prompts; fedvlp trains all of them in one step. It reads "T = 1 iteration" as
       one pass.
     * Known domains: the paper states no loss; fedvlp trains Q only without the ensemble, by -log P(y, m | x).
-    * Without the ensemble: Q chooses the D-prompt, as in Sec. 3.3; Sec. 4.3.1 takes the highest w_m.
+    * Without the ensemble: Sec. 4.3.1 of the paper takes the D-prompt with the highest w_m; fedvlp lets Q choose it, as
+      in Sec. 3.3.
 """
 
 from collections.abc import Sequence
@@ -49,20 +51,20 @@ Part = Literal["global_prompt", "domain_prompts", "query_prompt", "contrast", "m
 
 
 class DiPrompT(PromptLearner):
-    """Learns a global prompt, a prompt for each source domain, and a prompt that assigns images to domains.
+    """A global prompt, a prompt for each source domain, and a query prompt that assigns images to domains.
 
     Args:
-        domains: The source domains, in the order of ``Client.domain``.
+        domains: Source domains, in the order of ``Client.domain``.
         rounds: Number of rounds R of the Beta average.
         prompt_length: Number of learned vectors L of each prompt, at least 4.
         domain_weight: Weight lambda of the D-prompts' loss, at least 0.
-        beta: Both parameters of the Beta average's density, > 0.
-        without: Parts that are left out, as in the paper's Table 3: prompts, terms of the loss, or the ensemble.
-            Without ``query_prompt`` a handwritten one assigns images to domains.
+        beta: Both parameters of the Beta average's density, above 0.
+        without: Parts to omit, as in the paper's Table 3: prompts, terms of the loss, or the ensemble. Without
+            ``query_prompt``, a handwritten prompt assigns images to domains.
         domain_labels: Whether clients know their domain. A Q-prompt is then learned only without the ensemble, to
             choose a D-prompt for test images; its loss has -log P(y, m | x) with the true m.
-        upload_query: Whether the Q-prompt is sent and averaged; else each client keeps its own.
-        optimizer: Makes the optimizer of a client's local training; weight decay would move all D-prompts.
+        upload_query: Whether the Q-prompt is sent and averaged; otherwise each client keeps its own.
+        optimizer: Factory of the optimizer for local training; weight decay would move all D-prompts.
     """
 
     global_prompt: Tensor | None  # [L, D]
@@ -106,20 +108,20 @@ class DiPrompT(PromptLearner):
         }
         idle: set[str] = {*without}
         if "domain_prompts" in without or (domain_labels and "ensemble" not in without):
-            idle.add("query_prompt")  # nothing asks it for a domain
+            idle.add("query_prompt")  # no part needs it to find a domain
         for name, prompt in start.items():
             self.register_parameter(name, None if name in idle else nn.Parameter(prompt))
         if self.query_prompt is not None and not upload_query:
-            # The ensemble does without the Q-prompt, so it is deployed only where there is none.
+            # The ensemble does not use the Q-prompt, so it is deployed only without the ensemble.
             if "ensemble" in self.left_out:
                 self.personal = ("query_prompt",)
             else:
                 self.train_only_personal = ("query_prompt",)
-        # The text features of the Q-prompt with which the client's round began, from its first step on.
+        # Text features of the Q-prompt at the start of the client's round, set in the first step.
         self._before: Tensor | None = None  # hatZ^Q
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase, after which D-prompts and the Q-prompt go out as their Beta averages (Eqs. 4, 5)."""
+        """Describe one phase, after which the server sends Beta averages of D-prompts and Q-prompt (Eqs. 4, 5)."""
         strategies: dict[str, Strategy] = {
             "global_prompt": FedAvg(),
             "domain_prompts": MovingAverage(IndicatorMean(), self.share, ("domain_prompts",), sends_average=True),
@@ -130,12 +132,12 @@ class DiPrompT(PromptLearner):
         return (Phase("train", train, upload, ByName({name: strategies[name] for name in upload})),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training; its hatV^Q is the present Q-prompt."""
+        """Prepare for one client's local training; its hatV^Q is the current Q-prompt."""
         super().start_client(context)
         self._before = None
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of the ensemble (Eq. 8), or without it of the D-prompt of the likeliest domain."""
+        """Compute the logits of the ensemble (Eq. 8), or without it of the most likely domain's D-prompt."""
         features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         if self.domain_prompts is None:
@@ -149,7 +151,7 @@ class DiPrompT(PromptLearner):
         return given_domain(pair_logits(features, own, scale), domains)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute L_G + lambda L_D + L_Q, without the terms that are left out."""
+        """Compute L_G + lambda L_D + L_Q, without the omitted terms."""
         features = self.precomputed(inputs)["features"]
         scale = self.clip.logit_scale
         terms: dict[str, Tensor] = {}
@@ -160,10 +162,10 @@ class DiPrompT(PromptLearner):
             pairs = self.domain_text.encode_with_prompt(self.query_prompt)  # Z^Q, [C, M, d]
             domains = given_class(pair_logits(features, pairs, scale), labels).argmax(1)  # m*
             if self.domain_labels and self.context is not None:
-                of_client = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
-                domains = torch.full_like(domains, of_client)
-            # Only domains that an image was assigned to get a gradient, so that others stay exactly where they are.
-            own = self.domain_text.encode_with_domain_prompts(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
+                client_domain = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
+                domains = torch.full_like(domains, client_domain)
+            # Only domains with assigned images get a gradient, so that the others stay exactly unchanged.
+            own = self.domain_text.under_each(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
             terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
             if self.query_prompt is not None:
                 if self._before is None:
@@ -178,25 +180,25 @@ class DiPrompT(PromptLearner):
 def pair_logits(
     image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"], scale: float
 ) -> Float[Tensor, "B C M"]:
-    """Compute CLIP's logits of each image with each pair of a class and a domain."""
+    """Compute CLIP's logits of each image for each pair of a class and a domain."""
     return cosine_logits(image_features, features.flatten(0, 1), scale).view(-1, *features.shape[:2])
 
 
 def given_class(logits: Float[Tensor, "B C M"], labels: Int[Tensor, "B"]) -> Float[Tensor, "B M"]:
-    """Compute each image's logits of the domains together with its class."""
+    """Select each image's logits of its class in every domain."""
     return logits[torch.arange(len(labels), device=labels.device), labels]
 
 
 def given_domain(logits: Float[Tensor, "B C M"], domains: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
-    """Compute each image's logits of the classes together with its domain."""
+    """Select each image's logits of every class in its domain."""
     return logits[torch.arange(len(domains), device=domains.device), :, domains]
 
 
 def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor, "C M d"]) -> Float[Tensor, "M"]:
-    """Compute how unlike its handwritten prompt and like the other domains' each domain's prompt is (DiPrompT, Eq. 3).
+    """Compute each domain's contrast of its handwritten prompt against the other domains' prompts (DiPrompT, Eq. 3).
 
-    Each domain has the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). p is the cosine of the prompt's feature
-    and the handwritten prompt's; n_i are its cosines with the other domains' features, which get no gradient.
+    It is the mean over classes of -log e^p / (e^p + sum_i e^{n_i}). p is the cosine between the features of the learned
+    and the handwritten prompt; n_i are the cosines with the other domains' features, which get no gradient.
 
     >>> features = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # one class, two domains
     >>> domain_contrast(features, torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))  # log 2, log(1 + 1 / e)
@@ -206,7 +208,7 @@ def domain_contrast(features: Float[Tensor, "C M d"], handwritten: Float[Tensor,
         own = F.normalize(features.float(), dim=-1)
         positive = (own * F.normalize(handwritten.float(), dim=-1)).sum(-1)  # [C, M]
         cosines = torch.einsum("cmd,cnd->cmn", own, own.detach())
-        # The diagonal is a prompt with itself: the positive pair takes its place in the denominator.
+        # The diagonal compares a prompt with itself; the positive pair replaces it in the denominator.
         itself = torch.eye(own.shape[1], dtype=torch.bool, device=own.device)
         cosines = torch.where(itself, positive[..., None], cosines)
         return -cosines.log_softmax(-1).diagonal(dim1=1, dim2=2).mean(0)
@@ -220,9 +222,9 @@ def domain_terms(
     handwritten: Float[Tensor, "C M d"],
     scale: float,
 ) -> dict[str, Tensor]:
-    """Return the two terms of L_D; an image counts only for the prompt of its domain m* (DiPrompT, Eq. 3).
+    """Compute the two terms of L_D; an image counts only for the prompt of its domain m* (DiPrompT, Eq. 3).
 
-    `features` are Z_j^m of the domains' learned prompts, `handwritten` those of the handwritten one.
+    `features` are Z_j^m under the domains' learned prompts, `handwritten` under the handwritten prompts.
     """
     logits = given_domain(pair_logits(image_features, features, scale), domains)
     contrast = domain_contrast(features, handwritten)[domains].mean()
@@ -237,14 +239,14 @@ def query_terms(
     scale: float,
     domains: Int[Tensor, "B"] | None = None,
 ) -> dict[str, Tensor]:
-    """Return -log sum_m P(y, m | x) and the two terms that hold the Q-prompt back (DiPrompT, Eqs. 6, 7).
+    """Compute -log sum_m P(y, m | x) and the two regularisers of the Q-prompt (DiPrompT, Eqs. 6, 7).
 
-    Where the domain m of each image is given, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, `before`
-    those of the averaged Q-prompt.
+    With the domain m of each image in `domains`, the first term is -log P(y, m | x). `features` are Z_{j,m}^Q, `before`
+    the same under the averaged Q-prompt.
     """
     logits = pair_logits(image_features, features, scale)
     logits_before = pair_logits(image_features, before, scale)
-    # Of a joint softmax over pairs, the sum over domains is the softmax of logsumexp.
+    # Summing the joint softmax over domains equals a softmax of logsumexp.
     query = F.cross_entropy(logits.logsumexp(-1), labels)
     if domains is not None:
         query = query + F.cross_entropy(given_class(logits, labels), domains)  # P(y | x) P(m | y, x)
@@ -259,13 +261,13 @@ def query_terms(
 def domain_weights(image_features: Float[Tensor, "B d"], features: Float[Tensor, "C M d"]) -> Float[Tensor, "B M"]:
     """Compute w_m, each domain's best cosine over the classes as a share of the sum over domains (DiPrompT, Eq. 8).
 
-    A negative cosine counts as zero; where none is positive, all domains weigh the same.
+    A negative cosine counts as zero; if none is positive, all domains get the same weight.
 
     >>> domain_weights(torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.6, 0.8], [0.2, 0.96**0.5]]]))
     tensor([[0.7500, 0.2500]])
     """
     best = pair_logits(image_features, features, scale=1.0).amax(1)  # [B, M]
-    # So that a sum of zeros is no division by zero, and all domains weigh the same.
+    # Avoid a division by zero; all domains then get the same weight.
     best = best.clamp_min(torch.finfo(torch.float32).tiny)
     return best / best.sum(-1, keepdim=True)
 
@@ -278,7 +280,7 @@ def ensemble_logits(
 ) -> Float[Tensor, "B C"]:
     """Compute the logits under sum_m w_m Z_j^m + Z_j^G, each Z normalised before (DiPrompT, Eq. 8).
 
-    Without `global_features`, the Z_j^G, the domains' prompts classify alone.
+    `global_features` are Z_j^G; without them, only the domains' prompts classify.
     """
     with torch.autocast(image_features.device.type, enabled=False):
         weights = domain_weights(image_features, features)

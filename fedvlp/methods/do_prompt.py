@@ -1,23 +1,25 @@
-"""DoPrompt: a prompt for each source domain, and an adapter that mixes them for each image; the tower is trained too.
+"""DoPrompt: a prompt for each source domain, an adapter that mixes them for each image, and a trained image tower.
 
 Paper: Zheng et al., "Prompt Vision Transformer for Domain Generalization", arXiv 2208.08914. A centralised method.
 
-Symbols: v_k prompt of source domain k, L x W -> ``prompts`` [K, L, W]; A adapter -> ``adapter``; f(x) feature of the
-image alone, f(x; v) with a prompt among the image's tokens -> ``prompted``; d(x) domain of an image;
+Symbols: v_k prompt of source domain k, L x W -> ``prompts`` [K, L, W]; A adapter -> ``adapter``; f(x) feature of an
+image, f(x; v) with a prompt among the image's tokens -> ``prompted``; d(x) domain of an image;
 a_kl(x) -> :meth:`DoPrompt.domain_weights`; lambda -> ``domain_weight``.
     L_dp = CE(f(x; v_d(x)), y)                                 domain prompt learning
     a_.l(x) = softmax_k A(f(x))_kl,  v(x)_l = sum_k a_kl(x) v_kl   the adapted prompt, :meth:`DoPrompt.adapted`
     L_a = CE(f(x; v(x)), y),  L_w = BCE(a_kl(x), [k = d(x)])   prompt adapter learning
     L = L_dp + L_a + lambda L_w                                :meth:`DoPrompt.losses`
-Nothing of an image's domain is used to classify it: that is done with v(x).
+Classification uses v(x) and needs no domain label.
 
-Departures:
+Deviations:
     * Network: the paper trains an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
       features, as fine-tuning does.
-    * Adapter: it reads the joint feature, in the released code the class token before the head; neither has a gradient.
-      It has one hidden layer with ReLU, four times as wide as the tower.
-    * Optimizer: rates and weight decays are the released code's, without decay for the tower's vectors. No dropout.
-    * Position: a prompt follows the image's tokens, as in the released code, and passes CLIP's first normalisation.
+    * Adapter: the released code's adapter reads the class token before the head; fedvlp's reads the joint feature.
+      Neither has a gradient. fedvlp's adapter has one hidden layer with ReLU, four times as wide as the tower.
+    * Optimizer: fedvlp uses the released code's rates and weight decays, but no decay for the tower's vectors and no
+      dropout.
+    * Position: fedvlp, like the released code, puts a prompt after the image's tokens; it then passes CLIP's first
+      normalisation.
     * Batches: fedvlp draws them from the pool of all domains; the paper draws equally from each.
 """
 
@@ -38,13 +40,13 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class DoPrompt(ImageTowerLearner):
-    """Trains CLIP's image tower with a prompt for each source domain, and an adapter that mixes them for an image.
+    """CLIP's image tower with a prompt for each source domain, and an adapter that mixes them for an image.
 
     Args:
-        domains: The source domains.
-        prompt_length: Number of learned vectors L of each domain.
-        domain_weight: Weight lambda of the loss by which the adapter learns an image's domain, at least 0.
-        prompt_lr: Learning rate of the prompts; the optimizer's own is the tower's alone.
+        domains: Source domains.
+        prompt_length: Number of learned vectors L per domain.
+        domain_weight: Weight lambda of the loss that teaches the adapter an image's domain, at least 0.
+        prompt_lr: Learning rate of the prompts; the optimizer's own rate applies only to the tower.
         adapter_lr: Learning rate of the adapter.
         prompt_weight_decay: Weight decay of prompts and adapter, at least 0.
     """
@@ -65,7 +67,7 @@ class DoPrompt(ImageTowerLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
-        self.width = self.image_tower.require_prompts().width  # W, of a token; a tower that reads no prompts is refused
+        self.width = self.image_tower.for_prompts().width  # token width W; an error if the tower accepts no prompts
         self.domain_weight = domain_weight
         self.rates = {"prompts": prompt_lr, "adapter": adapter_lr}
         self.prompt_weight_decay = prompt_weight_decay
@@ -80,20 +82,20 @@ class DoPrompt(ImageTowerLearner):
         with torch.no_grad():
             features = self.image_features(images)
         domains, length, _ = self.prompts.shape
-        # One score for each domain and each vector of the prompt.
+        # One score per domain and prompt vector.
         scores: Tensor = self.adapter(features).unflatten(-1, (domains, length))
         return scores.softmax(1)
 
     def adapted(self, weights: Float[Tensor, "B K L"]) -> Float[Tensor, "B L W"]:
-        """Compute v(x), the domains' prompts mixed by these weights."""
+        """Compute v(x), the mixture of the domains' prompts under the given weights."""
         return torch.einsum("bkl,klw->blw", weights, self.prompts)
 
     def prompted(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "B L W"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of images, each with a prompt of its own."""
-        return self.logits(prompted_features(self.image_tower.require_prompts(), images, [prompts]))
+        """Compute the logits of images, each with its own prompt."""
+        return self.logits(prompted_features(self.image_tower.for_prompts(), images, [prompts]))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of a batch with adapted prompts, whatever the images' domains."""
+        """Compute the logits of a batch with adapted prompts, without domain labels."""
         images = self.precomputed(inputs)["images"]
         return self.prompted(images, self.adapted(self.domain_weights(images)))
 
@@ -112,7 +114,7 @@ class DoPrompt(ImageTowerLearner):
         return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
     def parameter_groups(self, trainable: Mapping[str, Tensor]) -> list[LayerGroup]:
-        """Return the trained parameters in groups, with options of their own for prompts and adapter."""
+        """Group the trained parameters, with separate options for prompts and adapter."""
         groups = layer_groups(select(trainable, ["visual"]), self.layer_decay)
         # Prompts and adapter are new and learn faster than the tower.
         for part, rate in self.rates.items():

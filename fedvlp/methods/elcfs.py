@@ -1,24 +1,25 @@
-"""ELCFS: clients share amplitude spectra of images; each learns on its own so that it would do well on others' looks.
+"""ELCFS: clients share amplitude spectra of images, and train to generalise from their own to the others' spectra.
 
 Paper: Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
-Continuous Frequency Space", CVPR 2021; here for classification, as in the tables of TRIP and PLAN.
+Continuous Frequency Space", CVPR 2021; for classification, as in the tables of TRIP and PLAN.
 
-Symbols: x image; A, P amplitude and phase of its Fourier transform F(x), channel by channel; M the lowest frequencies;
-A_n amplitudes of other clients' images, the bank -> ``statistics.clients``; lambda in [0, 1]; theta all that is
-trained; beta -> ``inner_rate``.
+Symbols: x image; A, P amplitude and phase of its Fourier transform F(x), per channel; M the lowest frequencies; A_n
+amplitudes of other clients' images, the bank -> ``statistics.clients``; lambda in [0, 1]; theta trained parameters;
+beta -> ``inner_rate``.
     A' = M ((1 - lambda) A + lambda A_n) + (1 - M) A; x' = F^-1(A', P)   Eq. 3 and 4; :meth:`ELCFS.transformed`
     theta' = theta - beta grad CE(x; theta)                              Eq. 5; :meth:`ELCFS.losses`
     CE(x; theta) + CE(x'; theta')                                        Eq. 6 and 9; :meth:`ELCFS.losses`
 
-Departures:
+Deviations:
     * Task: the paper segments; fedvlp classifies by cross-entropy, without the paper's term for ambiguous boundaries.
     * Bank: the paper shares all frequencies of all images; fedvlp shares the low frequencies of ``spectra`` images,
       collected in a client's first round (:class:`.ClientStatistics`). With an empty bank a client takes both steps on
       its own images.
-    * Draws: fedvlp draws an image of the bank and lambda for each image and step; the released code draws a client
-      first, takes lambda 1, and mixes only the mean of each channel.
-    * Gradient: theta' has derivative 1 with respect to theta (MAML's first order), as in the released code.
-    * Clipping: the released code also clips the inner gradient to [-100, 100] and the pixels of x' to [0, 255].
+    * Draws: the released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
+      draws an image of the bank and lambda for each image and step.
+    * Gradient: fedvlp, like the released code, uses first-order MAML: theta' has derivative 1 with respect to theta.
+    * Clipping: the released code clips the inner gradient to [-100, 100] and the pixels of x' to [0, 255]; fedvlp clips
+      neither.
 """
 
 from typing import Any
@@ -39,13 +40,13 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, NonNegativeInt, Positiv
 
 
 class ELCFS(ImageTowerLearner):
-    """Trains CLIP's image tower to learn from a client's images what holds in other clients' amplitude spectra, too.
+    """CLIP's image tower, trained to generalise from a client's images to other clients' amplitude spectra.
 
     Args:
-        spectra: Of how many images a client shares the amplitudes.
-        frequency: The highest of the low frequencies M, in periods over an image's width or height; 0 is the mean.
-        inner_rate: beta, the rate of the inner step, at least 0.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        spectra: Number of images per client with shared amplitudes.
+        frequency: Highest of the low frequencies M, in periods per image width or height; 0 is the mean.
+        inner_rate: Rate beta of the inner step, at least 0.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     statistics: ClientStatistics
@@ -70,10 +71,10 @@ class ELCFS(ImageTowerLearner):
             )
         self.frequency = frequency
         self.inner_rate = inner_rate
-        # Amplitudes of other clients' images, and of how many the client itself has collected them.
+        # Amplitudes of other clients' images, and the number of images collected by this client.
         self.bank = torch.empty(0)
         self.num_seen = 0
-        # They depend on nothing that is trained, so each client collects them once.
+        # Amplitudes do not depend on trained parameters, so each client collects them once.
         self.share_statistics(num_clients, (spectra, 3, 2 * frequency + 1, frequency + 1), renewed=False)
         for name in ("mean", "std"):
             values = torch.tensor(getattr(self.clip.preprocess_options, name))[:, None, None]
@@ -83,33 +84,33 @@ class ELCFS(ImageTowerLearner):
         """Prepare for a client's phase: select the amplitudes once, so that no step waits for a GPU."""
         super().start_client(context)
         bank = self.statistics.clients[self.statistics.others].flatten(0, 1)
-        self.bank = bank[bank.flatten(1).any(1)]  # some clients have fewer images than there are places
+        self.bank = bank[bank.flatten(1).any(1)]  # rows are zero if a client has fewer images than ``spectra``
         self.num_seen = int(self.statistics.images_seen)
 
     def low_frequencies(self, spectrum: Complex[Tensor, "B 3 V half"]) -> Complex[Tensor, "B 3 rows columns"]:
-        """Return the low frequencies of a spectrum; the others of a real image's are the conjugates of these."""
+        """Select the low frequencies of a real image's spectrum, without the conjugate half."""
         return spectrum[:, :, self._rows(spectrum), : self.frequency + 1]
 
     def spectrum(self, images: Float[Tensor, "B 3 V V"]) -> Complex[Tensor, "B 3 V half"]:
-        """Compute F(x) of the pixels in [0, 1]: their means aren't negative, and an amplitude has no sign."""
-        # Normalised pixels have both signs; in [0, 1] the mean's amplitude is the mean.
+        """Compute F(x) of the pixels in [0, 1]."""
+        # An amplitude has no sign. Means in [0, 1] equal their amplitudes; means of normalised pixels can be negative.
         spectrum: Tensor = torch.fft.rfft2(images.float() * self.pixel_std + self.pixel_mean)
         return spectrum
 
     def transformed(
         self, images: Float[Tensor, "B 3 V V"], amplitudes: Float[Tensor, "B 3 rows columns"], share: Float[Tensor, "B"]
     ) -> Float[Tensor, "B 3 V V"]:
-        """Compute x', with a share lambda of other images' amplitudes at the low frequencies."""
+        """Compute x': mix a share lambda of other images' amplitudes into the low frequencies."""
         spectrum = self.spectrum(images)
         low = self.low_frequencies(spectrum)
         mixed = torch.lerp(low.abs(), amplitudes, share[:, None, None, None])
-        # Other amplitudes under the image's own phases, which hold what is where.
+        # Keep the image's own phases, which carry its spatial structure.
         spectrum[:, :, self._rows(spectrum), : self.frequency + 1] = torch.polar(mixed, low.angle())
         pixels: Tensor = torch.fft.irfft2(spectrum, s=images.shape[2:])
         return (pixels - self.pixel_mean) / self.pixel_std
 
     def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
-        """Compute x' under amplitudes and shares drawn for each image; the images themselves if there are none yet."""
+        """Compute x' with amplitudes and shares drawn per image; return unchanged images while the bank is empty."""
         if not len(self.bank):
             return images
         chosen = torch.randint(len(self.bank), (len(images),)).to(images.device, non_blocking=True)
@@ -117,23 +118,23 @@ class ELCFS(ImageTowerLearner):
         return self.transformed(images, self.bank[chosen], share)
 
     def collect(self, images: Float[Tensor, "B 3 V V"]) -> None:
-        """Keep the amplitudes of the client's first images."""
-        places = self.statistics.own[self.num_seen :][: len(images)]
-        if not len(places):
+        """Store the amplitudes of the client's first images."""
+        free = self.statistics.own[self.num_seen :][: len(images)]
+        if not len(free):
             return
-        places.copy_(self.low_frequencies(self.spectrum(images[: len(places)])).abs())
-        self.num_seen += len(places)
+        free.copy_(self.low_frequencies(self.spectrum(images[: len(free)])).abs())
+        self.num_seen += len(free)
         self.statistics.images_seen.fill_(self.num_seen)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of a batch, plus that of its transformed images after a step on the batch."""
+        """Compute the batch's cross-entropy, plus its transformed images' cross-entropy after a step on the batch."""
         images = self.precomputed(inputs)["images"]
         self.collect(images)
         inner = F.cross_entropy(self(images), labels)
         trained = self.trainable_by_name()
         gradients = torch.autograd.grad(inner, list(trained.values())) if trained else ()
         stepped: dict[str, Tensor] = {}
-        # Its gradient is that of the inner loss, which need not be taken a second time.
+        # This term has the inner loss's gradient, so a second backward pass is not needed.
         linear = inner.new_zeros(())
         for (name, value), gradient in zip(trained.items(), gradients, strict=True):
             stepped[name] = value - self.inner_rate * gradient
@@ -142,5 +143,5 @@ class ELCFS(ImageTowerLearner):
         return {"inner": inner, "outer": outer, "loss": inner.detach() + outer + (linear - linear.detach())}
 
     def _rows(self, spectrum: Tensor) -> Tensor:
-        """Compute the rows of the frequencies from -m to m."""
+        """Compute the row indices of the frequencies from -m to m."""
         return torch.arange(-self.frequency, self.frequency + 1, device=spectrum.device) % spectrum.shape[2]

@@ -1,31 +1,32 @@
-"""FaST-PT: image features are moved to other clients' domains; an image's mix of domain prompts stands by a global one.
+"""FaST-PT: image features are moved to other clients' domains; a global prompt is combined with mixed domain prompts.
 
 Paper: Chen et al., "Multi-Modal Style Transfer-based Prompt Tuning for Efficient Federated Domain Generalization",
 AAAI 2026.
 
 Symbols: I(x) image feature of length 1 -> ``features``; T(t_k, t_y) text feature of class y in domain k ->
-``domain_texts``, T(t_c) that of a class's name -> ``class_texts``; Q_ij, from the client's domain i to j ->
+``domain_texts``; T(t_c) text feature of a class name -> ``class_texts``; Q_ij, from the client's domain i to j ->
 ``transforms``; P^G, P_k^D, L x D -> ``global_prompt``, ``domain_prompts``; f -> ``domain_classifier``; lambda ->
-``style_weight``; S_i u I_i, images and moved ones -> ``everywhere``.
+``style_weight``; S_i u I_i, original and moved features -> ``everywhere``.
     L_A = 1 - cos(Q_ij(I(x)) - I(x), T(t_j, t_y) - T(t_i, t_y)), Eq. 1           :meth:`FaSTPT.style_loss`
     L_C = ce(cos(Q_ij(I(x)), T(t_c)) / tau, y), Eq. 2; Q learns lambda L_A + (1 - lambda) L_C, Eq. 3
     L_G + L_F = ce under P^G + ce of f's domains, on S_i u I_i, Eqs. 4, 5, 8     :meth:`FaSTPT.global_loss`, for P^G, f
     L_D = ce under [P^G, P_i^D] + log(1 + e^(sim(P_i^D, P^G) - sim(P_i^D, t_i))) :meth:`FaSTPT.domain_loss`, Eq. 6
     P^N(x) = sum_k f(I(x))_k P_k^D; classes under [P^G, P^N(x)], Eq. 7           :meth:`FaSTPT.forward`
     P^G, f <- mean by images; the server keeps a P^D for each domain             :class:`.FedAvg`, :class:`.Slots`
-A plain Trainer, whose images are of all domains, trains the transforms and the classifier of Eq. 7 at once.
+A plain Trainer has images of all domains, and trains the transforms and the classifier of Eq. 7 at once.
 
-Departures:
+Deviations:
     * Transforms: the paper trains them once, before the first round, for an unstated number of epochs; fedvlp trains
       them in each round, before the prompts. They learn by Adam, as in the paper, and the prompts by the optimizer.
-    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, so that it can be
-      measured.
-    * Mixture: the paper calls f's outputs "one-hot", but weighs prompts by element; fedvlp takes f's probabilities. P^G
-      is in front, as in training and in the paper's figure. All P^D start alike.
-    * Similarity: sim(P, .) is the mean over classes of cosines between the texts under P and those of the domain or of
-      P^G, without a temperature, as printed. Eq. 2 prints none either, but fedvlp takes CLIP's tau there, as in Eq. 4.
-    * Losses: L_A is a mean, as L_C is; the printed sum would drown it.
-    * Networks: Q has a ReLU and no residual; f reads moved features at length 1.
+    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, so that each round
+      can be evaluated.
+    * Mixture: the paper calls f's outputs "one-hot", but weights prompts by element; fedvlp takes f's probabilities.
+    * Order and start: fedvlp puts P^G first, as in training and in the paper's figure. All P^D start from equal values.
+    * Similarity: fedvlp takes sim(P, .) as the mean over classes of cosines between texts under P and texts of the
+      domain or under P^G. It uses no temperature, as printed.
+    * Temperature of Eq. 2: the paper prints none; fedvlp uses CLIP's tau, as in Eq. 4.
+    * Losses: the paper sums L_A; fedvlp averages it like L_C, which the sum would outweigh.
+    * Networks: fedvlp's Q has a ReLU and no residual, and f reads moved features normalised to length 1.
 """
 
 from collections.abc import Sequence
@@ -49,15 +50,15 @@ from fedvlp.utils.ranges import ClosedFraction, Names, PositiveFloat, PositiveIn
 
 
 class FaSTPT(PromptLearner):
-    """Learns to move features between domains, a global prompt from them, a prompt for each domain and their mixture.
+    """Feature transforms between domains, a global prompt learned from them, and a mixture of one prompt per domain.
 
     Args:
-        domains: The source domains, in the order of ``Client.domain``.
-        prompt_length: Number of learned vectors L of a prompt; two prompts stand before a class's name.
-        style_weight: Weight lambda, in [0, 1], of a transform's direction beside the class that it keeps.
-        transform_lr: Learning rate of the transforms' Adam, whose weight decay is 0.05.
+        domains: Source domains, in the order of ``Client.domain``.
+        prompt_length: Number of learned vectors L of a prompt; two prompts precede the class name.
+        style_weight: Weight lambda of a transform's direction loss, in [0, 1]; its class loss has 1 - lambda.
+        transform_lr: Learning rate of the transforms' Adam, which has a weight decay of 0.05.
         classifier_lr: Learning rate of the domain classifier.
-        optimizer: Makes the optimizer of prompts and classifier.
+        optimizer: Factory of the optimizer for prompts and classifier.
     """
 
     train_only_personal = ("transforms",)
@@ -84,7 +85,7 @@ class FaSTPT(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.joint_text = PromptedTextEncoder(self.clip, class_names, prompt_length=2 * prompt_length)
         self.global_prompt = nn.Parameter(self.text.initial_prompt())  # [L, D]
-        # They start alike, since a mixture of prompts is a prompt only where these are near to each other.
+        # Start from equal values: a mixture of prompts is a useful prompt only if they are close to each other.
         self.domain_prompts = nn.Parameter(self.text.initial_prompt().repeat(len(domains), 1, 1))  # [M, L, D]
         width = self.clip.embed_dim
         self.domain_classifier = nn.Linear(width, len(domains))
@@ -96,7 +97,7 @@ class FaSTPT(PromptLearner):
         self.register_buffer("class_texts", zero_shot_text_features(self.clip, class_names, "{}"), persistent=False)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase for the transforms, one for what is averaged, one for the domains' prompts."""
+        """Describe three phases: transforms, then averaged prompt and classifier, then domain prompts."""
         averaged = ("global_prompt", "domain_classifier")
         own = ("domain_prompts",)
         return (
@@ -106,7 +107,7 @@ class FaSTPT(PromptLearner):
         )
 
     def configure_optimizers(self) -> Optimizer | None:
-        """Return Adam for the transforms, and an optimizer in which the domain classifier has its own rate."""
+        """Create Adam for the transforms, otherwise an optimizer with a separate rate for the domain classifier."""
         phase = None if self.context is None else self.context.phase.name
         if phase == "style":
             return Adam(self.transforms.parameters(), lr=self.transform_lr, weight_decay=0.05)
@@ -116,7 +117,7 @@ class FaSTPT(PromptLearner):
         return super().configure_optimizers()
 
     def upload_state(self) -> State:
-        """Return the phase's upload; the domain phase sends only the prompt of the client's domain."""
+        """Collect the phase's upload; the domain phase sends only the prompt of the client's domain."""
         if self.context is None or self.context.phase.name != "domain":
             return super().upload_state()
         return {"domain_prompts": self.domain_prompts[known_domain(self.context.client, "FaST-PT")]}
@@ -145,14 +146,14 @@ class FaSTPT(PromptLearner):
     def style_loss(
         self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
     ) -> Float[Tensor, ""]:
-        """Compute the mean of lambda L_A + (1 - lambda) L_C over images and the domains that they are not of."""
+        """Compute the mean of lambda L_A + (1 - lambda) L_C over images and all domains but their own."""
         moved = self._moved(features)  # [M, B, d]
         directions = self.domain_texts[:, labels] - self.domain_texts[domains, labels]
-        turned = 1 - F.cosine_similarity(moved - features, directions, dim=-1)  # [M, B]
-        kept = self._cross_entropies(moved, self.class_texts, labels)
+        direction_loss = 1 - F.cosine_similarity(moved - features, directions, dim=-1)  # [M, B]
+        class_loss = self._cross_entropies(moved, self.class_texts, labels)
         others = ~self._is_own(domains)
-        losses = others * (self.style_weight * turned + (1 - self.style_weight) * kept)
-        # With one source domain there is none to move to.
+        losses = others * (self.style_weight * direction_loss + (1 - self.style_weight) * class_loss)
+        # With one source domain, there are no other domains.
         loss = losses.sum() / others.sum().clamp_min(1)
         self.log("style_loss", loss)
         return loss
@@ -160,12 +161,12 @@ class FaSTPT(PromptLearner):
     def global_loss(
         self, features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], domains: Int[Tensor, "B"]
     ) -> Float[Tensor, ""]:
-        """Compute L_G + L_F, of images as in each domain: their own as they are, in the others moved there."""
+        """Compute L_G + L_F of each image in every domain: unchanged in its own, moved to the others."""
         everywhere = torch.where(self._is_own(domains)[..., None], features, self._moved(features))  # [M, B, d]
         class_loss = self._cross_entropies(everywhere, self.text(self.global_prompt), labels).mean()
         scores = self.domain_classifier(F.normalize(everywhere, dim=-1))  # [M, B, M]
-        reached = torch.arange(len(scores), device=scores.device)[:, None].expand(-1, len(labels))
-        domain_loss = F.cross_entropy(scores.mT, reached)
+        targets = torch.arange(len(scores), device=scores.device)[:, None].expand(-1, len(labels))
+        domain_loss = F.cross_entropy(scores.mT, targets)
         self.log_dict({"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss})
         return class_loss + domain_loss
 
@@ -182,21 +183,21 @@ class FaSTPT(PromptLearner):
         return cross_entropy + contrast
 
     def _features(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """I(x), of length 1."""
+        """Compute I(x), of length 1."""
         return F.normalize(self.precomputed(inputs)["features"], dim=-1)
 
     def _moved(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "M B d"]:
-        """Each image's feature in each domain; what is made of it in its own is not used."""
+        """Move each image's feature to every domain; callers ignore the result in its own domain."""
         moved: Float[Tensor, "1 M B d"] = self.transforms(features.expand(1, len(self.domain_prompts), -1, -1))
         return moved[0]
 
     def _is_own(self, domains: Int[Tensor, "B"]) -> Bool[Tensor, "M B"]:
-        """Whether a domain is the image's own."""
+        """Mark the image's own domain."""
         return torch.arange(len(self.domain_prompts), device=domains.device)[:, None] == domains
 
     def _cross_entropies(
         self, features: Float[Tensor, "M B d"], texts: Float[Tensor, "C d"], labels: Int[Tensor, "B"]
     ) -> Float[Tensor, "M B"]:
-        """Those of each image in each domain."""
+        """Compute the cross-entropy of each image in each domain."""
         logits = cosine_logits(features.flatten(0, 1), texts, self.clip.logit_scale)
         return F.cross_entropy(logits, labels.repeat(len(features)), reduction="none").view(features.shape[:2])

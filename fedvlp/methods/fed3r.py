@@ -7,9 +7,9 @@ Symbols: x image feature, of length 1; e_y one-hot label; lambda -> ``ridge``; a
     W = (A + lambda I)^-1 b                                  :func:`ridge_solution`
     w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)   :meth:`Fed3R.classifier`
 
-Departures:
+Deviations:
     * Features: the paper uses a network pretrained on images, with random features as an option; fedvlp uses CLIP's
-      unit features, and adds zero-shot CLIP's classifier with weight alpha. ``text_weight: 0`` is the paper's.
+      unit features, and adds zero-shot CLIP's classifier with weight alpha (``text_weight``, 0 in the paper).
     * Next stage: the paper fine-tunes from the solution; fedvlp stops after it.
 """
 
@@ -25,11 +25,11 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class Fed3R(ClosedForm):
-    """Classify by ridge regression on one-hot labels, mixed with zero-shot CLIP.
+    """Ridge regression on one-hot labels, mixed with zero-shot CLIP.
 
     Args:
         num_clients: Number of clients K.
-        ridge: Weight lambda of the squared norm of the solution, above 0; FedCOF's released code has 0.01.
+        ridge: Weight lambda of the solution's squared norm, above 0; FedCOF's released code uses 0.01.
         text_weight: Weight alpha of zero-shot CLIP's classifier, at least 0.
     """
 

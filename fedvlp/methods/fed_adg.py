@@ -1,29 +1,29 @@
-"""FedADG: all clients' features are drawn to one reference distribution of each class, which a network generates.
+"""FedADG: all clients' features are pulled to one generated reference distribution per class.
 
 Paper: Zhang et al., "Federated Learning with Domain Generalization", arXiv 2111.10487.
 
-Symbols: h = sqrt(d) f(x) / |f(x)| feature of an image; y its class, 0.7 at its place among zeros; z noise, uniform in
+Symbols: h = sqrt(d) f(x) / |f(x)| feature of an image; y its class, 0.7 at its index among zeros; z noise, uniform in
 [0, 1)^d; G distribution generator -> ``generator``; h' = sqrt(d) G(z, y) / |G(z, y)| reference feature; D discriminator
 and R its projection -> ``discriminator``; lambda_0 -> ``class_weight``.
     discriminator  mean ((1 - D(R h', y))^2 + D(R h, y)^2)             :meth:`FedADG.losses`
     extractor      lambda_0 CE + (1 - lambda_0) mean (1 - D(R h, y))^2     as before
     generator      mean D(R h', y)^2                                       as before
     extractor and G are averaged, each client keeps its own D and R        :class:`.FedAvg`
-So features are drawn to the references, and references to the features of all clients.
+So features are pulled to the references, and references to the features of all clients.
 
-Departures:
-    * Source: losses, lambda_0 and y are those of the authors' script for PACS; the paper itself was not available.
-      Their script for VLCS has other losses, and its generator never moves.
+Deviations:
+    * Source: fedvlp takes the losses, lambda_0 and y from the released script for PACS, because the paper was not
+      available. The released script for VLCS has different losses and never updates its generator.
     * Steps: the released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G, and
-      trains by cross-entropy alone in a round's first epochs; fedvlp takes all steps at once, under one optimizer and
-      one rate.
-    * Features: features and references have the same length, because only the direction of CLIP's features counts, and
-      no ReLU.
-    * R: it starts with norm 1 and is trained. The released script divides by the norm, too, but then draws R again,
-      with a norm of 45.
-    * Generator: 512 hidden units fit the 0.52 M parameters that TRIP's authors count, and z has d elements; the
-      released code has 4,096 and 2,048. All clients start from the same weights.
-    * Cross-entropy: not smoothed; the released code smooths it by 0.01.
+      trains only by cross-entropy in a round's first epochs; fedvlp takes all steps at once, with one optimizer and one
+      rate.
+    * Features: fedvlp gives features and references the same length, because only the direction of CLIP's features
+      matters, and applies no ReLU.
+    * Projection R: the released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts
+      it with norm 1 and trains it.
+    * Generator: the released code has 4,096 hidden units and 2,048 elements of z; fedvlp has 512 units, which match the
+      0.52 M parameters that TRIP's authors count, and d elements. All clients start from the same weights.
+    * Cross-entropy: the released code smooths labels by 0.01; fedvlp does not smooth them.
 """
 
 from typing import Any
@@ -40,19 +40,19 @@ from fedvlp.methods.image_tower import ImageTowerLearner
 from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveInt
 
 PROJECTED = 1024
-"""Size of R h, and of the discriminator's hidden layer."""
+"""Width of R h and of the discriminator's hidden layer."""
 
 LABEL = 0.7
-"""What stands for the class in y."""
+"""Value of the class's element in y."""
 
 
 class FedADG(ImageTowerLearner):
-    """Trains CLIP's image tower against a discriminator that tells its features from generated ones of the class.
+    """CLIP's image tower, trained against a discriminator of its features and generated features of the same class.
 
     Args:
-        class_weight: lambda_0, the share of the cross-entropy in the tower's loss, in (0, 1].
-        generator_width: Units of the generator's hidden layer.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        class_weight: Share lambda_0 of the cross-entropy in the tower's loss, in (0, 1].
+        generator_width: Number of units in the generator's hidden layer.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     train_only_personal = ("discriminator",)
@@ -76,21 +76,21 @@ class FedADG(ImageTowerLearner):
         self.discriminator = Discriminator(width, len(class_names))
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the losses of tower, discriminator and generator, each with a gradient to its own network alone."""
+        """Compute the losses of tower, discriminator and generator, each with a gradient only for its own network."""
         features = self.image_features(self.precomputed(inputs)["images"])
         classes = LABEL * F.one_hot(labels, len(self.class_names)).to(features.dtype)
-        # Drawn on the CPU, so that every device sees the same numbers.
+        # Draw on the CPU, so that every device uses the same values.
         noise = torch.rand(features.shape).to(features.device, non_blocking=True)
         references = self.generator(torch.cat([noise, classes], dim=1))
-        # Tower and generator are judged by a discriminator that gets no gradient from them.
+        # Tower and generator give the discriminator no gradient.
         fixed = {name: value.detach() for name, value in self.discriminator.named_parameters()}
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         alignment = (1 - functional_call(self.discriminator, fixed, (features, classes))).square().mean()
         generation = functional_call(self.discriminator, fixed, (references, classes)).square().mean()
-        # And the discriminator learns from features and references that get no gradient from it.
-        of_references = (1 - self.discriminator(references.detach(), classes)).square()
-        of_features = self.discriminator(features.detach(), classes).square()
-        discrimination = (of_references + of_features).mean()
+        # The discriminator's loss gives features and references no gradient.
+        reference_loss = (1 - self.discriminator(references.detach(), classes)).square()
+        feature_loss = self.discriminator(features.detach(), classes).square()
+        discrimination = (reference_loss + feature_loss).mean()
         extraction = self.class_weight * cross_entropy + (1 - self.class_weight) * alignment
         return {
             "cross_entropy": cross_entropy,
@@ -102,11 +102,11 @@ class FedADG(ImageTowerLearner):
 
 
 class Discriminator(nn.Module):
-    """Tells reference features, near 1, from those of images, near 0, of the same class.
+    """Discriminator of reference features (towards 1) and image features (towards 0) of the same class.
 
     Args:
-        width: d, size of a feature.
-        num_classes: C.
+        width: Feature width d.
+        num_classes: Number of classes C.
     """
 
     def __init__(self, width: int, num_classes: int) -> None:
@@ -119,8 +119,8 @@ class Discriminator(nn.Module):
         )
 
     def forward(self, features: Float[Tensor, "B d"], classes: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
-        """Compute D of features of any length and their classes, in (0, 1)."""
-        # Of length sqrt(d), so that their numbers are of order 1.
+        """Compute D in (0, 1) for features of any length and their classes."""
+        # Scale to length sqrt(d), so that elements are of order 1.
         directions = F.normalize(features, dim=1) * features.shape[1] ** 0.5
         scores: Tensor = self.layers(torch.cat([self.projection(directions), classes], dim=1))
         return scores.squeeze(1).float()

@@ -1,6 +1,6 @@
-"""FedAPT: class prompts, which a domain's fixed random key scales; a classifier of domains mixes the keys for an image.
+"""FedAPT: class prompts, scaled by a domain's fixed random key; a domain classifier mixes the keys for each image.
 
-Paper: Su et al., "Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning", AAAI 2024; what it says of
+Paper: Su et al., "Federated Adaptive Prompt Tuning for Multi-Domain Collaborative Learning", AAAI 2024; the part on
 labelled images.
 
 Symbols: p meta prompt, C x L x D -> ``prompt``; key_k of domain k, L x D, drawn from U[0, 1) once -> ``keys``;
@@ -12,14 +12,17 @@ Q adaptive network, d x M -> ``domain_classifier``; t temperature -> ``temperatu
     p * (1 + sum_k a_k key_k) for an image of any domain              :meth:`FedAPT.forward`
     p and Q <- plain mean over clients                                :class:`.FedAvg`
 
-Departures:
-    * Keys: server and clients make them from a seed. Clients of one domain share a key, as in the released code.
-    * Domains: only source domains have a key and an output of Q; the paper trains on all domains that it tests on.
-    * L: 16, by which others count the method's cost; the released code's default is 24.
-    * Equal scores: all domains weigh the same, as with one domain; the released code divides by 0.
-    * Mixtures: weights get no gradient, which training never needs. With t = 0.01 most are one-hot, so fedvlp encodes
-      each distinct mixture of a batch once.
-    * Plain Trainer: without domains, it trains under the mean of the keys and holds Q to the uniform distribution.
+Deviations:
+    * Keys: server and clients of fedvlp draw them from a seed. Clients of one domain share a key, as in the released
+      code.
+    * Domains: the paper trains on all domains that it tests on; fedvlp has a key and an output of Q only for source
+      domains.
+    * Prompt length: the released code's default is 24; fedvlp uses L = 16, by which other papers count the method's
+      cost.
+    * Equal scores: the released code divides by 0; fedvlp gives all domains the same weight, as with one domain.
+    * Mixtures: fedvlp gives the weights no gradient, which training does not need. With t = 0.01 most weights are
+      one-hot, so it encodes each distinct mixture of a batch once.
+    * Plain Trainer: without domains, fedvlp trains under the mean of the keys and pulls Q to the uniform distribution.
 """
 
 import torch
@@ -37,13 +40,13 @@ from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Seed
 
 
 class FedAPT(PromptLearner):
-    """Learns a prompt for each class, and which domains' keys an image asks for.
+    """A prompt for each class, and a classifier that weights the domains' keys for each image.
 
     Args:
-        domains: The source domains, in the order of ``Client.domain``.
+        domains: Source domains, in the order of ``Client.domain``.
         prompt_length: Number of learned vectors L of a class's prompt.
-        temperature: t of the weights over domains, above 0; towards 0 they become one-hot.
-        key_seed: Seed of the keys, which server and clients make themselves.
+        temperature: Temperature t of the weights over domains, above 0; near 0, they become one-hot.
+        key_seed: Seed of the keys, which server and clients draw themselves.
     """
 
     keys: Tensor  # [M, L, D]
@@ -66,7 +69,7 @@ class FedAPT(PromptLearner):
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length, class_specific=True)
         self.prompt = nn.Parameter(torch.stack([self.text.initial_prompt() for _ in class_names]))  # [C, L, D]
         self.domain_classifier = nn.Linear(self.clip.embed_dim, len(domains), bias=False)
-        # A generator of its own: server and clients make the same keys whatever else was drawn.
+        # A separate generator: server and clients draw the same keys, independently of other draws.
         generator = torch.Generator().manual_seed(key_seed)
         self.register_buffer("keys", torch.rand(len(domains), *self.prompt.shape[1:], generator=generator))
 
@@ -76,17 +79,17 @@ class FedAPT(PromptLearner):
         return self.prompt * (1 + keys.unsqueeze(-3))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits under the prompts that each image's own mixture of keys makes."""
+        """Compute the logits of each image under the prompts scaled by its mixture of keys."""
         features = self.precomputed(inputs)["features"]
-        # Training knows the domain, and never asks for the weights' gradient.
+        # Training knows the domain, so the weights need no gradient.
         with torch.no_grad():
             weights = domain_weights(self.domain_classifier(features), self.temperature)
         return cosine_logits(features, self._texts(weights), self.clip.logit_scale)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of classes, under the prompts of the client's domain, plus that of domains."""
+        """Compute the cross-entropies of classes, under the prompts of the client's domain, and of domains."""
         features = self.precomputed(inputs)["features"]
-        # Where no domain is known, all are as likely.
+        # Without a known domain, all domains are equally likely.
         count = len(self.keys)
         domain = torch.full((count,), 1 / count, device=self.keys.device)
         if self.context is not None:
@@ -97,11 +100,11 @@ class FedAPT(PromptLearner):
         return {"class_loss": class_loss, "domain_loss": domain_loss, "loss": class_loss + domain_loss}
 
     def _texts(self, weights: Float[Tensor, "B M"]) -> Float[Tensor, "B C d"]:
-        """The text features under each image's mixture of keys."""
-        if torch.compiler.is_exporting():  # how many distinct ones there are is known of values alone
+        """Compute the text features under each image's mixture of keys."""
+        if torch.compiler.is_exporting():  # the number of distinct mixtures depends on values
             each: Tensor = self.text(self.prompts(weights).flatten(1, 2))
             return each
-        # At a low temperature most images share a mixture, and prompts are the costly part.
+        # At a low temperature, most images share a mixture, and encoding prompts is the expensive part.
         mixtures, mixture_of_image = weights.unique(dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
         distinct: Tensor = self.text(self.prompts(mixtures).flatten(1, 2))
         return distinct[mixture_of_image]
@@ -117,6 +120,6 @@ def domain_weights(scores: Float[Tensor, "B M"], temperature: float) -> Float[Te
     scores = scores.float()
     centred = scores - scores.mean(dim=1, keepdim=True)
     variance = centred.square().sum(dim=1, keepdim=True) / max(scores.shape[1] - 1, 1)
-    # With one domain, or equal scores, the deviation is 0 and all weigh the same.
+    # With one domain or equal scores, the deviation is 0 and all domains get the same weight.
     deviation = variance.sqrt().clamp_min(torch.finfo(scores.dtype).tiny)
     return (centred / deviation / temperature).softmax(dim=1)

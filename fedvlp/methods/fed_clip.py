@@ -1,4 +1,4 @@
-"""FedCLIP: an adapter that weighs the elements of CLIP's image feature, learned by all clients and averaged.
+"""FedCLIP: an adapter that weights the elements of CLIP's image feature, learned by all clients and averaged.
 
 Paper: Lu et al., "FedCLIP: Fast Generalization and Personalization for CLIP in Federated Learning", IEEE Data
 Engineering Bulletin 2023.
@@ -9,12 +9,12 @@ feature T of class c -> ``text_features`` [C, d]; s scale -> ``clip.logit_scale`
     p(c | x) = softmax_c(s cos(I*, t_c))                              :meth:`FedCLIP.forward`
     (l(S, [1..B]) + l(S^T, [1..B])) / 2, S_ij = s cos(I*_i, t_{y_j})  :func:`contrastive_loss`
     g <- sum_k n_k g_k / sum_k n_k                                    :class:`.FedAvg`
-l is cross-entropy. In its place, ``loss: cross_entropy`` is that of p(y | x), which FedCLIP is often run with.
+l is the cross-entropy. ``loss: cross_entropy`` uses -log p(y | x) instead, as many runs of FedCLIP do.
 
-Departures:
-    * Loss: the paper's loss pushes an image from every other text of its batch, including those of its own class.
-      ``cross_entropy`` has no such pairs; the paper's is the default.
-    * Texts: "a picture of a <class>", with spaces for `_`; the released code keeps the folder's name.
+Deviations:
+    * Loss: the paper's loss pushes an image away from every other text of its batch, including texts of its own class;
+      fedvlp uses it by default, and offers ``cross_entropy``, which has no such pairs.
+    * Texts: the released code keeps the folder's name in "a picture of a <class>"; fedvlp replaces `_` by a space.
 """
 
 from typing import Literal
@@ -33,12 +33,12 @@ from fedvlp.utils.ranges import Names
 
 
 class FedCLIP(PromptLearner):
-    """Learns an adapter of the image feature, shared by all clients; the text features stay zero-shot CLIP's.
+    """An adapter of the image feature, shared by all clients; the text features remain zero-shot CLIP's.
 
     Args:
         loss: The paper's ``contrastive`` loss between the images and texts of a batch, or ``cross_entropy``.
-        optimizer: Makes the optimizer of a client's local training. The released code's second beta of 0.98 stands in
-            the method's config, as the command line reads single numbers from a default.
+        optimizer: Factory of the optimizer for local training. The method's config sets the released code's second beta
+            of 0.98, because the command line can read only single numbers from a default.
     """
 
     text_features: Tensor  # [C, d]
@@ -59,10 +59,10 @@ class FedCLIP(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """Compute I* = g(I) * I, the image features weighed element by element, not normalised."""
+        """Compute I* = g(I) * I, the image features weighted element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
-        weighed: Tensor = self.adapter(features) * features
-        return weighed
+        weighted: Tensor = self.adapter(features) * features
+        return weighted
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits s cos(I*, t_c)."""
@@ -72,7 +72,7 @@ class FedCLIP(PromptLearner):
         """Compute the contrastive loss or the cross-entropy of a batch."""
         if self.loss == "cross_entropy":
             return super().losses(inputs, labels)
-        # Each image's own text; two images of one class have the same.
+        # Each image's text; images of the same class have equal texts.
         texts = self.text_features[labels]
         return {"loss": contrastive_loss(cosine_logits(self.adapted(inputs), texts, self.clip.logit_scale))}
 
@@ -82,10 +82,10 @@ class FedCLIP(PromptLearner):
 
 
 def contrastive_loss(logits: Float[Tensor, "B B"]) -> Float[Tensor, ""]:
-    """Compute the mean of the cross-entropies of rows (images) and of columns (their texts) whose diagonal is right.
+    """Compute the mean cross-entropy over rows (images) and columns (their texts), with targets on the diagonal.
 
     >>> contrastive_loss(torch.zeros(2, 2))  # log 2
     tensor(0.6931)
     """
-    right: Int[Tensor, "B"] = torch.arange(len(logits), device=logits.device)
-    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
+    targets: Int[Tensor, "B"] = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2

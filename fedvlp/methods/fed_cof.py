@@ -1,4 +1,4 @@
-"""FedCOF: ridge regression whose second moments are estimated from how the clients' class means vary, in one round.
+"""FedCOF: ridge regression in one round, with second moments estimated from the variation of clients' class means.
 
 Paper: Goswami et al., "Covariances for Free: Exploiting Mean Distributions for Training-free Federated Learning",
 NeurIPS 2025.
@@ -10,14 +10,14 @@ of all N images; gamma -> ``shrinkage``; alpha -> ``text_weight``.
     W = G^-1 B, B_c = n_c m_c
     w_c = W_c / |W_c| + alpha t_c, p = softmax(s <w_c, x>)            :meth:`FedCOF.classifier`
 S_c is unbiased if the images of a class are divided at random among clients. It depends on the partition, and the
-server has to see each client's class means.
+server must see each client's class means.
 
-Departures:
-    * Classes of one client: the released code draws around the client's mean in its fine-tuning script, and takes
+Deviations:
+    * Classes of only one client: the released code draws around the client's mean in its fine-tuning script, and takes
       S_c = 0 in its one-shot script; fedvlp takes 0.
-    * Shrinkage: the released code has gamma 1 or 0.1, for features that are not normalised; fedvlp has 0.003 for unit
-      features, from source validation.
-    * Text: the paper has none; fedvlp adds zero-shot CLIP's classifier with weight alpha, 0 in the paper.
+    * Shrinkage: the released code uses gamma 1 or 0.1, for features that are not normalised; fedvlp uses 0.003 for unit
+      features, chosen on source validation.
+    * Text: the paper uses no text features; fedvlp adds zero-shot CLIP's classifier with weight alpha (0 in the paper).
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
 
 
 class FedCOF(ClosedForm):
-    """Classify by ridge regression on a covariance that the server estimates from the clients' class means.
+    """Ridge regression on a covariance that the server estimates from the clients' class means.
 
     Args:
-        shrinkage: Multiple gamma of the identity that is added to each class's covariance, above 0.
+        shrinkage: Multiple gamma of the identity added to each class's covariance, above 0.
         text_weight: Weight alpha of zero-shot CLIP's classifier, at least 0.
     """
 
@@ -55,16 +55,16 @@ class FedCOF(ClosedForm):
         self.shrinkage = shrinkage
 
     def moments_strategy(self) -> Strategy:
-        """Estimate the second moments from single uploads."""
+        """Estimate the second moments from the separate uploads."""
         return MeansOfClients(self)
 
     def classifier(self, moments: State) -> State:
-        """Compute the classifier from the moments of all images, as if one client had them."""
+        """Compute the classifier from the pooled moments, as if one client had all images."""
         images = 1 / moments["clients"]
         return self.from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
 
     def from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
-        """Compute the unit solutions plus the weighted text features from each client's images and sums per class."""
+        """Compute unit solutions plus weighted text features from each client's image counts and sums per class."""
         gram = estimated_gram(counts, sums, self.shrinkage)
         solution = sums.sum(0) @ torch.linalg.pinv(gram, hermitian=True)
         texts = self.text_features.double().cpu()
@@ -74,16 +74,16 @@ class FedCOF(ClosedForm):
 
 @dataclass(frozen=True)
 class MeansOfClients(Strategy):
-    """Average the clients' moments, and estimate the pooled second moments from how their class means vary.
+    """Average of the clients' moments, with the classifier computed from the separate class means.
 
     Args:
-        method: Computes the classifier.
+        method: FedCOF module that computes the classifier.
     """
 
     method: FedCOF
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Compute the classifier from all uploads; no uploads change nothing."""
+        """Compute the classifier from all uploads; without uploads, nothing changes."""
         if not updates:
             return server
         examples = [update.num_examples for update in updates]
@@ -97,15 +97,15 @@ class MeansOfClients(Strategy):
 def estimated_gram(
     counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"], shrinkage: float
 ) -> Float[Tensor, "d d"]:
-    """Estimate sum_i x_i x_i^T from each client's images and feature sums per class.
+    """Estimate sum_i x_i x_i^T from each client's image counts and feature sums per class.
 
-    >>> one = torch.tensor([[1.0], [1.0]])  # two clients with an image each, of features 1 and 3
+    >>> one = torch.tensor([[1.0], [1.0]])  # two clients with one image each, features 1 and 3
     >>> estimated_gram(one, torch.tensor([[[1.0]], [[3.0]]]), shrinkage=0.5)  # (2 - 1) (2 + 0.5) + 2 * 2 * 2
     tensor([[10.5000]])
     """
     images = counts.sum(0)
     means = sums.sum(0) / images.clamp_min(1)[:, None]
-    # The root of n_kc (m_kc - m_c)(m_kc - m_c)^T; a client without images of a class adds nothing.
+    # A factor of n_kc (m_kc - m_c)(m_kc - m_c)^T; zero for a client without images of a class.
     deviations = (sums - counts[..., None] * means) / counts.clamp_min(1).sqrt()[..., None]
     freedom = ((counts > 0).sum(0) - 1).clamp_min(1)
     factors = (images - 1).clamp_min(0)

@@ -1,4 +1,4 @@
-"""FedDEAP: two prompts for each class, a shared one that is to say its meaning and a client's own that says the domain.
+"""FedDEAP: two prompts for each class, a shared prompt for its meaning and a personal prompt for the client's domain.
 
 Paper: Zheng et al., "FedDEAP: Adaptive Dual-Prompt Tuning for Multi-Domain Federated Learning", ACM MM 2025. The
 equations are those of its released code, with its alignment repaired.
@@ -13,16 +13,15 @@ feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_n
     P^g learns by L_cls + lambda L_sa, P^l by L_cls + sigma L_da, h_s by L_s, h_d by L_d :meth:`FedDEAP.losses`
     P^g, h_s, h_d <- plain mean over clients; P^l stays                                  :class:`.FedAvg`
 
-Departures:
+Deviations:
     * Alignment: the released code computes h_s(w) and h_d(w) without a gradient, so L_sa and L_da are constants; in
-      fedvlp they train the prompts, as the abstract asks, and the networks learn from images only.
+      fedvlp they train the prompts, as the abstract requires, and the networks learn only from images.
     * Local prompt: the released code takes two steps with accumulated gradients, so P^l gets the gradient of L_cls
       twice; fedvlp takes one step, in which P^l gets the gradient of its own loss.
-    * Factor: the released code multiplies P^l by the mean image feature of a batch, so that an image's class depends on
-      its batch; fedvlp does not.
-    * Frames: fedvlp makes them from fixed seeds, so that server and clients agree. E_M has only the source domains.
-    * Domain of L_da: released clients have one domain each; fedvlp takes the domains of the batch's images, by their
-      shares.
+    * Factor: the released code multiplies P^l by the mean image feature of a batch; fedvlp does not, because an image's
+      class would depend on its batch.
+    * Frames: fedvlp draws them from fixed seeds, so that server and clients agree. E_M has only the source domains.
+    * Domain of L_da: the released clients have one domain each; fedvlp uses the shares of the domains in a batch.
 """
 
 from typing import Literal
@@ -44,15 +43,15 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
 class FedDEAP(PromptLearner):
-    """Learns for each class a prompt that is shared and, for each client, one of its own behind it.
+    """For each class, a shared prompt followed by a personal prompt of the client.
 
     Args:
-        domains: The source domains, in the order of ``Client.domain``.
-        semantic_weight: Weight lambda of what holds the shared prompt to the classes' directions, at least 0.
-        domain_weight: Weight sigma of what holds the client's prompt to its domain's direction, at least 0.
-        prompt_length: Number of learned vectors L of a class's prompt; two prompts stand before its name.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompts alone, or the
-            ``mean`` of the probabilities under all clients' prompts.
+        domains: Source domains, in the order of ``Client.domain``.
+        semantic_weight: Weight lambda of the loss that aligns shared prompts with the classes' directions, at least 0.
+        domain_weight: Weight sigma of the loss that aligns personal prompts with the domain's direction, at least 0.
+        prompt_length: Number of learned vectors L of a prompt; two prompts precede the class name.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` prompts, or the ``mean`` of the
+            probabilities under all clients' prompts.
     """
 
     personal = ("local_prompt",)
@@ -89,7 +88,7 @@ class FedDEAP(PromptLearner):
         self.register_buffer("domain_frame", equiangular_frame(len(domains), width, seed=1), persistent=False)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits under both prompts, or under the shared ones where these are on their own."""
+        """Compute the logits under both prompts, or under the shared prompts if there is no client."""
         if self.uses_personal:
             texts = self.text(both(self.global_prompt, self.local_prompt))
         else:
@@ -97,16 +96,16 @@ class FedDEAP(PromptLearner):
         return cosine_logits(self.precomputed(inputs)["features"], texts, self.clip.logit_scale)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the losses of the shared prompts, of the client's and of both networks, added up."""
+        """Compute the losses of the shared prompts, the personal prompts and both networks, and their sum."""
         domains = domains_of(inputs, "FedDEAP")
         features = self.precomputed(inputs)["features"]
-        # The same texts twice: each prompt learns by its own, and is a constant in the other's.
-        of_shared = both(self.global_prompt, self.local_prompt.detach())
-        of_own = both(self.global_prompt.detach(), self.local_prompt)
-        shared, own = self.text(torch.stack([of_shared, of_own]))  # [C, d] each
+        # The same texts twice: each prompt learns from one of them and is a constant in the other.
+        train_shared = both(self.global_prompt, self.local_prompt.detach())
+        train_own = both(self.global_prompt.detach(), self.local_prompt)
+        shared, own = self.text(torch.stack([train_shared, train_own]))  # [C, d] each
         classes = torch.arange(len(shared), device=shared.device)
         one_hot = torch.eye(len(self.domain_frame), device=shared.device)[domains]
-        shares = one_hot.mean(0).expand(len(own), -1)  # of each domain in the batch, for every class
+        shares = one_hot.mean(0).expand(len(own), -1)  # shares of the domains in the batch, for every class
         losses = {
             "cross_entropy": F.cross_entropy(cosine_logits(features, shared, self.clip.logit_scale), labels),
             "own_cross_entropy": F.cross_entropy(cosine_logits(features, own, self.clip.logit_scale), labels),
@@ -115,37 +114,37 @@ class FedDEAP(PromptLearner):
             "semantic_alignment": frame_loss(fixed(self.semantic_network, shared), self.class_frame, classes),
             "domain_alignment": frame_loss(fixed(self.domain_network, own), self.domain_frame, shares),
         }
-        loss_of_shared = losses["cross_entropy"] + self.semantic_weight * losses["semantic_alignment"]
-        loss_of_own = losses["own_cross_entropy"] + self.domain_weight * losses["domain_alignment"]
-        return {**losses, "loss": loss_of_shared + loss_of_own + losses["semantic"] + losses["domain"]}
+        shared_loss = losses["cross_entropy"] + self.semantic_weight * losses["semantic_alignment"]
+        own_loss = losses["own_cross_entropy"] + self.domain_weight * losses["domain_alignment"]
+        return {**losses, "loss": shared_loss + own_loss + losses["semantic"] + losses["domain"]}
 
 
 def both(shared: Float[Tensor, "C L D"], own: Float[Tensor, "C L D"]) -> Float[Tensor, "rows D"]:
-    """Compute each class's two prompts behind each other, one class behind the other, [C 2L, D]."""
+    """Concatenate each class's two prompts, and then all classes, to [C 2L, D]."""
     return torch.cat([shared, own], dim=1).flatten(0, 1)
 
 
 def fixed(network: nn.Module, texts: Float[Tensor, "C d"]) -> Float[Tensor, "C d"]:
     """Apply a network to texts without a gradient for its weights, which learn only from images."""
     weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
-    made: Tensor = functional_call(network, weights, (texts,))
-    return made
+    mapped: Tensor = functional_call(network, weights, (texts,))
+    return mapped
 
 
 def frame_loss(mapped: Float[Tensor, "B d"], frame: Float[Tensor, "n d"], target: Tensor) -> Float[Tensor, ""]:
-    """Compute the mean cross-entropy of the cosines with a frame's directions; targets are numbers or shares."""
+    """Compute the mean cross-entropy of cosines with a frame's directions; targets are indices or shares."""
     return F.cross_entropy(cosine_logits(mapped, frame, 1.0), target)
 
 
 def equiangular_frame(count: int, width: int, seed: int) -> Float[Tensor, "n d"]:
-    """Compute n directions of length 1, any two of which have the inner product -1 / (n - 1).
+    """Compute n unit vectors with pairwise inner products of -1 / (n - 1).
 
     Raises:
-        UserError: if there are more of them than dimensions.
+        UserError: If there are more vectors than dimensions.
     """
     if count > width:
-        raise UserError(f"Expected at most {width} classes or domains, as many as features are wide; got {count}.")
+        raise UserError(f"Expected at most {width} classes or domains, the width of the features; got {count}.")
     generator = torch.Generator().manual_seed(seed)
     orthonormal = torch.linalg.qr(torch.randn(width, count, generator=generator)).Q
-    # Less their mean; a single one would be zero, and have no direction.
+    # Subtract the mean. A single vector becomes zero and has no direction.
     return F.normalize(orthonormal - orthonormal.mean(1, keepdim=True), dim=0).T.contiguous()

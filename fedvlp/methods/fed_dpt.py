@@ -1,4 +1,4 @@
-"""Fed-DPT: a text prompt and an image token for each domain; attention on the tokens says how the prompts are mixed.
+"""Fed-DPT: a text prompt and an image token for each domain; attention to the tokens weights the prompts.
 
 Paper: Wei et al., "Dual prompt tuning for domain-aware federated learning" (Fed-DPT), arXiv 2310.03103.
 
@@ -11,13 +11,14 @@ tau_d -> ``temperature``; alpha -> ``text_momentum``; f_V -> ``image``; f_T^k ->
     P^k <- alpha P^k + (1 - alpha) [P^k], Eq. 8        :class:`PerDomainPrompts`
     server: P^k of its owner, mean of V, Algorithm 1   :class:`.Slots`, ``FedAvg("uniform")``
 
-Departures:
-    * Eq. 7: it is printed without its minus; Eq. 9 of the appendix has it.
-    * Attention: <q_cls, k_j> is divided by the root of a head's width and averaged over heads; undivided products over
-      tau_d = 0.1 would make w a maximum.
-    * Mixture: each f_T^k is normalised first, so that no domain weighs more for its length. A held-out domain is
-      classified by the same mixture; the paper tests only seen domains.
-    * Unstated values: clients of one domain are averaged by training images, and batches have 32 images.
+Deviations:
+    * Loss: Eq. 7 of the paper lacks the minus sign; fedvlp follows Eq. 9 of its appendix, which has it.
+    * Attention: the paper uses <q_cls, k_j>; fedvlp divides it by the root of a head's width and averages over heads,
+      because the undivided products over tau_d = 0.1 would make w one-hot.
+    * Mixture: fedvlp normalises each f_T^k first, so that a domain's weight does not depend on its feature's length.
+    * Held-out domains: the paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture.
+    * Several clients per domain: the paper does not state the average; fedvlp weights them by training images.
+    * Batch size: the paper does not state it; fedvlp uses 32 images.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ Components = Literal["domain", "agnostic", "text", "visual"]
 
 
 class FedDPT(PromptLearner):
-    """Mixes the domains' text prompts for each image by the attention that its class token pays to their image tokens.
+    """The domains' text prompts, mixed per image by the class token's attention to the domains' image tokens.
 
     Args:
         domains: Names of the source domains, in the order of the clients' domains.
         prompt_length: Number of learned vectors m of a text prompt.
         temperature: Temperature tau_d of the weights over domains, above 0.
-        text_momentum: How slowly a client's copies of other domains' text prompts follow the server's: alpha, in
-            [0, 1). With 0 they are replaced at once; with none every client trains all text prompts.
-        visual_momentum: The same for image tokens, where each is to be trained by its own domain alone. With none
-            every client trains all image tokens, and the server averages them.
-        components: Which prompts there are: ``domain`` for one text prompt and one image token a domain; ``agnostic``
-            for one text prompt, not mixed; ``text`` for that alone; ``visual`` for image tokens alone, which are
-            compared with the template "a photo of a".
+        text_momentum: Momentum alpha, in [0, 1), of a client's copies of other domains' text prompts, which follow the
+            server's prompts. With 0, they are replaced at once. With null, every client trains all text prompts.
+        visual_momentum: Momentum of the image tokens; each is then trained only by its own domain. With null, every
+            client trains all image tokens, and the server averages them.
+        components: Prompts in use: ``domain`` has one text prompt and one image token per domain; ``agnostic`` has one
+            unmixed text prompt and the image tokens; ``text`` has only the text prompt; ``visual`` has only the image
+            tokens, and classifies with the template "a photo of a".
     """
 
     needs_images = True
@@ -103,44 +104,44 @@ class FedDPT(PromptLearner):
         self.train_only_personal = tuple(f"dual.{name}.copies" for name in copied)
 
     def stacks(self) -> dict[str, PerDomainPrompts]:
-        """Return the prompts that there are: ``text``, ``visual`` or both."""
+        """List the prompts in use: ``text``, ``visual`` or both."""
         return {name: cast(PerDomainPrompts, stack) for name, stack in self.dual.items()}
 
     @property
     def domain(self) -> int | None:
-        """The domain of the client that trains; None in evaluation, outside a federation, and with several domains."""
+        """Domain of the training client; None in evaluation, outside a federation, and with several domains."""
         if self.context is None or self.context.client.domain < 0:
             return None
         return self.context.client.domain
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase: own text prompt to its slot, image tokens to their mean."""
+        """Describe the only phase: text prompts fill their domains' slots, image tokens are averaged."""
         names = tuple(f"dual.{name}.shared" for name in self.stacks())
         strategy = ByName({f"dual.{name}.shared": stack.strategy for name, stack in self.stacks().items()})
         return (Phase("prompts", train=names, upload=names, strategy=strategy),)
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training; its copies will follow what was broadcast."""
+        """Prepare for one client's local training; its copies will follow the broadcast prompts."""
         super().start_client(context)
         for stack in self.stacks().values():
             stack.start_client()
 
     def upload_state(self) -> State:
-        """Return the client's own text prompt and the image tokens."""
+        """Upload the client's own text prompt and the image tokens."""
         if self.domain is None:
-            # Without a domain of its own a client has trained all prompts, and sends them.
+            # A client without a single domain has trained all prompts and sends them all.
             return super().upload_state()
         return detached({f"dual.{name}.shared": stack.upload(self.domain) for name, stack in self.stacks().items()})
 
     def features(self, inputs: Inputs) -> DualFeatures:
-        """Return features and weights of a batch (Eqs. 3-5), under the prompts of who trains, or of the server."""
+        """Compute features and weights of a batch (Eqs. 3-5) under the training client's or the server's prompts."""
         images = self.precomputed(inputs)["images"]
         text = self.text_features()
         if "visual" not in self.dual:
             image = self.clip.encode_image(images)
-            nothing = image.new_empty(len(images), 0)
-            tokens = nothing[:, :, None].expand(-1, -1, image.shape[1])  # [B, 0, d]
-            return DualFeatures(image, text, image.new_ones(len(images), 1), nothing, tokens)
+            no_scores = image.new_empty(len(images), 0)
+            no_tokens = no_scores[:, :, None].expand(-1, -1, image.shape[1])  # [B, 0, d]
+            return DualFeatures(image, text, image.new_ones(len(images), 1), no_scores, no_tokens)
         prompted = self.image_encoder(images, torch.stack(self.stacks()["visual"](self.domain))[None])
         scores = prompted.scores.float()
         weights = (scores / self.temperature).softmax(-1) if self.mixes else scores.new_ones(len(images), 1)
@@ -151,10 +152,10 @@ class FedDPT(PromptLearner):
         if "text" not in self.dual:
             return self.zero_shot
         stack = self.stacks()["text"]
-        # Prompt by prompt, so that only those with a gradient keep a graph and the others come from a cache.
+        # Encode prompts one by one, so that only trained prompts keep a graph and the others come from a cache.
         prompts = stack(self.domain)
         if self.domain is not None and stack.momentum:
-            # The copies move with each step, and batches are not looked up in the cache.
+            # The copies change in each step; a batched input bypasses the cache.
             features = torch.cat([self.text_encoder(prompt[None]) for prompt in prompts])
         else:
             features = torch.stack([self.text_encoder(prompt) for prompt in prompts])
@@ -165,7 +166,7 @@ class FedDPT(PromptLearner):
         return self.features(inputs).logits(self.clip.logit_scale)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute minus the mean cosine of an image with its own class (Eq. 9)."""
+        """Compute the negative mean cosine of images and their classes (Eq. 9)."""
         cosines = self(inputs) / self.clip.logit_scale
         return {"loss": -cosines.gather(1, labels[:, None]).mean()}
 
@@ -177,14 +178,14 @@ class FedDPT(PromptLearner):
 
 @dataclass(frozen=True)
 class DualFeatures:
-    """What the two towers make of a batch, of as many text prompts and image tokens as there are.
+    """Outputs of the two towers for a batch.
 
     Attributes:
-        image: f_V, joint image features, not normalised.
-        text: f_T^k(c), normalised.
-        weights: w, the mixture over text prompts.
-        scores: <q_cls, k_j> of the image tokens, before temperature and softmax.
-        tokens: h_j, joint features of the image tokens' outputs, not normalised.
+        image: Joint image features f_V, not normalised.
+        text: Normalised text features f_T^k(c).
+        weights: Mixture weights w over text prompts.
+        scores: Products <q_cls, k_j> of the image tokens, before temperature and softmax.
+        tokens: Joint features h_j of the image tokens' outputs, not normalised.
     """
 
     image: Float[Tensor, "B d"]
@@ -195,21 +196,21 @@ class DualFeatures:
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
         """Compute the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
-        # Mixed in float32: rounding in half precision would move all classes' logits alike and more.
+        # Mix in float32: half precision would shift all classes' logits by a common, larger error.
         with torch.autocast(self.text.device.type, enabled=False):
             mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
         return cosine_logits(self.image, mixed, scale)
 
 
 class PerDomainPrompts(nn.Module):
-    """One prompt for each domain: a client trains its own, and its copies of the others follow the server's (Eq. 8).
+    """One prompt per domain: a client trains its own, and its copies of the others follow the server's (Eq. 8).
 
-    The momentum alpha is the share of a copy that is left in a step, in [0, 1); 0 takes what was received at once. With
-    None there are no copies: every client trains all, and the server averages them.
+    In each step, a copy keeps a share alpha of its value, in [0, 1). With 0, it takes the received value at once. With
+    None, there are no copies: every client trains all prompts, and the server averages them.
 
     Attributes:
-        shared: The server's prompts; after local training the client's own domain's slot is new.
-        copies: What a client uses in place of other domains' prompts; they stay on the client between rounds.
+        shared: The server's prompts; local training updates the slot of the client's domain.
+        copies: The client's substitutes for other domains' prompts, kept on the client between rounds.
         received: The last broadcast.
     """
 
@@ -226,12 +227,12 @@ class PerDomainPrompts(nn.Module):
 
     @property
     def strategy(self) -> Strategy:
-        """How the server combines uploads: each domain's owner fills its slot, or a plain mean."""
+        """Strategy of the server: each domain's owner fills its slot, or a plain mean."""
         return FedAvg("uniform") if self.momentum is None else Slots(by="domain", slots=len(self.shared))
 
     @torch.no_grad()
     def start_client(self) -> None:
-        """Take what was just downloaded as what the copies move to."""
+        """Store the downloaded prompts as the targets of the copies."""
         if self.momentum is None:
             return
         self.received.copy_(self.shared)
@@ -239,10 +240,10 @@ class PerDomainPrompts(nn.Module):
             self.copies.copy_(self.received)
 
     def forward(self, domain: int | None) -> list[Tensor]:
-        """Return each domain's prompt, as a client of this domain sees it; with None all are the server's."""
+        """List each domain's prompt as seen by a client of this domain; with None, the server's prompts."""
         if domain is None or self.momentum is None:
             return list(self.shared)
-        # The own domain's prompt is the trained one, the others' are the client's copies.
+        # The own domain has the trained prompt; the others have the client's copies.
         prompts = list(self.copies)
         prompts[domain] = self.shared[domain]
         return prompts
@@ -252,12 +253,12 @@ class PerDomainPrompts(nn.Module):
         """Move the copies of other domains' prompts by P <- alpha P + (1 - alpha) [P]received (Eq. 8)."""
         if self.momentum is None:
             return
-        # A copy and not in place: the own slot must be the trained prompt and no mean.
+        # Not in place: the own slot must hold the trained prompt and not a mean.
         followed = torch.lerp(self.received, self.copies, self.momentum)
         own = slice(None) if domain is None else domain
         followed[own] = self.shared[own]
         self.copies.copy_(followed)
 
     def upload(self, domain: int) -> Tensor:
-        """Return what a client of this domain sends: its own slot, or all that it trained."""
+        """Select the upload of a client of this domain: its own slot, or everything that it trained."""
         return self.shared if self.momentum is None else self.shared[domain]

@@ -91,5 +91,5 @@ def test_shared_prompts_stand_alone(clip, images):
 
 
 def test_more_classes_than_dimensions_are_refused():
-    with pytest.raises(UserError, match="at most 4 classes or domains, as many as features are wide; got 5"):
+    with pytest.raises(UserError, match="at most 4 classes or domains, the width of the features; got 5"):
         equiangular_frame(5, 4, seed=0)
