@@ -196,7 +196,7 @@ class DualFeatures:
 
     def logits(self, scale: float) -> Float[Tensor, "B C"]:
         """Compute the cosines of f_V with f_T(c) = sum_k w_k f_T^k(c), times `scale` (Eq. 6)."""
-        # Mix in float32: half precision would shift all classes' logits by a common, larger error.
+        # Mix in float32: half precision would round the mixed texts and so move all logits.
         with torch.autocast(self.text.device.type, enabled=False):
             mixed = torch.einsum("bk,kcd->bcd", self.weights.float(), self.text.float())
         return cosine_logits(self.image, mixed, scale)

@@ -1,21 +1,21 @@
-"""FedGDA: Gaussian classes with one covariance, from moments of all clients' CLIP features, mixed with zero-shot CLIP.
+"""FedGDA: Gaussian classes with a shared covariance, from moments of CLIP features, mixed with zero-shot CLIP.
 
 Papers: Wang et al., "A Hard-to-Beat Baseline for Training-free CLIP-based Adaptation", ICLR 2024; from federated sums,
 Guan et al., "Capture Global Feature Statistics for One-Shot Federated Learning" (FedCGS), AAAI 2025, and GH-OFL, ICLR
 2026.
 
-Symbols: x image feature and t_c text feature, of length 1, in d dimensions; m_c mean of class c, with share p_c of the
+Symbols: x image feature and t_c text feature, unit vectors in d dimensions; m_c mean of class c, with share p_c of the
 N images; alpha -> ``text_weight``; s logit scale.
     S = 1 / N sum_i x_i x_i^T - sum_c p_c m_c m_c^T             :meth:`FedGDA.classifier`
     Sigma = (1 - r) S + r tr(S) / d I, r = d / (N - 1 + d)      Wang et al.'s estimator up to a factor
     p(c | x) = softmax_c(<Sigma^-1 m_c, x> - 1/2 <m_c, Sigma^-1 m_c> + alpha s <t_c, x>)
                                                                 :meth:`FedGDA.classifier`
 
-Departures:
+Deviations:
     * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d, and weight them by a number chosen on
       each data set's validation images; fedvlp does not scale them, and weights the text part with a fixed number
       chosen on source validation.
-    * Prior: all classes are equally likely, as in Wang et al.
+    * Prior: fedvlp, like Wang et al., takes all classes as equally likely.
 """
 
 import torch
@@ -30,11 +30,11 @@ from fedvlp.utils.ranges import ClosedFraction, Names, NonNegativeFloat, Positiv
 
 
 class FedGDA(ClosedForm):
-    """Classify by Gaussian discriminant analysis with a shared covariance, mixed with zero-shot CLIP.
+    """Gaussian discriminant analysis with a shared covariance, mixed with zero-shot CLIP.
 
     Args:
         num_clients: Number of clients K.
-        shrinkage: Share r of the identity in the covariance, in [0, 1]; d / (N - 1 + d) if not given.
+        shrinkage: Share r of the identity in the covariance, in [0, 1]; d / (N - 1 + d) if null.
         text_weight: Weight alpha of zero-shot CLIP's logits, at least 0.
     """
 
@@ -62,15 +62,15 @@ class FedGDA(ClosedForm):
         width = means.shape[1]
         images = self.num_clients / moments["clients"]
         share = width / (images - 1 + width) if self.shrinkage is None else self.shrinkage
-        # A class without images has a share of 0, whatever its mean.
+        # A class without images has a share of 0, so its mean does not matter.
         within = moments["gram"] - (moments["shares"][:, None] * means).T @ means  # S, [d, d]
         shrunk = (1 - share) * within + share * within.trace() / width * torch.eye(width, dtype=within.dtype)
-        # Without variance within classes only the text counts.
+        # Without variance within classes, only the text counts.
         discriminants = means @ torch.linalg.pinv(shrunk, hermitian=True)
         bias = -(discriminants * means).sum(1) / 2
         weight = discriminants / self.clip.logit_scale + self.text_weight * self.text_features.double().cpu()
         return {"weight": weight, "bias": bias}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Return the logits s <w_c, x> + b_c."""
+        """Compute the logits s <w_c, x> + b_c."""
         return super().forward(inputs) + self.bias

@@ -5,15 +5,17 @@ Ben Ayed, "Low-Rank Few-Shot Adaptation of Vision-Language Models", CVPR Worksho
 
 Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``down``, ``up``; r -> ``rank``; alpha ->
 ``alpha``; t_c, "a photo of a [class c].".
-    W <- W + (alpha / r) B A, with B = 0 at first          LoRA, Section 4.1; :class:`.LowRankUpdates`
+    W <- W + (alpha / r) B A, starting from B = 0          LoRA, Section 4.1; :class:`.LowRankUpdates`
     p(c | x) = softmax_c(cos(w(t_c), f(x)) / tau)          CLIP-LoRA, Section 3; :meth:`FedLoRA.forward`
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
 
-Departures:
-    * Average: A and B are averaged separately, so the mean update is not the mean of the clients' updates.
-    * Dropout: CLIP-LoRA has 0.25 before A; fedvlp has none, because updates are added to the weights.
-    * Scale: alpha / r, as in LoRA; CLIP-LoRA's code has alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2.
-    * Schedule: none; CLIP-LoRA has a cosine over all steps.
+Deviations:
+    * Average: the papers are not federated; fedvlp averages A and B separately, so the averaged low-rank update differs
+      from the mean of the clients' low-rank updates.
+    * Dropout: CLIP-LoRA uses 0.25 before A; fedvlp uses none, because it adds the low-rank updates to the weights.
+    * Scale: CLIP-LoRA's code uses alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2; fedvlp uses alpha / r, as LoRA
+      does.
+    * Schedule: CLIP-LoRA uses a cosine over all steps; fedvlp keeps the rate constant.
 """
 
 from collections.abc import Callable
@@ -39,11 +41,11 @@ from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveFloat
 
 
 class FedLoRA(PromptLearner):
-    """Learns low-rank updates of CLIP's attention, shared by all clients.
+    """Low-rank updates of CLIP's attention, shared by all clients.
 
     Args:
-        rank: r of each update; with 0 it is zero-shot CLIP.
-        alpha: What updates are multiplied by, divided by the rank.
+        rank: Rank r of each low-rank update; 0 gives zero-shot CLIP.
+        alpha: Scale of the low-rank updates, which are multiplied by alpha / rank.
     """
 
     needs_images = True  # the updates change the image tower
@@ -67,45 +69,45 @@ class FedLoRA(PromptLearner):
         self.image_updates = LowRankUpdates(image_blocks, self.clip.image_width, rank, scale)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Compute f(x), joint image features, not normalised."""
-        return self.adapted.under(self.image_updates, "image", self.clip.encode_image, images)
+        """Compute the joint image features f(x), not normalised."""
+        return self.adapted.run_updated(self.image_updates, "image", self.clip.encode_image, images)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits cos(w(t_c), f(x)) / tau under the updates."""
+        """Compute the logits cos(w(t_c), f(x)) / tau with the updated towers."""
         features = self.image_features(self.precomputed(inputs)["images"])
-        encode = partial(self.adapted.under, self.text_updates, "text", self.rows.encode_words, self.clip.text)
-        # Without a gradient texts are encoded only when their updates have changed.
+        encode = partial(self.adapted.run_updated, self.text_updates, "text", self.rows.encode_words, self.clip.text)
+        # Without a gradient, texts are encoded only if their updates have changed.
         texts = self._cache("", lambda *_: encode(), *self.text_updates.parameters())
         return cosine_logits(features, texts, self.clip.logit_scale)
 
 
 class LowRankUpdates(nn.Module):
-    """Updates s B A of the query, key and value maps of each of J blocks of a tower; zero at first, and with rank 0."""
+    """Low-rank updates s B A of the query, key and value maps in each of J blocks of a tower; they start at zero."""
 
     def __init__(self, blocks: int, width: int, rank: int, scale: float) -> None:
         super().__init__()
         self.scale = scale
-        bound = width**-0.5  # as of nn.Linear
+        bound = width**-0.5  # as in nn.Linear
         learns = rank > 0
         self.down = nn.Parameter(torch.empty(blocks, 3, rank, width).uniform_(-bound, bound), requires_grad=learns)  # A
-        # B = 0: at first the update is zero, and CLIP is itself.
+        # With B = 0, the method starts as unchanged CLIP.
         self.up = nn.Parameter(torch.zeros(blocks, 3, width, rank), requires_grad=learns)  # B
 
     def forward(self) -> Float[Tensor, "J rows W"]:
-        """Compute each block's update of its three maps, one below the other, so that rows are 3 W."""
+        """Compute each block's updates of its three maps, stacked to 3 W rows."""
         return self.scale * (self.up @ self.down).flatten(1, 2)
 
 
 class AdaptedCLIP(nn.Module):
-    """Runs CLIP's towers under updated maps; has no parameters of its own.
+    """Runner of CLIP's towers with updated maps; it has no parameters of its own.
 
-    The maps' weights are replaced for the time of a call (``torch.func.functional_call``).
+    The maps' weights are replaced only during a call (``torch.func.functional_call``).
     """
 
     def __init__(self, clip: CLIP) -> None:
         super().__init__()
         self.clip = clip
-        # functional_call replaces weights by their names in this module; towers know them as tensors.
+        # functional_call needs the weights' names in this module, but towers give only tensors.
         names = {id(parameter): name for name, parameter in self.named_parameters()}
         self.names: dict[str, list[list[str]]] = {}
         towers: dict[str, tuple[TextTower | ImageTower, str]]
@@ -116,26 +118,28 @@ class AdaptedCLIP(nn.Module):
             shape = (3 * tower.width, tower.width)
             if not weights or any(torch.cat(each).shape != shape for each in weights):
                 raise UserError(
-                    f"LoRA updates the maps of queries, keys and values in a transformer's blocks, each {tower.width} "
-                    f"x {tower.width}, but this model's {title} has others. Choose another --model.clip.name, for "
-                    "example ViT-B-16."
+                    f"LoRA expects transformer blocks with query, key and value maps of {tower.width} x {tower.width}, "
+                    f"but this model's {title} has different layers. Choose another --model.clip.name, for example "
+                    "ViT-B-16."
                 )
             self.names[kind] = []
             for each in weights:
                 self.names[kind].append([names[id(weight)] for weight in each])
 
     def forward(self, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Return what a function returns, which may read CLIP's weights."""
+        """Call a function, which may read CLIP's weights."""
         return function(*arguments)
 
-    def under(self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """Return what a function returns under the updates of one tower, ``text`` or ``image``."""
+    def run_updated(
+        self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any
+    ) -> Tensor:
+        """Call a function with the updated weights of one tower, ``text`` or ``image``."""
         weights = {}
         for names, update in zip(self.names[kind], updates(), strict=True):
-            for name, of_map in zip(names, update.chunk(len(names)), strict=True):
+            for name, change in zip(names, update.chunk(len(names)), strict=True):
                 frozen = self.get_parameter(name)
-                # The update is added in float32, also to weights that were rounded to bfloat16.
-                weights[name] = (frozen + of_map).to(frozen.dtype)
+                # Add the update in float32, even to bfloat16 weights.
+                weights[name] = (frozen + change).to(frozen.dtype)
         result: Tensor = functional_call(self, weights, (function, *arguments), tie_weights=False)
         return result
 
@@ -144,7 +148,7 @@ _SEPARATE_MAPS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"), ("q
 
 
 def _attention_weights(block: nn.Module) -> list[Tensor]:
-    """Return the weights of a block's query, key and value maps, in one tensor or in three."""
+    """Find the weights of a block's query, key and value maps, in one tensor or in three."""
     for module in block.modules():
         layer: Any = module
         if getattr(layer, "in_proj_weight", None) is not None:

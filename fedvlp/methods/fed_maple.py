@@ -1,6 +1,6 @@
-"""FedMaPLe: deep text prompts, and visual prompts that linear maps make of them, averaged over clients.
+"""FedMaPLe: deep text prompts, and visual prompts computed from them by linear maps, averaged over clients.
 
-Papers: Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, under FedAvg, as PLAN's tables have it.
+Papers: Khattak et al., "MaPLe: Multi-modal Prompt Learning", CVPR 2023, under FedAvg, as in PLAN's tables.
 
 Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``couplings[j]``; J -> ``depth``.
     both towers with prompts, replaced block by block          Sections 3.2.1, 3.2.2; :class:`.DeepPromptedCLIP`
@@ -9,13 +9,14 @@ Symbols: P_j, text prompts of block j + 1, L x D -> ``prompts[j]``; F_j -> ``cou
     cross-entropy                                              :meth:`.PromptLearner.training_step`
     P, F <- sum_k |S_k| (P_k, F_k) / sum_k |S_k|               :class:`.FedAvg`
 
-A prompt shorter than ``init_words`` takes the place of the first of them; the others stay words before the class's
-name, as in the released code: "[v1][v2] of a dog." with L = 2.
+A prompt shorter than ``init_words`` replaces the first words, and the other words remain before the class name, as in
+the released code: "[v1][v2] of a dog." with L = 2.
 
-Departures:
-    * Long prompts: a prompt longer than the words continues with random vectors; the released code then drops the
-      words.
-    * Maps: each F_j starts from its own values; in the released code all but the first are copies. Biases start at 0.
+Deviations:
+    * Long prompts: if a prompt is longer than the words, the released code drops the words; fedvlp appends random
+      vectors.
+    * Maps: the released code starts all F_j but the first from copies of one map; fedvlp starts each from its own
+      values, with biases of 0.
 """
 
 from jaxtyping import Float
@@ -30,13 +31,13 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class FedMaPLe(PromptLearner):
-    """Learns deep text prompts and the maps that make visual prompts of them, shared by all clients.
+    """Deep text prompts, and maps from them to visual prompts, shared by all clients.
 
     Args:
-        prompt_length: Number of learned vectors L in a block's prompt.
-        depth: Number of first blocks with prompts of their own, in both towers; if not given the paper's 9, or all
-            blocks of a CLIP with fewer.
-        init_words: Words that the first block's prompt starts from; random vectors if not given.
+        prompt_length: Number of learned vectors L in each block's prompt.
+        depth: Number of first blocks that have their own prompts, in both towers; if null, the paper's 9 or the number
+            of blocks of a smaller CLIP.
+        init_words: Initial words of the first block's prompt; random vectors if null.
     """
 
     needs_images = True  # visual prompts change the image tower
@@ -57,8 +58,8 @@ class FedMaPLe(PromptLearner):
         self.couplings = BlockLinear(len(self.prompts), self.clip.text_width, self.clip.image_width)
 
     def deep_prompts(self) -> dict[str, Tensor]:
-        """Return the prompts `text` [J, L, D] and, made of them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
-        # The couplings take a stack of prompts, of which there is one.
+        """Compute the prompts `text` [J, L, D] and, from them, `visual` [J, L, W] (MaPLe, Section 3.2.3)."""
+        # The couplings expect a batch of prompts; here its size is 1.
         return {"text": self.prompts, "visual": self.couplings(self.prompts[None])[0]}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:

@@ -1,4 +1,4 @@
-"""FedMedCLIP: FedCLIP's adapter, of masked layers, is shared; a masked classifier stays with each client and joins it.
+"""FedMedCLIP: a shared adapter of masked layers, as in FedCLIP, and a personal masked classifier that complements it.
 
 Paper: Wu and Chaddad, "Federated CLIP for Resource-Efficient Heterogeneous Medical Image Classification", AAAI 2026.
 
@@ -15,16 +15,16 @@ Symbols: I image feature; att, "FAM" -> ``adapter``; I~ -> ``adapted``; t_c text
     p(c | x) = w p_MLP + (1 - w) p_FAM, w of each image                              :meth:`FedMedCLIP.forward`
     att <- plain mean over clients; MLP stays                                        :class:`.FedAvg`
 
-Departures:
-    * Thresholds: the paper does not say how kappa learns. The released gradient reaches kappa only where |u - kappa| >
-      1, and u starts near 0.02, so the masks stay open; fedvlp passes the gradient where |u - kappa| <= 1.
-    * Closed layers: the released code resets kappa to 0 where at most 1 % of a layer's outputs are left; fedvlp does
-      not, because thresholds that learn can open again.
-    * Weights of the divergences: the released code takes 1/2 for both, and in a commented-out line w / 2 and (1 - w) /
-      2 with the mean of each image's w; fedvlp takes w and 1 - w with the w of the batch's mean entropies.
+Deviations:
+    * Thresholds: the paper does not state how kappa learns; in the released code, its gradient is non-zero only if
+      |u - kappa| > 1, and u starts near 0.02, so the masks stay open; fedvlp passes the gradient if |u - kappa| <= 1.
+    * Closed layers: the released code resets kappa to 0 if at most 1 % of a layer's outputs are left; fedvlp does not,
+      because learned thresholds can open again.
+    * Weights of the divergences: the released code uses 1/2 for both, and in a commented-out line w / 2 and (1 - w) / 2
+      with the mean of each image's w; fedvlp uses w and 1 - w, with w from the batch's mean entropies.
     * Entropies: the released code applies a softmax to probabilities before their logarithm; fedvlp does not.
     * Learning rates: the released README states 5e-5 and 1e-3, the program 5e-4 and 1e-4; fedvlp uses the program's.
-    * Compression: the paper sends compressed half-precision numbers; fedvlp sends parameters unchanged.
+    * Compression: the paper sends compressed half-precision values; fedvlp sends parameters uncompressed.
     * Batches of one image: the released code skips them; fedvlp normalises them as in evaluation.
 """
 
@@ -46,17 +46,17 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class FedMedCLIP(PromptLearner):
-    """Learns an adapter of the image feature, shared by all clients, and a classifier of each client's own.
+    """A shared adapter of the image feature, and a personal classifier per client.
 
     Args:
         hidden_width: Width of the classifier's three hidden layers.
-        similarity_weight: Weight lambda of what adapter and classifier learn of each other, at least 0.
-        temperature: T of the shares of a class over a batch's images, above 0.
-        classifier_lr: Learning rate of the classifier; the optimizer's is the adapter's.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` adapter alone, or the
-            ``mean`` of the probabilities under all clients' classifiers.
-        optimizer: Makes the optimizer of a client's local training. The released code's second beta of 0.98 stands in
-            the method's config, as the command line reads single numbers from a default.
+        similarity_weight: Weight lambda of the mutual distillation between adapter and classifier, at least 0.
+        temperature: Temperature T of a class's softmax over a batch's images, above 0.
+        classifier_lr: Learning rate of the classifier; the optimizer's own rate applies only to the adapter.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` adapter, or the ``mean`` of the
+            probabilities under all clients' classifiers.
+        optimizer: Factory of the optimizer for local training. The method's config sets the released code's second beta
+            of 0.98, because the command line can read only single numbers from a default.
     """
 
     personal = ("classifier",)
@@ -93,27 +93,27 @@ class FedMedCLIP(PromptLearner):
         self.register_buffer("text_features", texts, persistent=False)
 
     def configure_optimizers(self) -> Optimizer | None:
-        """Return one optimizer, in which the classifier has its own learning rate."""
+        """Create an optimizer with a separate learning rate for the classifier."""
         if self.make_optimizer is None:
             return super().configure_optimizers()
         classifier = {"params": [*self.classifier.parameters()], "lr": self.classifier_lr}
         return self.make_optimizer([{"params": [*self.adapter.parameters()]}, classifier])
 
     def adapted(self, inputs: Inputs) -> Float[Tensor, "B d"]:
-        """Compute I~, the image features weighed element by element, not normalised."""
+        """Compute I~, the image features weighted element by element, not normalised."""
         features = self.precomputed(inputs)["features"]
-        weighed: Tensor = self.adapter(features) * features
-        return weighed
+        weighted: Tensor = self.adapter(features) * features
+        return weighted
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute log p(c | x), or the adapter's logits where the shared part is on its own."""
+        """Compute log p(c | x), or the adapter's logits if there is no client."""
         adapted = self.adapted(inputs)
         logits = cosine_logits(adapted, self.text_features, self.clip.logit_scale)
         if not self.uses_personal:
             return logits
         own = self.classifier(F.normalize(adapted, dim=-1)).float()
         share = classifier_share(entropies(logits), entropies(own))[:, None]
-        # The logarithm of the mixture, which may be too small a number itself.
+        # Compute the mixture's logarithm directly, because the mixture may underflow.
         return torch.logaddexp(share.log() + own.log_softmax(-1), (1 - share).log() + logits.log_softmax(-1))
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
@@ -135,7 +135,7 @@ class FedMedCLIP(PromptLearner):
 
 
 class MaskedLinear(nn.Linear):
-    """A linear map that drops an output's weights, but not its bias, while their mean size is at most kappa + 0.01."""
+    """A linear map that masks an output's weights, but not its bias, if their mean size is at most kappa + 0.01."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -144,17 +144,17 @@ class MaskedLinear(nn.Linear):
     def forward(self, values: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
         """Compute (m W) x + b."""
         distance = self.weight.abs().mean(1) - self.threshold
-        # Straight through: the step's value, with the gradient of a ramp.
+        # Straight-through estimator: the value of a step with the gradient of a ramp.
         ramp = distance.clamp(-1, 1)
         mask = (distance > 0.01).float() + ramp - ramp.detach()
         return mask * F.linear(values, self.weight) + self.bias
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation that takes a batch of one image, which has no variance, as in evaluation."""
+    """Batch normalisation that treats a batch of one image, which has no variance, as in evaluation."""
 
     def forward(self, values: Float[Tensor, "B n"]) -> Float[Tensor, "B n"]:
-        """Compute normalised values."""
+        """Normalise the values."""
         if self.training and len(values) > 1:
             return super().forward(values)
         return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
@@ -166,19 +166,19 @@ def entropies(logits: Float[Tensor, "B C"]) -> Float[Tensor, "B"]:
 
 
 def classifier_share(adapter: Float[Tensor, "*batch"], classifier: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-    """Compute w from both entropies: who is less sure counts less; 1/2 where both are sure.
+    """Compute w from both entropies: the less certain model weighs less; 1/2 if both entropies are 0.
 
     >>> classifier_share(torch.tensor([0.9, 0.0]), torch.tensor([0.3, 0.0]))
     tensor([0.7500, 0.5000])
     """
-    least = torch.finfo(torch.float32).tiny  # so that there is no division of 0 by 0
-    return adapter.clamp_min(least) / (adapter.clamp_min(least) + classifier.clamp_min(least))
+    tiny = torch.finfo(torch.float32).tiny  # avoids 0 / 0
+    return adapter.clamp_min(tiny) / (adapter.clamp_min(tiny) + classifier.clamp_min(tiny))
 
 
 def similarity_loss(
     classifier: Float[Tensor, "B C"], adapter: Float[Tensor, "B C"], share: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
-    """Compute L_sim, in which the surer model is the more important teacher.
+    """Compute L_sim, in which the more certain model is the stronger teacher.
 
     Args:
         classifier: The classifier's scores, divided by T.

@@ -1,4 +1,4 @@
-"""FedMVP: a network makes visual prompts of an image's patches and of texts about the classes' attributes.
+"""FedMVP: a network computes visual prompts from an image's patches and from texts about the classes' attributes.
 
 Paper: Singha et al., "FedMVP: Federated Multimodal Visual Prompt Tuning for Vision-Language Models", ICCV 2025.
 
@@ -9,19 +9,20 @@ Symbols: E patches of an image -> ``patches``; A, C x M x d, features of M attri
     logits_c = mean_m cos(f(x; P), a_cm) / tau                                 :meth:`FedMVP.forward`
     L = cross-entropy + alpha (1 - cos(f(x; P), f_0(x))), means over images    :meth:`FedMVP.losses`
     theta <- sum_k |S_k| theta_k / sum_k |S_k|                                 :class:`.FedAvg`
-Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
+theta does not depend on the classes, so it can be loaded into a module with different classes.
 
-Departures:
-    * Attributes: the paper takes ten for each class from a language model; fedvlp takes ``attributes``, or ten of
-      CLIP's templates in their place.
-    * Texts: the released code names the domain of an image instead of "photo", also in tests, and cuts texts after 77
-      letters; fedvlp has "a photo of a [class], [attribute].".
-    * Patches: the released code reads them before CLIP's first layer norm (``ln_pre``), which patches and prompts then
-      pass; fedvlp reads them after it, and only the prompts pass it.
-    * f_0: fedvlp shows it the image unchanged; the released code flips it in half of the batches.
-    * Steps: a released client steps once a round, on its last batch; fedvlp steps on each batch. The last stage, which
-      trains low-rank updates once the loss is below 0.5, is left out.
-    * Schedule: a cosine over the rounds, as for FedTPG, on whose code the released one is built.
+Deviations:
+    * Attributes: the paper gets ten for each class from a language model; fedvlp uses ``attributes``, or ten of CLIP's
+      templates instead.
+    * Texts: the released code puts the image's domain in place of "photo", also in tests, and cuts texts after 77
+      letters; fedvlp uses "a photo of a [class], [attribute].".
+    * Patches: the released code reads them before CLIP's first layer norm (``ln_pre``), which it then applies to
+      patches and prompts; fedvlp reads them after it, and applies it only to the prompts.
+    * f_0: the released code flips the image in half of the batches; fedvlp leaves it unchanged.
+    * Steps: a client of the released code takes one step per round, on its last batch; fedvlp takes a step on each
+      batch.
+    * Last stage: the released code trains low-rank updates once the loss is below 0.5; fedvlp omits this stage.
+    * Schedule: fedvlp uses a cosine over the rounds, as for FedTPG, because the released code builds on FedTPG's.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt, Templates
 
 
 class FedMVP(PromptLearner):
-    """Learns a network, shared by all clients, that makes visual prompts for each image.
+    """A network, shared by all clients, that computes visual prompts for each image.
 
     Args:
         consistency_weight: Weight alpha of the distance from the image feature without prompts, at least 0.
-        prompt_length: Number of prompts that are made for an image.
-        heads: Heads of the attention; they divide the width of an image token.
-        templates: How many of CLIP's templates stand for attributes where none are given, in [1, 80].
-        attributes: Phrases such as "large, floppy ears", for each class's name equally many; templates if not given.
+        prompt_length: Number of prompts per image.
+        heads: Number of attention heads; must divide the width of an image token.
+        templates: Number of CLIP's templates that replace missing attributes, in [1, 80].
+        attributes: Phrases such as "large, floppy ears" by class name, equally many per class; templates if null.
     """
 
     needs_images = True
@@ -72,7 +73,7 @@ class FedMVP(PromptLearner):
         super().__init__(class_names, clip, optimizer)
         width = self.clip.image_width
         if width % heads:
-            raise UserError(f"Expected heads that divide {width}, the width of an image token, got {heads}.")
+            raise UserError(f"Expected heads that divide {width}, the width of an image token; got {heads}.")
         self.consistency_weight = consistency_weight
         self.visual = PromptedImageEncoder(self.clip)
         features = attribute_features(self.clip, class_names, attributes, templates)
@@ -80,14 +81,14 @@ class FedMVP(PromptLearner):
         self.former = PromptFormer(width, self.clip.embed_dim, heads, prompt_length)
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Compute f(x; P), joint image features, not normalised."""
+        """Compute the joint image features f(x; P), not normalised."""
         attributes = self.attributes.flatten(0, 1)
         features: Tensor = self.visual.encode_conditional(images, lambda patches: self.former(patches, attributes))
         return features
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
         """Compute the logits of image features: the mean over each class's attributes of cos / tau."""
-        # Attributes have length 1, so that the mean of the cosines is the product with their mean.
+        # Attributes have length 1, so the mean of the cosines equals the product with their mean.
         mean = self.attributes.float().mean(dim=1)  # [C, d]
         return self.clip.logit_scale * F.normalize(features.float(), dim=-1) @ mean.T
 
@@ -99,7 +100,7 @@ class FedMVP(PromptLearner):
         """Compute the cross-entropy of a batch plus alpha times the mean distance from features without prompts."""
         images = self.precomputed(inputs)["images"]
         features = self.image_features(images)
-        # f_0 has no prompts: what the images are held to.
+        # f_0, the target of the consistency term, uses no prompts.
         with torch.no_grad():
             frozen = self.clip.encode_image(images)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
@@ -109,7 +110,7 @@ class FedMVP(PromptLearner):
 
 
 class PromptFormer(nn.Module):
-    """Makes prompts for each image: its patches ask, attributes of all classes answer, and an MLP follows.
+    """Network that computes prompts for each image: its patches attend to all classes' attributes, then an MLP follows.
 
     Each of the L prompts is the mean over a part of the patches.
     """
@@ -127,10 +128,10 @@ class PromptFormer(nn.Module):
     def forward(
         self, patches: Float[Tensor, "B patches W"], attributes: Float[Tensor, "A d"]
     ) -> Float[Tensor, "B L W"]:
-        """Compute the prompts of each image, whatever the order of the attributes."""
+        """Compute the prompts of each image; the order of the attributes does not matter."""
         values = self.project(attributes)
         keys = self.attribute_norm(values)
-        # Patches look at attributes alone and not at each other, so that all images can be one sequence.
+        # Patches attend only to attributes and not to each other, so all images can form one sequence.
         queries = self.patch_norm(patches).flatten(0, 1)  # [B patches, W]
         attended = self.attention(queries, keys, values, need_weights=False)[0]
         units, gates = self.mlp(attended).chunk(2, dim=-1)
@@ -140,15 +141,15 @@ class PromptFormer(nn.Module):
 
 
 Attributes = dict[str, list[str]]
-"""For each class's name phrases such as "large, floppy ears", for all classes equally many."""
+"""Phrases such as "large, floppy ears" by class name, equally many per class."""
 
 
 def attribute_features(
     clip: CLIP, class_names: Sequence[str], attributes: Attributes | None, templates: int
 ) -> Float[Tensor, "C M d"]:
-    """Compute the features, of length 1, of "a photo of a [class], [attribute]." for each attribute of each class.
+    """Compute unit features of "a photo of a [class], [attribute]." for each attribute of each class.
 
-    Without attributes, so many of CLIP's templates are taken in their place.
+    Without attributes, use the given number of CLIP's templates instead.
     """
     if attributes is None:
         chosen = choose_templates(templates, clip.spec.templates)
@@ -159,10 +160,10 @@ def attribute_features(
     if fewer:
         raise UserError(
             f"Expected equally many attributes for each class, at least one, but {fewer[0]!r} has {counts[fewer[0]]} "
-            f"and the most that a class has are {number}. Give each class its attributes, under its name in the data."
+            f"and another class has {number}. List the attributes of each class under its name in the data."
         )
     columns = []
-    for place in range(number):
-        strings = [f"a photo of a {name}, {attributes[name][place]}." for name in class_names]
+    for index in range(number):
+        strings = [f"a photo of a {name}, {attributes[name][index]}." for name in class_names]
         columns.append(zero_shot_text_features(clip, strings, ["{}"]))
     return torch.stack(columns, dim=1)

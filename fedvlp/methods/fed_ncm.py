@@ -1,15 +1,15 @@
-"""FedNCM: the nearest class mean of all clients' CLIP features, in one round.
+"""FedNCM: nearest class mean of all clients' CLIP features, in one round.
 
 Paper: Legate et al., "Guiding The Last Layer in Federated Learning with Pre-Trained Models", NeurIPS 2023.
 
-Symbols: x image feature and t_c text feature of class c, of length 1; n_c images of class c; alpha -> ``text_weight``.
+Symbols: x image feature, t_c text feature of class c, unit vectors; n_c images of class c; alpha -> ``text_weight``.
     m_c = 1 / n_c sum_{i: y_i = c} x_i                          :meth:`.ClosedForm.class_means`
     w_c = (m_c / |m_c| + alpha t_c) / |m_c / |m_c| + alpha t_c|  :meth:`FedNCM.classifier`
     p(c | x) = softmax_c(s <w_c, x>)                            :meth:`.ClosedForm.forward`
 
-Departures:
-    * Text: the paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because source validation
-      prefers the mixture. ``text_weight: 0`` is the paper's classifier.
+Deviations:
+    * Text: the paper has no text tower; fedvlp adds CLIP's text features with weight alpha, because the mixture is
+      better on source validation. ``text_weight: 0`` gives the paper's classifier.
     * Next stage: the paper fine-tunes the network from the class means; fedvlp stops after them. ``LinearProbe`` with
       ``start: class_means`` continues to train the classifier.
 """
@@ -21,7 +21,7 @@ from fedvlp.methods.closed_form import ClosedForm
 
 
 class FedNCM(ClosedForm):
-    """Classify by the cosine similarity to the mean feature of each class, mixed with its text feature."""
+    """Cosine classifier with the mean feature of each class, mixed with its text feature."""
 
     def classifier(self, moments: State) -> State:
         """Compute the unit sums of class means and weighted text features."""

@@ -1,4 +1,4 @@
-"""FedOTP: a prompt of all clients and one of the client's own share the patches of an image by optimal transport.
+"""FedOTP: a shared prompt and the client's personal prompt divide the patches of an image by optimal transport.
 
 Paper: Li et al., "Global and Local Prompts Cooperation via Optimal Transport for Federated Learning", CVPR 2024.
 
@@ -10,13 +10,14 @@ H_nc, text feature of class c under prompt n of N -> ``texts``; gamma -> ``mass`
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`.PromptLearner.training_step`
     p_g <- sum_k |S_k| p_g,k / sum_k |S_k|; p_l stays                :class:`.FedAvg`
 
-Departures:
-    * Held-out domains: p_g takes the mass gamma alone.
-    * Iterations: all are done. The released code stops when the mean change over a batch is below 0.001, so that an
-      image's class depends on its batch.
-    * Values: lambda is 0.1, the released code's default, and gamma 0.8, its scripts'; the scripts have lambda 0.01.
-    * Towers: only ViTs have patches in the joint space; the released code rewrites the attention pool of ResNets for
-      it.
+Deviations:
+    * Held-out domains: fedvlp assigns the whole mass gamma to p_g, because there is no p_l.
+    * Iterations: the released code stops when the mean change over a batch is below 0.001; fedvlp runs all iterations,
+      because an image's class would otherwise depend on its batch.
+    * Values: the released code's default lambda is 0.1, and its scripts use 0.01; fedvlp uses 0.1, and the scripts'
+      gamma of 0.8.
+    * Towers: the released code rewrites the attention pool of ResNets to get patches in the joint space; fedvlp
+      supports only ViTs, which have such patches.
 """
 
 from typing import Any
@@ -33,16 +34,16 @@ from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, Positiv
 
 
 class FedOTP(PersonalPromptLearner):
-    """Learns a prompt that is shared and one for each client, between which an image's patches are divided.
+    """A shared and a personal prompt, between which an image's patches are divided.
 
     Args:
-        mass: Share gamma of the patches' mass that is transported to prompts, in (0, 1].
+        mass: Share gamma of the patches' mass transported to the prompts, in (0, 1].
         epsilon: Weight lambda of the plan's entropy.
-        iterations: Steps in which the plan is found.
-        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
+        iterations: Number of iterations that compute the plan.
+        options: Prompt length, evaluation of held-out domains and optimizer, as in :class:`.PersonalPromptLearner`.
     """
 
-    needs_images = True  # patches, and not only f(x)
+    needs_images = True  # f(x) does not contain the patches
 
     def __init__(
         self,
@@ -58,12 +59,12 @@ class FedOTP(PersonalPromptLearner):
         self.mass = mass
         self.epsilon = epsilon
         self.iterations = iterations
-        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
+        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # raises an error now if not supported
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant."""
         patches = patch_features(self.clip, self.precomputed(inputs)["images"])
-        # On a domain that no client has there is no local prompt to share the patches with.
+        # A held-out domain has no local prompt.
         prompts = [self.global_prompt, self.local_prompt] if self.uses_personal else [self.global_prompt]
         texts = torch.stack([self.text(prompt) for prompt in prompts])  # [N, C, d]
         return transport_logits(

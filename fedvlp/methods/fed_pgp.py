@@ -1,4 +1,4 @@
-"""FedPGP: a prompt of all clients, held to hand-written text, and a low-rank part of each client's own.
+"""FedPGP: a shared prompt, pulled towards handwritten text, and a personal low-rank part per client.
 
 Paper: Cui et al., "Harmonizing Generalization and Personalization in Federated Prompt Learning", ICML 2024.
 
@@ -11,11 +11,12 @@ z_C feature of "a photo of a [class]." -> ``written.text_features``; z_G, z_i fe
     L = L_ce under p_i + mu L_con                                                 :meth:`FedPGP.losses`
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; U_i and V_i stay                      :class:`.FedAvg`
 
-Departures:
-    * z_C: the feature of a hand-written prompt, as in the paper; the released code has the letter X in place of words.
-    * Contrast: of a class's three features, with the mean over classes, as in the released code.
-    * Values: rank 8, mu 0.5 and tau 0.5 are the released script's; its code has rank 4 and mu 1. The script's second
-      prompt, whose logits are never right, is left out.
+Deviations:
+    * z_C: the released code has the letter X in place of words; fedvlp uses a handwritten prompt, as the paper does.
+    * Contrast: fedvlp, like the released code, contrasts the three features of each class and averages over classes.
+    * Values: the released code's defaults are rank 4 and mu 1; fedvlp uses rank 8, mu 0.5 and tau 0.5, as the released
+      script does.
+    * Second prompt: the released script has a second prompt, but its logits are never correct; fedvlp omits it.
 """
 
 from typing import Any
@@ -32,13 +33,13 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class FedPGP(PersonalPromptLearner):
-    """Learns a prompt that is shared and, for each client, a low-rank part that is added to it.
+    """A shared prompt plus a personal low-rank part per client.
 
     Args:
-        rank: Largest rank b of the client's part.
+        rank: Maximum rank b of the client's part.
         contrast_weight: Weight mu of the contrast, at least 0.
-        temperature: tau of the contrast, by which cosines are divided.
-        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
+        temperature: Temperature tau of the contrast, above 0.
+        options: Prompt length, evaluation of held-out domains and optimizer, as in :class:`.PersonalPromptLearner`.
     """
 
     personal = ("local_left", "local_right")
@@ -57,16 +58,16 @@ class FedPGP(PersonalPromptLearner):
         self.contrast_weight = contrast_weight
         self.temperature = temperature
         self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
-        # Small, so that p_i begins near p_G; a factor of zeros would stop the other's gradient.
+        # Small, so that p_i starts near p_G; a zero factor would give the other factor no gradient.
         self.local_left = nn.Parameter(0.02 * torch.randn(len(self.global_prompt), rank))
         self.local_right = nn.Parameter(0.02 * torch.randn(rank, self.clip.text_width))
 
     def client_prompt(self) -> Float[Tensor, "L D"]:
-        """Compute p_i."""
+        """Compute p_i = p_G + U_i V_i."""
         return self.global_prompt + self.local_left @ self.local_right
 
     def contrast(self, texts: Float[Tensor, "2 C d"]) -> Float[Tensor, ""]:
-        """Compute the mean of L_con over classes, from their features under p_G and p_i."""
+        """Compute the mean of L_con over classes from their text features under p_G and p_i."""
         shared = texts[0].float()
         wanted = F.cosine_similarity(shared, self.written.text_features, dim=-1)  # [C]
         unwanted = F.cosine_similarity(shared, texts[1].float(), dim=-1)

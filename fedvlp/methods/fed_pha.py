@@ -1,25 +1,25 @@
-"""FedPHA: a prompt of all clients and one of each client's own, which learn to say different things.
+"""FedPHA: a shared prompt and a personal prompt per client, trained to differ from each other.
 
 Paper: Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025. The equations
 are those of its released code (``GL_SVDMSE``, prompts of equal length).
 
 Symbols: p_G, p_k, L x D -> ``global_prompt``, ``local_prompt``; t(p), text features of length 1 -> ``own``, ``shared``
-and ``pulling``, under p_k, p_G and p_k';
+and ``target``, under p_k, p_G and p_k';
 V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``null_share``; alpha -> ``margin``.
     p_G = U S V^T, V = [V_1, V_2], V_1 of int((1 - rho) L) directions    :func:`projected`
     p_k' = p_k V_2 V_2^T                                                 :func:`projected`
-    L_pull = mean over classes and numbers of (t(p_k) - t(p_k'))^2       :meth:`FedPHA.losses`
+    L_pull = mean over classes and elements of (t(p_k) - t(p_k'))^2      :meth:`FedPHA.losses`
     L_push = mean over classes of max(0, alpha - |t(p_k) - t(p_G)|)      :meth:`FedPHA.losses`
     L = L_ce under p_k + L_ce under p_G + L_pull + L_push                :meth:`FedPHA.losses`
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_k stays                    :class:`.FedAvg`
 
-Departures:
-    * Projection: the decomposition of the released code has only L directions, so p_k' keeps only the part of p_k along
-      the minor ones (``projection: minor``). fedvlp completes V to D directions as in FedPR, so p_k' is p_k without its
-      part along the main directions of p_G, because the abstract disentangles conflicts with the global prompt. The
-      paper's equations were not compared.
+Deviations:
+    * Projection: the released code's decomposition has only L directions, so p_k' keeps only the part of p_k along the
+      minor directions (``projection: minor``); fedvlp completes V to D directions as in FedPR, because the abstract
+      disentangles conflicts with the global prompt. So p_k' is p_k without its part along the main directions of p_G.
+      The paper's equations were not compared.
     * Gradient of V: the released code differentiates the decomposition; fedvlp does not, because the gradient of
-      singular vectors has no bound where two singular values are equal.
+      singular vectors is unbounded if two singular values are equal.
     * Prompt lengths: the paper also gives each client its own length, and the released code then reads all texts where
       the longest one ends; fedvlp gives all prompts the same length.
 """
@@ -40,15 +40,16 @@ Projection = Literal["complement", "minor"]
 
 
 class FedPHA(PersonalPromptLearner):
-    """Learns a prompt that is shared and one for each client, which alone classifies that client's images.
+    """A shared prompt and a personal prompt per client; only the personal prompt classifies the client's images.
 
     Args:
-        null_share: Share rho of the global prompt's L directions that are not main ones, in [0, 1]. The number of main
-            directions, (1 - rho) L, is truncated.
-        projection: Whether p_k' keeps all but the main directions, their ``complement``, or the ``minor`` directions of
-            the global prompt alone, as in the released code.
-        margin: Distance alpha from which on a class's two text features are not pushed apart; they are at most 2 apart.
-        options: Prompt length, evaluation of held-out domains and optimizer, as of :class:`.PersonalPromptLearner`.
+        null_share: Share rho of the global prompt's L directions that are not main directions, in [0, 1]. The number of
+            main directions, (1 - rho) L, is truncated.
+        projection: Directions kept in p_k': the ``complement`` of the main directions, or only the ``minor`` directions
+            of the global prompt, as in the released code.
+        margin: Distance alpha, at least 0, from which two text features of a class are not pushed apart; they are at
+            most 2 apart.
+        options: Prompt length, evaluation of held-out domains and optimizer, as in :class:`.PersonalPromptLearner`.
     """
 
     def __init__(
@@ -67,15 +68,15 @@ class FedPHA(PersonalPromptLearner):
         self.margin = margin
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropies of a batch under p_k and p_G, plus what pulls to p_k' and pushes from p_G."""
+        """Compute the cross-entropies of a batch under p_k and p_G, plus L_pull and L_push."""
         features = self.precomputed(inputs)["features"]
-        kept = projected(self.local_prompt, self.global_prompt, self.null_share, self.projection)
-        prompts = torch.stack([self.local_prompt, self.global_prompt, kept])
-        own, shared, pulling = F.normalize(self.text(prompts).float(), dim=-1)  # [C, d] each
+        projection = projected(self.local_prompt, self.global_prompt, self.null_share, self.projection)
+        prompts = torch.stack([self.local_prompt, self.global_prompt, projection])
+        own, shared, target = F.normalize(self.text(prompts).float(), dim=-1)  # [C, d] each
         losses = {
             "cross_entropy": F.cross_entropy(cosine_logits(features, own, self.clip.logit_scale), labels),
             "shared_cross_entropy": F.cross_entropy(cosine_logits(features, shared, self.clip.logit_scale), labels),
-            "pull": F.mse_loss(own, pulling),
+            "pull": F.mse_loss(own, target),
             "push": F.relu(self.margin - (own - shared).norm(dim=-1)).mean(),
         }
         return {**losses, "loss": torch.stack([*losses.values()]).sum()}
@@ -84,7 +85,7 @@ class FedPHA(PersonalPromptLearner):
 def projected(
     local: Float[Tensor, "L D"], shared: Float[Tensor, "L D"], null_share: float, projection: Projection
 ) -> Float[Tensor, "L D"]:
-    """Compute p_k' from p_k, p_G and rho, without a gradient for p_G.
+    """Project p_k to p_k', given p_G and rho, without a gradient for p_G.
 
     >>> shared = torch.tensor([[0.0, 5.0, 0.0], [3.0, 0.0, 0.0]])
     >>> local = torch.tensor([[1.0, 2.0, 4.0], [0.0, 7.0, 0.0]])
