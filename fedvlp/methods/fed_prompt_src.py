@@ -1,22 +1,22 @@
-"""FedPromptSRC: deep prompts in both towers, held to the frozen CLIP's features and logits, averaged over clients.
+"""FedPromptSRC: deep prompts in both towers, regularised by the frozen CLIP's features and logits, under FedAvg.
 
 Papers: Khattak et al., "Self-regulating Prompts: Foundational Model Adaptation without Forgetting" (PromptSRC), ICCV
 2023, under FedAvg.
 
-Symbols: P_t, J x L x D -> ``prompts["text"]``; P_v, J x L x W -> ``prompts["visual"]``; g, f with prompts and g0, f0
-without, of length 1; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; mu, sigma -> ``gaussian_mean``,
-``gaussian_std``; q, q0 probabilities of the classes by softmax(f g / tau) and softmax(f0 g0 / tau).
-    prompts of each tower's own, as with IVLP                   Section 3.1; :class:`.IVLP`
+Symbols: P_t, J x L x D -> ``prompts["text"]``; P_v, J x L x W -> ``prompts["visual"]``; g, f unit features with prompts
+and g0, f0 without; lambda_1 -> ``text_weight``; lambda_2 -> ``image_weight``; mu, sigma -> ``gaussian_mean``,
+``gaussian_std``; q, q0 class probabilities softmax(f g / tau) and softmax(f0 g0 / tau).
+    separate prompts of each tower, as in IVLP                  Section 3.1; :class:`.IVLP`
     CE + lambda_1 |g - g0| + lambda_2 |f - f0| + KL(q0 || q)    Section 3.2.1; :meth:`FedPromptSRC.losses`
     sum_i w_i P_i, with w_i Gaussian                            Section 3.2.2; :func:`.gaussian_share`
-    g0, of the mean over templates                              Section 3.2.3; :class:`.ZeroShotClassifier`
+    g0 from the mean over templates                             Section 3.2.3; :class:`.ZeroShotClassifier`
     P <- sum_k |S_k| P_k / sum_k |S_k|                          :class:`.FedAvg`
 
-Departures:
-    * Average over time: the paper averages prompts over epochs; fedvlp averages what it deploys over rounds, and
+Deviations:
+    * Average over time: the paper averages prompts over epochs; fedvlp averages the deployed prompts over rounds, and
       clients continue from the newest prompts.
-    * Distances: means over elements, the KL over images and classes, as in the released code, for which 25 and 10 were
-      chosen.
+    * Distances: fedvlp, like the released code, averages distances over elements and the KL over images and classes,
+      because the weights 25 and 10 were chosen for these means.
 """
 
 from collections.abc import Sequence
@@ -38,17 +38,17 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class FedPromptSRC(IVLP):
-    """Learns deep prompts for both towers, shared by all clients, that stay near what CLIP was.
+    """Deep prompts for both towers, shared by all clients and kept close to the frozen CLIP.
 
     Args:
         text_weight: Weight lambda_1 of the distance between text features, at least 0.
         image_weight: Weight lambda_2 of the distance between image features, at least 0.
-        templates: How many of CLIP's templates make the text features without prompts, in [1, 80].
-        prompt_length: Number of learned vectors L in a block's prompt.
-        depth: Number of first blocks with prompts of their own, in both towers; if not given the paper's 9, or all
-            blocks of a CLIP with fewer.
-        init_words: Words that the first block's text prompt starts from; random vectors if not given.
-        gaussian_mean: Round mu that weighs most in the deployed prompts; only the last counts if not given.
+        templates: Number of CLIP's templates averaged for the text features without prompts, in [1, 80].
+        prompt_length: Number of learned vectors L in each block's prompt.
+        depth: Number of first blocks that have their own prompts, in both towers; if null, the paper's 9 or the number
+            of blocks of a smaller CLIP.
+        init_words: Initial words of the first block's text prompt; random vectors if null.
+        gaussian_mean: Round mu with the largest weight in the deployed prompts; if null, only the last round counts.
         gaussian_std: Standard deviation sigma of these weights, in rounds.
     """
 
@@ -77,10 +77,10 @@ class FedPromptSRC(IVLP):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates)
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase; the server averages over rounds what it deploys (Section 3.2.2)."""
+        """Describe the only phase; the server averages the deployed prompts over rounds (Section 3.2.2)."""
         strategy: Strategy = FedAvg()
         if self.gaussian_mean is not None:
-            # Clients start from the newest prompts; only what is deployed is averaged over rounds.
+            # Clients start from the newest prompts; only the deployed prompts are averaged over rounds.
             strategy = MovingAverage(strategy, gaussian_share(self.gaussian_mean, self.gaussian_std), ("prompts",))
         return (Phase("train", train=("prompts",), upload=("prompts",), strategy=strategy),)
 
@@ -90,7 +90,7 @@ class FedPromptSRC(IVLP):
         text = self.prompted.text_features(self.prompts)
         image = self.prompted.visual.encode(images, self.prompts["visual"])
         logits = cosine_logits(image, text, self.clip.logit_scale)
-        # The frozen CLIP sees the same images: that is what the prompts are held to.
+        # The targets: the frozen CLIP's features of the same images.
         with torch.no_grad():
             frozen = self.clip.encode_image(images)
             reference = self.teacher(frozen)
@@ -105,5 +105,5 @@ class FedPromptSRC(IVLP):
 
 
 def _mean_distance(ours: Float[Tensor, "rows d"], frozen: Float[Tensor, "rows d"]) -> Float[Tensor, ""]:
-    """Compute the mean over elements of the absolute difference of features of length 1."""
+    """Compute the mean absolute difference of the elements of normalised features."""
     return F.l1_loss(F.normalize(ours.float(), dim=-1), F.normalize(frozen.float(), dim=-1))

@@ -1,4 +1,4 @@
-"""FedSR: features are random, short, and by class near to one Gaussian that all clients share.
+"""FedSR: random features, regularised to be short and close to one Gaussian per class that all clients share.
 
 Paper: Nguyen et al., "FedSR: A Simple and Effective Domain Generalization Method for Federated Learning", NeurIPS 2022.
 
@@ -10,13 +10,14 @@ r(z | y) = N(r_mu, r_sigma) -> ``class_means``, ``class_deviations``; alpha_L2R,
     l_CMI = mean KL(N(mu(x), sigma(x)^2) | N(r_mu, r_sigma^2) of y)   :func:`gaussian_kl`
     CE(z) + alpha_L2R l_L2R + alpha_CMI l_CMI                         :meth:`FedSR.losses`
 
-Departures:
-    * Deviation: sigma is a softplus of a linear map of CLIP's feature mu, and starts at 0.02, so training starts from
-      zero-shot CLIP; in the released code one new layer gives both.
-    * Norm: l_L2R is the mean length, as in the released code; the paper and a benchmark have its square.
-    * Class Gaussians: averaged like all else, so that clients share them, as the paper asks; released clients keep
-      their own, and scale z before the comparison.
-    * Evaluation: mu classifies; the released code averages the probabilities of several draws.
+Deviations:
+    * Standard deviation: in the released code, one new layer computes mu and sigma; fedvlp computes sigma as a softplus
+      of a linear map of CLIP's feature mu. sigma starts at 0.02, so training starts from zero-shot CLIP.
+    * Norm: the paper and a benchmark use the squared length in l_L2R; fedvlp, like the released code, uses the mean
+      length.
+    * Class Gaussians: clients of the released code keep their own Gaussians and scale z before the comparison; fedvlp
+      averages them like all other parameters, so that clients share them, as the paper requires.
+    * Evaluation: the released code averages the probabilities of several draws; fedvlp classifies by mu.
 """
 
 from typing import Any
@@ -33,12 +34,12 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat
 
 
 class FedSR(ImageTowerLearner):
-    """Trains CLIP's image tower on features that are drawn, and held to be short and near to their class's.
+    """CLIP's image tower, trained on random features that are kept short and close to their class's Gaussian.
 
     Args:
-        norm_weight: alpha_L2R, the weight of the features' length, at least 0.
-        kl_weight: alpha_CMI, the weight of the divergence from the class's Gaussian, at least 0.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        norm_weight: Weight alpha_L2R of the features' length, at least 0.
+        kl_weight: Weight alpha_CMI of the divergence from the class's Gaussian, at least 0.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     def __init__(
@@ -55,17 +56,17 @@ class FedSR(ImageTowerLearner):
         self.kl_weight = kl_weight
         width = self.clip.embed_dim
         self.deviation = nn.Linear(width, width)
-        # Training starts from zero-shot CLIP: small deviations that depend on nothing yet.
+        # Training starts near zero-shot CLIP: small deviations that do not depend on the image.
         nn.init.zeros_(self.deviation.weight)
         nn.init.constant_(self.deviation.bias, -4.0)  # softplus(-4) = 0.018
         self.class_means = nn.Parameter(torch.zeros(len(class_names), width))
         self.class_deviations = nn.Parameter(torch.ones(len(class_names), width))  # r_sigma is their softplus
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of drawn features, plus their mean length and divergence by their weights."""
+        """Compute the cross-entropy of drawn features, plus their weighted mean length and divergence."""
         means = self.image_features(self.precomputed(inputs)["images"]).float()
         deviations = F.softplus(self.deviation(means).float())
-        # The reparametrisation: the draw has a gradient to mean and deviation.
+        # Reparametrise, so that the draw has a gradient for mean and deviation.
         features = means + deviations * torch.randn(means.shape).to(means.device, non_blocking=True)
         cross_entropy = F.cross_entropy(self.logits(features), labels)
         length = features.norm(dim=1).mean()
@@ -81,12 +82,12 @@ def gaussian_kl(
     other_means: Float[Tensor, "B d"],
     other_deviations: Float[Tensor, "B d"],
 ) -> Float[Tensor, "B"]:
-    """Compute KL(N | N') of Gaussians of independent numbers.
+    """Compute KL(N | N') of Gaussians with independent elements.
 
     >>> one = torch.ones(1, 1)
     >>> gaussian_kl(3 * one, one, one, one)  # half of the squared distance
     tensor([2.])
     """
     spread = deviations.square() + (means - other_means).square()
-    by_number = (other_deviations / deviations).log() + spread / (2 * other_deviations.square()) - 0.5
-    return by_number.sum(1)
+    divergence = (other_deviations / deviations).log() + spread / (2 * other_deviations.square()) - 0.5
+    return divergence.sum(1)

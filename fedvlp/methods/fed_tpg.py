@@ -1,19 +1,21 @@
-"""FedTPG: a network makes the prompt from the names of the classes; clients learn the network, the server averages it.
+"""FedTPG: a network generates the prompt from the class names; clients train the network, and the server averages it.
 
 Paper: Qiu et al., "Federated Text-driven Prompt Generation for Vision-Language Models", ICLR 2024.
 
-Symbols: T, C x d, text features of the classes' names alone -> ``texts``; Q, m x D, learned queries -> ``queries``;
-W_K, W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_1 .. v_m -> what it returns [L, D].
+Symbols: T, C x d, text features of the bare class names -> ``texts``; Q, m x D, learned queries -> ``queries``; W_K,
+W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_1 .. v_m -> its output [L, D].
     v = f_theta(T) = h(CrossAttention(Q, T W_K, T W_V))    Sec. 3; :meth:`PromptNetwork.forward`
     p(c | x) = softmax_c(cos(w_c(v), f(x)) / tau)          Sec. 3; :meth:`FedTPG.forward`, cross-entropy
     theta <- mean over clients of theta_k                  Sec. 3; :class:`.FedAvg`, by training images
-Nothing in theta depends on the classes, so it can be loaded into a module of other ones.
+theta does not depend on the classes, so it can be loaded into a module with different classes.
 
-Departures:
-    * Classes: in the paper each client makes its prompt from its own classes; here all clients have the same classes.
-    * Network: the paper leaves it open; as in the released code it has layer norms before attention and MLP, biases, no
-      residual around the attention, and one around the MLP, which has 4 D units of a gated GELU.
-    * Rounds: PromptFL's, with a cosine over them; the paper has 500 rounds of one epoch, which is about one step.
+Deviations:
+    * Classes: in the paper, each client generates its prompt from its own classes; in fedvlp, all clients have the same
+      classes.
+    * Network: the paper does not specify it; fedvlp, like the released code, has layer norms before attention and MLP,
+      biases, no residual around the attention, and a residual around the MLP of 4 D units with a gated GELU.
+    * Rounds: the paper has 500 rounds of one epoch, which is about one step; fedvlp uses PromptFL's rounds, with a
+      cosine over them.
 """
 
 import torch.nn.functional as F
@@ -30,11 +32,11 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class FedTPG(PromptLearner):
-    """Learns a network, shared by all clients, that makes one text prompt from the names of all classes.
+    """A network, shared by all clients, that generates one text prompt from the names of all classes.
 
     Args:
-        prompt_length: Number of generated vectors m, which is that of queries.
-        heads: Heads of the attention; they divide the width of a token.
+        prompt_length: Number of queries and generated vectors m.
+        heads: Number of attention heads; must divide the width of a token.
     """
 
     texts: Tensor  # [C, d]
@@ -51,13 +53,13 @@ class FedTPG(PromptLearner):
         super().__init__(class_names, clip, optimizer)
         width = self.clip.text_width
         if width % heads:
-            raise UserError(f"Expected heads that divide {width}, the width of a token, got {heads}.")
+            raise UserError(f"Expected heads that divide {width}, the width of a token; got {heads}.")
         self.register_buffer("texts", zero_shot_text_features(self.clip, class_names, ["{}"]), persistent=False)
         self.text = PromptedTextEncoder(self.clip, class_names, prompt_length=prompt_length)
         self.network = PromptNetwork(self.text.initial_prompt(), self.clip.embed_dim, heads)
 
     def prompt(self) -> Float[Tensor, "L D"]:
-        """Compute v, the prompt of all classes together."""
+        """Compute v, the common prompt of all classes."""
         prompt: Tensor = self.network(self.texts)
         return prompt
 
@@ -68,7 +70,7 @@ class FedTPG(PromptLearner):
 
 
 class PromptNetwork(nn.Module):
-    """Makes as many tokens as it has queries Q from a set of text features, in whatever order."""
+    """Network that computes one token per query in Q from a set of text features, regardless of their order."""
 
     def __init__(self, queries: Float[Tensor, "L D"], text_width: int, heads: int) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ class PromptNetwork(nn.Module):
         """Compute h(CrossAttention(Q, T W_K, T W_V)) (Sec. 3)."""
         texts = self.text_norm(texts)
         attended: Tensor = self.attention(self.query_norm(self.queries), texts, texts, need_weights=False)[0]  # [L, D]
-        # A residual around the MLP, and none around the attention, as in the released code.
+        # As in the released code, only the MLP has a residual.
         units, gates = self.widen(self.mlp_norm(attended)).chunk(2, dim=-1)
         prompt: Tensor = attended + self.narrow(units * F.gelu(gates))
         return prompt

@@ -1,25 +1,24 @@
-"""Fine-tuning: CLIP's own weights are trained by all clients and averaged, under FedAvg or FedProx.
+"""Fine-tuning: all clients train CLIP's own weights, and the server averages them, under FedAvg or FedProx.
 
 Papers: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017
-(FedAvg); Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx); rows of both stand in
-the tables of TRIP and PLAN. The linear head is that of Wortsman et al., "Robust fine-tuning of zero-shot models",
-CVPR 2022.
+(FedAvg); Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (FedProx), both as in the tables of
+TRIP and PLAN; Wortsman et al., "Robust fine-tuning of zero-shot models", CVPR 2022 (linear head).
 
 Symbols: f(x) feature of the trained image tower -> ``image_features`` [B, d]; t_c text feature of class c; s scale
--> ``logit_scale``; W, b -> ``head``; theta all that is trained; mu -> ``FedProx.weight``.
+-> ``logit_scale``; W, b -> ``head``; theta trained parameters; mu -> ``FedProx.weight``.
     p(c | x) = softmax_c(s cos(f(x), t_c))                          CLIP; :meth:`FineTuning.logits`
     p(c | x) = softmax_c(W_c f(x) / |f(x)| + b_c), W_c = s t_c first   Wortsman, Section 2; :class:`.NormalizedLinear`
     theta <- sum_k |S_k| theta_k / sum_k |S_k|                      McMahan, Algorithm 1; :class:`.FedAvg`
     CE + mu / 2 |theta - theta_t|^2                                 Li, Eq. 2; :class:`.FedProx`
 
-Departures:
-    * What is trained: the papers' tables count 149.62 M parameters, all of CLIP, and name neither loss nor code. fedvlp
-      trains the image tower by cross-entropy with the text features of "a photo of a [class]."; ``towers: both`` trains
-      all.
-    * Optimizer: the papers name none. fedvlp takes AdamW with a small rate that falls from the top layer to the bottom
-      (``layer_decay``) and no decay for vectors, because at larger rates CLIP forgets what it knows (the card has
-      figures).
-    * Logit scale: trained only with ``towers: both``, and not held below 100 as in CLIP's own training.
+Deviations:
+    * Trained parameters: the tables of TRIP and PLAN count 149.62 M parameters, all of CLIP, and state neither loss nor
+      code; fedvlp trains the image tower by cross-entropy with the text features of "a photo of a [class].".
+      ``towers: both`` trains all parameters.
+    * Optimizer: the papers state none; fedvlp uses AdamW with a small rate that decreases from the top layer to the
+      bottom (``layer_decay``) and no decay for vectors, because CLIP forgets its pretraining at larger rates (figures
+      in the card).
+    * Logit scale: CLIP's training limits it to 100; fedvlp trains it only with ``towers: both``, without a limit.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ from fedvlp.utils.ranges import Names
 
 
 class FineTuning(ImageTowerLearner):
-    """Trains CLIP's image tower, or all of CLIP, shared by all clients.
+    """CLIP's image tower, or all of CLIP, trained by all clients.
 
     Args:
-        towers: What is trained: the image tower, or with ``both`` the text tower and the logit scale as well.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        towers: Trained part: the ``image`` tower, or ``both`` towers and the logit scale.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     def __init__(
@@ -59,28 +58,28 @@ class FineTuning(ImageTowerLearner):
     ) -> None:
         super().__init__(class_names, clip, **options)
         if towers == "both" and self.head is not None:
-            raise UserError("A linear head reads no text features, so the text tower can't be trained. Use head text.")
+            raise UserError("A linear head uses no text features, so the text tower can't be trained. Use head text.")
         self.text = TextClassifier(self.clip, class_names) if towers == "both" else None
-        # As in CLIP's own training the logarithm of the scale is learned.
+        # As in CLIP's own training, the logarithm of the scale is learned.
         if self.text is not None:
             self.logit_scale = nn.Parameter(torch.tensor(self.clip.logit_scale).log())
 
     def logits(self, features: Float[Tensor, "B d"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of features, of which only the direction counts."""
+        """Compute the logits of features; their lengths do not matter."""
         if self.text is None:
             return super().logits(features)
         return self.logit_scale.exp() * cosine_logits(features, self.text(), 1.0)
 
 
 class TextClassifier(nn.Module):
-    """Text features of the classes, read in "a photo of a {}.", under a trained copy of CLIP's weights in float32.
+    """Text features of the classes in "a photo of a {}.", computed by a trained float32 copy of CLIP's text tower.
 
     Its parameters are named ``language.<open_clip's name>``.
     """
 
     def __init__(self, clip: CLIP, class_names: list[str]) -> None:
         super().__init__()
-        # A CLIP has the text tower's parts beside the image tower; all other models have it as a module.
+        # open_clip's CLIP has the text tower's parts at the top level; all other models have a text module.
         model: Any = clip.model
         if hasattr(model, "text"):
             text = deepcopy(model.text)
@@ -90,12 +89,12 @@ class TextClassifier(nn.Module):
         self.language: nn.Module = text.float().requires_grad_(True)
         self._tower = make_text_tower(self.language, clip.token_layout)
         self.rows = make_rows(self._tower, tokenize_classes(clip, class_names))
-        self._cache = PromptFeatureCache(capacity=1)  # whose entry holds a copy of all weights
+        self._cache = PromptFeatureCache(capacity=1)  # an entry holds a copy of all weights
 
     def forward(self) -> Float[Tensor, "C d"]:
-        """Compute w_c, not normalised; those without a gradient are computed when weights have changed."""
+        """Compute w_c, not normalised; without a gradient, only if the weights have changed."""
         return self._cache("", lambda *_: self.rows.encode_words(self._tower), *self.language.parameters())
 
     def train(self, mode: bool = True) -> TextClassifier:
-        """Stay in evaluation mode: no tower of open_clip's own has dropout, so that those of Hugging Face get none."""
+        """Stay in evaluation mode: this disables dropout in Hugging Face's towers; open_clip's own towers have none."""
         return super().train(False)

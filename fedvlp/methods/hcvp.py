@@ -1,4 +1,4 @@
-"""HCVP: prompts made for each image, one of its domain and one of its task; the tower is trained too.
+"""HCVP: two generated prompts per image, at the domain and the task level, and a trained image tower.
 
 Paper: Zhou et al., "HCVP: Leveraging Hierarchical Contrastive Visual Prompt for Domain Generalization", IEEE TMM 2024,
 arXiv 2401.09716. A centralised method.
@@ -7,24 +7,26 @@ Symbols: m(x) mean of a frozen encoder's feature map -> ``means`` [B, W]; p_d do
 prompt -> :meth:`HCVP.generated`; M modulation network -> ``modulation``; f feature; y class, d domain of an image;
 tau -> ``temperature``; lambda -> ``domain_weight``, ``task_weight``, ``class_weight``.
     p_d = G_d m(x),  p_t = G_t [m(x); p_d]           hierarchical prompt generation network
-    block 1 reads p_d and p_t, block j > 1 M(p_d) and M(p_t)   prompt modulation network
+    inputs of block 1: p_d, p_t; of block j > 1: M(p_d), M(p_t)    prompt modulation network
     C(z, P) = -mean_i log sum_{j in P_i} e^{cos(z_i, z_j) / tau} / sum_{j != i} e^{cos(z_i, z_j) / tau}
                                                      :func:`contrastive_loss`
     CE + lambda_d C(p_d, same d) + lambda_t C(p_t, same d and y)    prompt contrastive learning
        + lambda_c C(f, same y)                       class-conditional contrastive invariance
-Nothing of an image's domain is used to classify it.
+Classification needs no domain label.
 
-Departures:
-    * Network: the paper has an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
+Deviations:
+    * Network: the paper trains an ImageNet ViT and a linear layer; fedvlp trains CLIP's image tower with CLIP's text
       features, as fine-tuning does.
-    * Feature map: the patches after CLIP's own frozen last block; the released code has a ResNet-50's. Its G_t averages
-      a 1 x 1 convolution over the map, which is a linear layer of the average.
-    * M: one linear layer for both prompts and all blocks, the "simple" one of the released code's three.
-    * Contrast: images without a partner in P are left out of the mean; the released code counts them with the logarithm
-      of 1e-7 over the denominator.
-    * Values: each weight is 0.1, and tau is 1; the released weights are 0, and the paper's were searched for. No
-      dropout.
-    * The prompts pass CLIP's first normalisation, and batches are drawn from the pool of all domains.
+    * Feature map: the released code takes a ResNet-50's; fedvlp takes the patches after the last block of the frozen
+      CLIP. The released G_t averages a 1 x 1 convolution over the map, which equals a linear layer of the average.
+    * M: the released code has three versions; fedvlp takes the "simple" one, a single linear layer for both prompts and
+      all blocks.
+    * Contrast: the released code counts an image without a partner in P with the logarithm of 1e-7 over the
+      denominator; fedvlp omits such images from the mean.
+    * Values: the released weights are 0, and the paper's were found by a search; fedvlp sets each weight to 0.1 and tau
+      to 1, without dropout.
+    * Position and batches: in fedvlp, the prompts pass CLIP's first normalisation, and batches are drawn from the pool
+      of all domains.
 """
 
 import torch
@@ -41,13 +43,14 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
 
 
 class HCVP(ImageTowerLearner):
-    """Trains CLIP's image tower with two prompts that are made for each image.
+    """CLIP's image tower, trained with two generated prompts per image.
 
     Args:
-        domain_weight: Weight of the contrastive loss that tells domain-level prompts of different domains apart.
-        task_weight: Weight of the one that tells task-specific prompts of different domains or classes apart.
-        class_weight: Weight of the one that draws features of one class together, whatever their domain.
-        temperature: Temperature tau of the three.
+        domain_weight: Weight of the contrastive loss that separates domain-level prompts of different domains.
+        task_weight: Weight of the contrastive loss that separates task-specific prompts of different domains or
+            classes.
+        class_weight: Weight of the contrastive loss that pulls features of the same class together in all domains.
+        temperature: Temperature tau of the three losses.
     """
 
     needs_domains = True
@@ -64,7 +67,7 @@ class HCVP(ImageTowerLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
-        self.width = self.image_tower.require_prompts().width  # W, of a token; a tower that reads no prompts is refused
+        self.width = self.image_tower.for_prompts().width  # token width W; an error if the tower accepts no prompts
         self.domain_weight = domain_weight
         self.task_weight = task_weight
         self.class_weight = class_weight
@@ -77,22 +80,22 @@ class HCVP(ImageTowerLearner):
         """Compute the domain-level and the task-specific prompt of each image."""
         with torch.no_grad():
             tokens = self.clip.image.encode(images)[1]
-            means = tokens[:, self.clip.image.num_prefix :].mean(1).float()  # of the patches alone
+            means = tokens[:, self.clip.image.num_prefix :].mean(1).float()  # over the patches only
         domain = self.domain_generator(means)
         return domain, self.task_generator(torch.cat([means, domain], dim=1))
 
     def features(
         self, images: Float[Tensor, "B 3 V V"], domain: Float[Tensor, "B W"], task: Float[Tensor, "B W"]
     ) -> Float[Tensor, "B d"]:
-        """Compute joint features of images, not normalised, with these prompts."""
-        tower = self.image_tower.require_prompts()
+        """Compute the joint image features under these prompts, not normalised."""
+        tower = self.image_tower.for_prompts()
         first = torch.stack([domain, task], dim=1)  # [B, 2, W]
         # All blocks but the first share one modulation of the two prompts.
         deeper = self.modulation(first)
         return prompted_features(tower, images, [first, *[deeper] * (len(tower.blocks) - 1)])
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of a batch, whatever the images' domains."""
+        """Compute the logits of a batch, without domain labels."""
         images = self.precomputed(inputs)["images"]
         return self.logits(self.features(images, *self.generated(images)))
 
@@ -119,10 +122,10 @@ class HCVP(ImageTowerLearner):
 def contrastive_loss(
     vectors: Float[Tensor, "B W"], alike: Bool[Tensor, "B B"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Compute the mean over vectors of -log of the share that those alike have in its similarity to all others.
+    """Compute the mean over vectors of -log(summed similarity to vectors marked alike / to all other vectors).
 
-    Of vectors only the direction counts, and none is compared with itself. Those that no other is alike to do not
-    count; without any others the loss is 0.
+    Only directions count, and no vector is compared with itself. Vectors that no other is alike to do not count;
+    if there are only such vectors, the loss is 0.
 
     >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
     >>> alike = torch.tensor([[True, True, False], [True, True, False], [False, False, True]])
@@ -130,11 +133,11 @@ def contrastive_loss(
     0.3133
     """
     directions = F.normalize(vectors.float(), dim=-1)
-    # A vector's similarity to itself is the largest, and no contrast.
+    # Exclude a vector's similarity to itself, which is the largest.
     others = ~torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     similarity = directions @ directions.T / temperature
     to_all = similarity.masked_fill(~others, -torch.inf).logsumexp(1)
-    # Their places and not a mask, which a GPU would wait for at each use.
+    # Indices instead of a mask: a GPU would wait at each use of a mask.
     chosen = (alike & others).any(1).nonzero().flatten()
     to_alike = similarity[chosen].masked_fill(~(alike & others)[chosen], -torch.inf).logsumexp(1)
     return (to_all[chosen] - to_alike).sum() / max(1, len(chosen))

@@ -1,4 +1,4 @@
-"""IVLP: prompts in both towers, each tower's its own, averaged over clients.
+"""IVLP: separate prompts in both towers, averaged over clients.
 
 Papers: Wang et al., "An Empirical Study of Federated Prompt Learning for Vision Language Model", IJCAI 2025; the
 independent vision-language prompting is the baseline of MaPLe and PromptSRC (Khattak et al., CVPR and ICCV 2023).
@@ -8,14 +8,14 @@ Symbols: P^T, J x L x D -> ``prompts["text"]``; P^V, J x L x W -> ``prompts["vis
     p(c | x) = softmax_c(cos(w_c(P^T), f(x; P^V)) / tau)  :meth:`IVLP.forward`
     cross-entropy                                         :meth:`.PromptLearner.training_step`
     P <- sum_k |S_k| P_k / sum_k |S_k|                    :class:`.FedAvg`
-It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC without its ties to the frozen CLIP. With
-the prompts of one tower alone it is the study's LPT or VPT, which PromptFL and FedPR are (see the card).
+It is FedMaPLe without its maps from text to visual prompts, and FedPromptSRC without its regularisation by the frozen
+CLIP. With prompts in only one tower, it is the study's LPT or VPT, which are PromptFL and FedPR (see the card).
 
-Departures:
-    * Average: the released code averages all tensors of the model in half precision, including the frozen ones; fedvlp
+Deviations:
+    * Average: the released code averages all tensors of the model, including frozen ones, in half precision; fedvlp
       sends only prompts, in single precision.
-    * Long prompts: a prompt longer than the words continues with random vectors; the released code then drops the
-      words.
+    * Long prompts: if a prompt is longer than the words, the released code drops the words; fedvlp appends random
+      vectors.
 """
 
 from jaxtyping import Float
@@ -30,12 +30,13 @@ from fedvlp.utils.ranges import Names, PositiveInt
 
 
 class IVLP(PromptLearner):
-    """Learns prompts for both towers, shared by all clients, with nothing that ties one tower's to the other's.
+    """Independent prompts for both towers, shared by all clients.
 
     Args:
-        prompt_length: Number of learned vectors L in a block's prompt, the same in both towers.
-        depth: Number J of first blocks with prompts of their own, in both towers; if null 9, or all of a smaller CLIP.
-        init_words: Words that the first block's text prompt starts from; random vectors if not given.
+        prompt_length: Number of learned vectors L in each block's prompt, equal in both towers.
+        depth: Number J of first blocks that have their own prompts, in both towers; if null, 9 or the number of blocks
+            of a smaller CLIP.
+        init_words: Initial words of the first block's text prompt; random vectors if null.
     """
 
     needs_images = True  # visual prompts change the image tower

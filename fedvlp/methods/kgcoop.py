@@ -1,17 +1,17 @@
-"""KgCoOp under FedAvg: PromptFL whose classifier is held to that of a hand-written prompt.
+"""KgCoOp under FedAvg: PromptFL with a classifier that is kept close to a handwritten prompt's.
 
 Paper: Yao et al., "Visual-Language Prompt Tuning with Knowledge-guided Context Optimization", CVPR 2023.
 
-Symbols: w_i text feature of class i under the learned prompt -> ``self.text(prompt)``; w_i^clip that of "a photo of a
-{class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
+Symbols: w_i text feature of class i under the learned prompt -> ``self.text(prompt)``; w_i^clip text feature of "a
+photo of a {class}." -> ``written.text_features``; N_c classes; lambda -> ``distance_weight``.
     L_kg = 1 / N_c sum_i |w_i - w_i^clip|^2    Sec. 3.2; :meth:`KgCoOp.distance`
     L = L_ce + lambda L_kg                     Sec. 3.2; :meth:`KgCoOp.losses`
 
-Departures:
-    * Distance: the paper does not say whether features in L_kg are normalised; in fedvlp they are, as in the
-      classifier. The released code takes the mean of 1 - cos, half this distance, so its 8 is a ``distance_weight`` of
-      4.
-    * Template: "a photo of a {}." for all data sets; the released code has one for each.
+Deviations:
+    * Distance: the paper does not state whether features in L_kg are normalised; the released code takes the mean of
+      1 - cos; fedvlp normalises them, as in the classifier. Its distance is twice the released one, so the released
+      weight 8 is a ``distance_weight`` of 4.
+    * Template: the released code has one for each data set; fedvlp uses "a photo of a {}." for all.
 """
 
 import torch.nn.functional as F
@@ -27,12 +27,12 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
 class KgCoOp(PromptFL):
-    """Learns one text prompt, shared by all classes and clients, near to a hand-written one in what it says.
+    """One text prompt, shared by all classes and clients, with text features close to a handwritten prompt's.
 
     Args:
-        distance_weight: Weight lambda of the distance to the hand-written prompt's text features, at least 0.
+        distance_weight: Weight lambda of the distance to the handwritten prompt's text features, at least 0.
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from, such as "a photo of a"; random vectors if not given.
+        init_words: Initial words of the prompt, such as "a photo of a"; random vectors if null.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class KgCoOp(PromptFL):
         self.written = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def distance(self, texts: Float[Tensor, "C d"]) -> Float[Tensor, ""]:
-        """Compute the mean over classes of the squared distance to the hand-written prompt's features, in [0, 4]."""
-        # Features of length 1 differ by their angle alone: the squared distance is 2 - 2 cos.
+        """Compute the mean over classes of the squared distance to the handwritten prompt's features, in [0, 4]."""
+        # For unit features, the squared distance is 2 - 2 cos.
         return (F.normalize(texts, dim=-1) - self.written.text_features).square().sum(-1).mean()
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:

@@ -1,17 +1,17 @@
 """LinearProbe: a linear classifier of frozen CLIP features, trained by FedAvg from zeros, text features or class means.
 
-Papers: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021, for the
-probe; Legate et al., NeurIPS 2023, for class means as its start (FedNCM + LP).
+Papers: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021 (the probe);
+Legate et al., NeurIPS 2023 (class means as its start, FedNCM + LP).
 
 Symbols: x image feature, of length 1; W, C x d -> ``weight``; s logit scale; n_k images of client k.
     p(c | x) = softmax_c(s <W_c, x>), cross-entropy     :meth:`LinearProbe.forward`
     W <- sum_k n_k W_k / sum_k n_k                      :class:`.FedAvg`
     start from class means, in the first round: W_c = m_c / |m_c| from sums over all clients; :class:`MeansFirst`
 
-Departures:
-    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes steps of SGD on each client.
-    * First round: with ``start: class_means`` the first round computes the means and takes no steps. It sends as much
-      as any other round.
+Deviations:
+    * Optimizer: CLIP's paper fits by L-BFGS on all images; fedvlp takes SGD steps on each client.
+    * First round: with ``start: class_means``, fedvlp computes the means in the first round and takes no steps. It
+      sends as much as in any other round.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ from fedvlp.utils.ranges import Names
 
 
 class LinearProbe(PromptLearner):
-    """Learn a linear classifier of CLIP's image features; it classifies only the classes it was trained on.
+    """Linear classifier of CLIP's image features; it classifies only the classes it was trained on.
 
     Args:
-        start: What the classifier starts from: ``zeros``, the classes' ``text`` features, or the ``class_means`` of all
-            clients' image features, which the first round computes.
+        start: Initial classifier: ``zeros``, the classes' ``text`` features, or the ``class_means`` of all clients'
+            image features, which the first round computes.
     """
 
     class_sums: Tensor
@@ -65,7 +65,7 @@ class LinearProbe(PromptLearner):
 
     @property
     def computes_means(self) -> bool:
-        """Whether the running round computes class means instead of training."""
+        """Whether the current round computes class means instead of training."""
         return self.start == "class_means" and self.context is not None and self.context.round == 0
 
     def start_client(self, context: RoundContext) -> None:
@@ -75,13 +75,13 @@ class LinearProbe(PromptLearner):
         self.images_seen = 0
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Return the logits s <W_c, x>."""
+        """Compute the logits s <W_c, x>."""
         features = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
         with torch.autocast(features.device.type, enabled=False):
             return self.clip.logit_scale * features @ self.weight.T
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Return the cross-entropy of a batch, without a gradient while class means are computed."""
+        """Compute the cross-entropy of a batch, with a zero gradient while class means are computed."""
         inputs, labels = batch
         loss = F.cross_entropy(self(inputs), labels)
         self.log("loss", loss)
@@ -94,7 +94,7 @@ class LinearProbe(PromptLearner):
         return 0 * loss
 
     def upload_state(self) -> State:
-        """Return the trained classifier, or the sums of the classes' features divided by the client's images."""
+        """Upload the trained classifier, or the sums of features per class divided by the client's number of images."""
         if self.computes_means:
             return {"weight": self.class_sums / max(self.images_seen, 1)}
         return super().upload_state()
@@ -102,17 +102,17 @@ class LinearProbe(PromptLearner):
 
 @dataclass(frozen=True)
 class MeansFirst(Wrapper):
-    """Normalise each row of ``weight`` after the first round, in which clients send class sums.
+    """Wrapper that normalises each row of ``weight`` after the first round, in which clients send class sums.
 
     Args:
-        inner: Averages the uploads.
+        inner: Strategy that averages the uploads.
         texts: Text features [C, d] of the classes, which replace the means of classes without images.
     """
 
     texts: Tensor
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Average the uploads; in the first round, make unit class means of them."""
+        """Average the uploads; in the first round, normalise them to unit class means."""
         after = self.inner.aggregate(server, updates)
         if server.round > 0 or not updates:
             return after

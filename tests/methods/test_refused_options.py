@@ -51,7 +51,7 @@ GIVEN = {
         (FedMVP, {"heads": 3}, "divide 128"),
         (FedPR, {"depth": 9}, r"depth in \[1, 4\]"),
         (FedTPG, {"heads": 7}, "heads that divide"),
-        (FineTuning, {"towers": "both", "head": "linear"}, "reads no text features"),
+        (FineTuning, {"towers": "both", "head": "linear"}, "uses no text features"),
         (PFedMoAP, {"heads": 3}, "heads that divide"),
         (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
         (PLAN, {"reduction": 4096}, "reduction in"),
