@@ -1,28 +1,28 @@
-"""pFedMoAP: each client mixes a prompt of its own with those of other clients, by attention that it learns for itself.
+"""pFedMoAP: each client mixes its own prompt with other clients' prompts through a personal attention module.
 
 Paper: Luo et al., "Mixture of Experts Made Personalized: Federated Prompt Learning for Vision-Language Models",
 ICLR 2025.
 
-Symbols: P_i, L x D, local expert -> ``local_prompt``; P_j, non-local experts, as downloaded -> ``experts``; P_g mean
-prompt -> ``prompt``; h_c(P) text feature of "[P][class c]."; f image feature; Pool, every few dimensions one, and Attn
-of 8 heads -> ``gating``; lambda -> ``local_weight``; scale of the attention's products -> ``attention_scale``.
+Symbols: P_i, L x D, local expert -> ``local_prompt``; P_j, downloaded non-local experts -> ``experts``; P_g mean prompt
+-> ``prompt``; h_c(P) text feature of "[P][class c]."; f image feature; Pool, every n-th dimension, and Attn with 8
+heads -> ``gating``; lambda -> ``local_weight``; scale of the attention's products -> ``attention_scale``.
     logits_c = lambda cos(f, h_c(P_i)) / tau + <Pool f, Attn(Pool f, H, H)> / tau,    :meth:`PFedMoAP.forward`,
         with H = Pool h_c(P_i), Pool h_c(P_j) for all j                               :class:`.Gating`
     cross-entropy trains P_i and the gating, P_i from P_g                             :meth:`PFedMoAP.start_client`
     server: all P_i, the experts nearest to P_i, the cohort's mean P_g                :class:`.ExpertPool`
 
-A client classifies by P_i alone, cos(f, h_c(P_i)) / tau, until it has experts, as in the released code: in the round of
-its first upload nobody is near it yet. A plain Trainer has nobody's prompts but the one it starts from.
+As in the released code, a client classifies only by P_i, cos(f, h_c(P_i)) / tau, until it has experts, which it gets
+after its first upload. A plain Trainer has only the prompt that it starts from.
 
-Departures:
-    * Experts: the released code indexes a list without the client itself by client numbers, so a client can get the
-      wrong expert, or its own, and its script lends random ones; fedvlp lends the nearest.
-    * Order: released clients train one after another, and later ones get what earlier ones have just sent; fedvlp lends
-      the prompts of earlier rounds.
-    * Evaluation: a client is measured with the experts that it trained with; the released code lends new ones to absent
-      clients.
-    * Schedule: the cosine and the warm-up of P_i are over rounds, and the gating's rate is constant; the released code
-      advances one schedule with every local epoch of every client.
+Deviations:
+    * Experts: the released code indexes a list that omits the client by client numbers, so a client can get the wrong
+      expert or its own; its script lends random experts; fedvlp lends the nearest ones.
+    * Order: the released code trains clients one after another, and lends later clients the new prompts of earlier
+      ones; fedvlp lends the prompts of earlier rounds.
+    * Evaluation: the released code lends new experts to absent clients; fedvlp evaluates a client with the experts that
+      it trained with.
+    * Schedule: the released code advances one schedule with every local epoch of every client; fedvlp counts rounds in
+      P_i's cosine and warm-up, and keeps the gating's rate constant.
 """
 
 from collections.abc import Sequence
@@ -49,17 +49,17 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, Positive
 
 
 class PFedMoAP(PromptLearner):
-    """Learns each client's prompt and how to mix it with those of others.
+    """A prompt per client, and a personal gating that mixes it with other clients' prompts.
 
     Args:
-        num_experts: Largest number of prompts that it mixes, its own among them.
+        num_experts: Maximum number of mixed prompts, including the client's own.
         prompt_length: Number of learned vectors L of a prompt.
-        heads: Heads of the gating's attention.
-        attention_scale: What the attention's products are multiplied by.
+        heads: Number of heads of the gating's attention.
+        attention_scale: Factor on the attention's products.
         local_weight: Weight lambda of the logits under the client's own prompt, at least 0.
-        gating_lr: Learning rate of the gating, which no schedule changes.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` mean prompt alone,
-            the ``mean`` of the probabilities of all clients' models, or ``each`` of these in turn.
+        gating_lr: Constant learning rate of the gating.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` mean prompt, the ``mean`` of the
+            probabilities of all clients' models, or ``each`` client's model in turn.
     """
 
     personal = ("local_prompt", "gating", "experts")
@@ -94,13 +94,13 @@ class PFedMoAP(PromptLearner):
         others = min(num_experts, num_clients) - 1
         self.pool = ExpertPool(others, Slots("client", num_clients))
         self.register_buffer("prompts", torch.zeros(num_clients, *start.shape))
-        # What is downloaded would be overwritten by the next client's, so a client keeps its own experts apart.
+        # The next client's download overwrites this buffer, so a client copies its experts to a personal one.
         self.register_buffer("nonlocal_prompts", torch.zeros(others, *start.shape))
         self.register_buffer("experts", start.repeat(others, 1, 1))
         self._features_of_experts = PromptFeatureCache()
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase: the own prompt goes to its slot, the gating is personal."""
+        """Describe the only phase: the client's prompt fills its slot, and the gating is personal."""
         return (
             Phase(
                 "train", train=("local_prompt", "gating"), upload=("prompts",), strategy=self.pool, deploy=("prompt",)
@@ -108,7 +108,7 @@ class PFedMoAP(PromptLearner):
         )
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """Return one optimizer, in which the gating has its own learning rate, whatever the schedule."""
+        """Create an optimizer with a separate, constant learning rate for the gating."""
         trained = self.trainable_by_name()
         if self.make_optimizer is None or not trained:
             return super().configure_optimizers()
@@ -117,50 +117,50 @@ class PFedMoAP(PromptLearner):
         return self.make_optimizer([{"params": [prompt]}, gating])
 
     def shared_state(self) -> State:
-        """Return the slots of all clients' prompts, and the mean prompt."""
+        """Collect the slots of all clients' prompts, and the mean prompt."""
         return super().shared_state() | detached({"prompt": self.prompt})
 
     def initial_personal_state(self, start: State) -> State:
-        """Return the state of a client that never took part: no local prompt and no experts."""
+        """Create the state of a client that never took part: no local prompt and no experts."""
         nothing = {name: torch.zeros_like(start[name]) for name in ("local_prompt", "experts")}
         return start | nothing
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training, from the mean prompt and with the experts it downloaded."""
+        """Prepare for one client's local training, from the mean prompt and with the downloaded experts."""
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
         self.experts.copy_(self.nonlocal_prompts)
 
     def upload_state(self) -> State:
-        """Return the client's prompt, which fills its slot on the server."""
+        """Upload the client's prompt, which fills its slot on the server."""
         return {"prompts": self.local_prompt}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of the client's own model, or under the mean prompt where the shared part is alone."""
+        """Compute the logits of the client's model, or under the mean prompt if there is no client."""
         features = self.precomputed(inputs)["features"]
         if not self.uses_personal:
             return cosine_logits(features, self.text(self.prompt), self.clip.logit_scale)
-        # A client that never took part has no prompt of its own, and takes the server's.
+        # A client that never took part has no prompt, and uses the server's.
         texts = self.text(torch.where(self.local_prompt.any(), self.local_prompt, self.prompt))
         logits = cosine_logits(features, texts, self.clip.logit_scale)
         with torch.no_grad():
             others = self._features_of_experts("", self.text, self.experts)
-        # Places of experts that are not there are zero; the own prompt is always there.
+        # Missing experts are zero; the client's own prompt is always present.
         present = F.pad(self.experts.flatten(1).any(dim=1), (1, 0), value=True)
         with torch.autocast(features.device.type, enabled=False):
             stack = F.normalize(torch.cat([texts[None], others]).float(), dim=-1)  # [E, C, d]
             mixed = self.gating(F.normalize(features.float(), dim=-1), stack, present)
         both = self.local_weight * logits + self.clip.logit_scale * mixed
-        # Until it has experts a client classifies by its own prompt alone, as in the released code.
+        # As in the released code, a client without experts classifies only by its own prompt.
         return torch.where(present[1:].any(), both, logits)
 
 
 class Gating(nn.Module):
-    """Multi-head attention of which an image is the query, and one class's text features are keys and values.
+    """Multi-head attention with an image as query, and one class's text features as keys and values.
 
-    Features are thinned out first, every few dimensions one is taken, so that about 128 are left. Products of queries
-    and keys are multiplied by `scale`, in place of 1 / sqrt(width of a head).
+    Only every n-th dimension of the features is used, so that about 128 are left. Products of queries and keys are
+    multiplied by `scale` instead of 1 / sqrt(width of a head).
     """
 
     def __init__(self, width: int, heads: int, scale: float) -> None:
@@ -168,7 +168,7 @@ class Gating(nn.Module):
         self.every = max(1, width // 128)
         inner = len(range(0, width, self.every))
         if inner % heads:
-            raise UserError(f"Expected heads that divide {inner}, the width of the gating, got {heads}.")
+            raise UserError(f"Expected heads that divide {inner}, the width of the gating; got {heads}.")
         self.heads = heads
         self.scale = scale
         self.query = nn.Linear(inner, inner)
@@ -179,7 +179,7 @@ class Gating(nn.Module):
     def forward(
         self, images: Float[Tensor, "B d"], texts: Float[Tensor, "E C d"], present: Bool[Tensor, "E"]
     ) -> Float[Tensor, "B C"]:
-        """Compute the product of each image with what it gathers from the experts' features of each class.
+        """Compute the product of each image with its attention output over the experts' features of each class.
 
         All features have length 1; at least one expert is present.
         """
@@ -196,10 +196,10 @@ class Gating(nn.Module):
 
 @dataclass(frozen=True)
 class ExpertPool(Strategy):
-    """Keeps ``prompts`` [K, L, D], a slot a client, and ``prompt`` [L, D], the mean over the last cohort.
+    """Store of ``prompts`` [K, L, D], one slot per client, and ``prompt`` [L, D], the mean over the last cohort.
 
-    A client downloads the mean and, once it has a prompt of its own here, those of some others. Who has none yet gets
-    zeros, and so does the place of an expert that is not there. ``count`` is how many it gets, those nearest its own.
+    A client downloads the mean and, once its own slot is filled, the ``count`` other prompts nearest to its own. A
+    client without a filled slot gets zeros, and zeros also replace missing experts.
 
     >>> server = ServerState.start({"prompts": torch.zeros(3, 1, 1), "prompt": torch.zeros(1, 1)})
     >>> pool = ExpertPool(1, Slots("client", 3))
@@ -215,11 +215,11 @@ class ExpertPool(Strategy):
     mean: FedAvg = field(default_factory=FedAvg)
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Return the mean prompt and those of the client's experts, the nearest first."""
+        """Select the mean prompt and the client's experts, the nearest first."""
         prompts: Float[Tensor, "K L D"] = server.shared["prompts"]
         lent = prompts.new_zeros(self.count, *prompts.shape[1:])
         filled = prompts.flatten(1).any(dim=1)
-        # A client that has sent nothing has no place among the prompts, so nothing is near to it.
+        # A client that has sent nothing has no prompt to measure distances from.
         if filled[client.id]:
             filled[client.id] = False
             others = prompts[filled]
@@ -229,9 +229,9 @@ class ExpertPool(Strategy):
         return {"prompt": server.shared["prompt"], "nonlocal_prompts": lent}
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Fill the slots of those who took part and averages their prompts."""
+        """Fill the participants' slots and average their prompts."""
         server = self.slots.aggregate(server, updates)
-        # One upload serves twice: it fills its slot, and it is part of the mean.
+        # Each upload is used twice: for its slot and for the mean.
         renamed = [replace(update, state={"prompt": update.state["prompts"]}) for update in updates]
         return self.mean.aggregate(server, renamed)
 

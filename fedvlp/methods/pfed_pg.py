@@ -1,22 +1,23 @@
-"""pFedPG: the server generates a visual prompt for each client, which trains it further, with a head of its own.
+"""pFedPG: the server generates a visual prompt for each client, which trains it together with a personal head.
 
 Paper: Yang et al., "Efficient Model Personalization in Federated Learning via Client-Specific Prompt Generation",
-ICCV 2023; here around CLIP.
+ICCV 2023; with CLIP as the backbone.
 
-Symbols: P_n, L x W, as downloaded -> ``prompt``, as trained, P'_n -> ``local_prompt``; H_n, C x d -> ``head``; P_base,
-d_n, W^Q, W^K, W^V, W^O, together phi -> ``generator``; alpha -> ``server_lr``; gamma, the optimizer's learning rate.
+Symbols: P_n, L x W, downloaded prompt -> ``prompt``; P'_n trained prompt -> ``local_prompt``; H_n, C x d -> ``head``;
+phi = (P_base, d_n, W^Q, W^K, W^V, W^O) -> ``generator``; alpha -> ``server_lr``; gamma, the optimizer's learning rate.
     P_n = softmax(Q K^T / sqrt(l_k)) V W^O, Q = d_n W^Q, K = P_base W^K, V = P_base W^V    :class:`.PromptGenerator`
     cross-entropy of H_n f(x; P_n) trains P_n and H_n, Eqs. 1, 2                           :meth:`PFedPG.forward`
     phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 4, 5                       :class:`.PromptGeneration`
 
-Departures:
-    * Eqs. 4, 5: the paper's server descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
-    * Generator: the paper states neither how many tokens d_n has, nor where the generator starts, nor its width; fedvlp
-      takes L tokens, their width, and the start that :class:`.PromptGenerator` explains.
-    * Head: it reads f(x) at length 1, and starts as CLIP's text features over tau, which is zero-shot CLIP; the paper's
-      ViT has no text. With ``trains_head`` false it is not trained.
-    * Held-out domains: the prompt of the mean descriptor classifies with the text head.
-    * Evaluation: a client is measured with P'_n, to which its head belongs.
+Deviations:
+    * Server step (Eqs. 4, 5): the paper's server descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards
+      P'_n.
+    * Generator: the paper states neither the number of tokens of d_n, nor the generator's start and width; fedvlp uses
+      L tokens, their width, and the start explained in :class:`.PromptGenerator`.
+    * Head: the paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features
+      over tau, which is zero-shot CLIP. With ``trains_head: false``, it is not trained.
+    * Held-out domains: fedvlp classifies them with the mean descriptor's prompt and the text head.
+    * Evaluation: fedvlp evaluates a client with P'_n, because its head was trained with P'_n.
 """
 
 from collections.abc import Sequence
@@ -41,15 +42,15 @@ from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt, Templates
 
 
 class PFedPG(PromptLearner):
-    """Learns to generate each client's visual prompt, from which it trains its own prompt and head.
+    """A generator of each client's initial visual prompt, from which the client trains its own prompt and head.
 
     Args:
-        trains_head: Whether each client trains a head of its own; else all classify by CLIP's text features.
-        templates: How many of CLIP's templates make these, from which heads start, in [1, 80].
+        trains_head: Whether each client trains its own head; otherwise all classify by CLIP's text features.
+        templates: Number of CLIP's templates averaged for the text features, from which heads start, in [1, 80].
         prompt_length: Number of learned vectors L of a prompt.
         server_lr: Learning rate alpha of the server's generator.
-        held_out_evaluation: What classifies images of a domain that no client has: the ``shared`` prompt of the mean
-            descriptor with the text features, the ``mean`` probabilities of all clients' models, or ``each`` in turn.
+        held_out_evaluation: Classifier for held-out domains: the ``shared`` prompt of the mean descriptor with the text
+            features, the ``mean`` probabilities of all clients' models, or ``each`` client's model in turn.
     """
 
     needs_images = True
@@ -75,57 +76,57 @@ class PFedPG(PromptLearner):
         self.generator = PromptGenerator(num_clients, prompt_length, self.clip.image_width)
         self.server = PromptGeneration(self.generator, server_lr, Slots("client", num_clients))
         start = self.generator(None)  # [L, W]
-        # Two copies: the generated prompt is measured against the trained one.
+        # Two copies: the server compares the generated prompt with the trained one.
         self.prompt = nn.Parameter(start.clone(), requires_grad=False)  # as downloaded
         self.local_prompt = nn.Parameter(start.clone())
         head = self.clip.logit_scale * F.normalize(self.written.text_features, dim=-1)
         self.head = nn.Parameter(head.clone(), requires_grad=trains_head)  # [C, d]
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase: the trained prompt is uploaded, the head is personal."""
+        """Describe the only phase: the trained prompt is uploaded, the head is personal."""
         return (Phase("train", train=self.personal, upload=("prompt",), strategy=self.server, deploy=("prompt",)),)
 
     def shared_state(self) -> State:
-        """Return the mean descriptor's prompt and the generator, which never leaves the server."""
+        """Collect the mean descriptor's prompt and the generator, which never leaves the server."""
         return super().shared_state() | detached(select(self.state_dict(), ("generator",)))
 
     def initial_personal_state(self, start: State) -> State:
-        """Return the state of a client that never took part: no local prompt."""
+        """Create the state of a client that never took part: no local prompt."""
         return start | {"local_prompt": torch.zeros_like(start["local_prompt"])}
 
     @torch.no_grad()
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training, from the prompt that it downloaded."""
+        """Prepare for one client's local training, starting from the downloaded prompt."""
         super().start_client(context)
         self.local_prompt.copy_(self.prompt)
 
     def upload_state(self) -> State:
-        """Return the client's prompt, by the name of the one that it downloaded."""
+        """Upload the client's prompt under the name of the downloaded prompt."""
         return {"prompt": self.local_prompt}
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of the client's own model, or of the shared part alone."""
+        """Compute the logits of the client's model, or of the shared part if there is no client."""
         images = self.precomputed(inputs)["images"]
         if not self.uses_personal:
             return self.written(self.image_features(images))
-        # A client that never took part has no prompt of its own, and takes the server's.
+        # A client that never took part has no prompt, and uses the server's.
         own = torch.where(self.local_prompt.any(), self.local_prompt, self.prompt)
         features = self.visual.encode(images, own[None])
         return F.normalize(features.float(), dim=-1) @ self.head.float().T
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
-        """Compute joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
+        """Compute the joint image features under the shared prompt, not normalised, for ``fedvlp explain``."""
         features: Tensor = self.visual.encode(images, self.prompt[None])
         return features
 
 
 class PromptGenerator(nn.Module):
-    """Attention in which the descriptor of a client asks, and the basis of all prompts answers (Eqs. 3, 4).
+    """Attention with a client's descriptor as query and a common basis as keys and values (Eqs. 3, 4).
 
-    Basis and descriptors start with a standard deviation of 0.5, and the maps so that they keep it. From much less
-    attention would be even, so that all tokens of a prompt, which have no positions, would be one and the same for
-    ever; from more it would change so fast that the server's steps at its usual rate go too far. Prompts, basis
-    and each of the K descriptors have length L.
+    Basis and descriptors start with a standard deviation of 0.5, which the initial maps preserve. With a much smaller
+    value, attention would be uniform. All tokens of a prompt, which have no positions, would then remain equal. With a
+    larger value, attention would change so fast that the server's steps at its usual rate would overshoot. Prompts,
+    basis and each of the K descriptors have length L.
     """
 
     def __init__(self, num_clients: int, prompt_length: int, width: int) -> None:
@@ -136,11 +137,11 @@ class PromptGenerator(nn.Module):
         self.key = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
         self.value = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
         self.out = nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width)))
-        # Clients neither train nor send the generator.
-        self.requires_grad_(False)  # the server alone learns it
+        # Only the server trains the generator; clients neither train nor send it.
+        self.requires_grad_(False)
 
     def forward(self, client: int | None) -> Float[Tensor, "L W"]:
-        """Compute the prompt of a client, or that of the mean descriptor for None."""
+        """Compute the prompt of a client, or of the mean descriptor for None."""
         descriptor = self.descriptors.mean(dim=0) if client is None else self.descriptors[client]
         scores = (descriptor @ self.query) @ (self.basis @ self.key).mT / self.query.shape[1] ** 0.5  # [L, L]
         prompt: Tensor = scores.softmax(dim=-1) @ (self.basis @ self.value) @ self.out
@@ -149,13 +150,13 @@ class PromptGenerator(nn.Module):
 
 @dataclass(frozen=True)
 class PromptGeneration(Strategy):
-    """Sends each client the prompt generated for it, and moves the generator to where clients moved their prompts.
+    """Strategy that sends each client its generated prompt, and moves the generator towards the trained prompts.
 
-    The server's ``generator.*`` are the generator's parameters phi, and ``prompt`` is that of the mean descriptor, the
-    only one deployed. Clients download a prompt of their own by that name, and upload it as they trained it.
+    The server's ``generator.*`` are the generator's parameters phi. Its ``prompt`` belongs to the mean descriptor, and
+    only this prompt is deployed. Clients download their own prompt under this name, and upload it after training.
 
-    The generator makes prompts of given parameters, ``learning_rate`` is alpha, and ``clients`` refuses more clients
-    than there are descriptors.
+    ``generator`` computes prompts from given parameters, ``learning_rate`` is alpha, and ``clients`` raises an error if
+    there are more clients than descriptors.
     """
 
     generator: PromptGenerator
@@ -164,14 +165,14 @@ class PromptGeneration(Strategy):
 
     @torch.no_grad()
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Return P_n."""
+        """Generate the client's prompt P_n."""
         return {"prompt": self._prompt(server.shared, client.id)}
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Take phi <- phi + alpha sum_n (dP_n / dphi)^T (what client n sent - P_n) (Eqs. 5, 6)."""
+        """Update phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n) (Eqs. 5, 6)."""
         if not updates:
             return server
-        # The server learns by a vector-Jacobian product: how phi moves the prompts towards those trained.
+        # The step is a vector-Jacobian product that moves generated prompts towards trained prompts.
         phi = {name: value.clone().requires_grad_() for name, value in select(server.shared, ("generator",)).items()}
         with torch.enable_grad():
             sent = torch.stack([self._prompt(phi, update.client.id) for update in updates])  # [clients, L, W]
@@ -187,7 +188,7 @@ class PromptGeneration(Strategy):
         self.clients.check(clients)
 
     def _prompt(self, state: State, client: int | None) -> Float[Tensor, "L W"]:
-        """Compute the prompt that parameters make, of `generator.*` of a state."""
+        """Generate a prompt with the parameters `generator.*` of a state."""
         phi = {name.removeprefix("generator."): value for name, value in select(state, ("generator",)).items()}
         prompt: Tensor = functional_call(self.generator, phi, (client,))
         return prompt

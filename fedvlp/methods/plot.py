@@ -1,4 +1,4 @@
-"""PLOT under FedAvg: several prompts, between which each image's patches are divided by optimal transport.
+"""PLOT under FedAvg: optimal transport divides each image's patches between several prompts.
 
 Paper: Chen et al., "PLOT: Prompt Learning with Optimal Transport for Vision-Language Models", ICLR 2023.
 
@@ -9,15 +9,15 @@ class c under prompt n -> ``texts``; lambda -> ``epsilon``.
         over T >= 0 with sum_n T_nm = 1 / M and sum_m T_nm = 1 / N
     p(c | x) = softmax_c((1 - <C, T>) / tau), cross-entropy          :meth:`PLOT.forward`
 
-Departures:
+Deviations:
     * Patches: the released code takes local features of a ResNet from a rewritten attention pool; fedvlp takes a ViT's
-      patches, as in FedOTP, through the last norm and the projection. The authors find these less discriminative, and
-      have PLOT++ for ViTs.
-    * Iterations: all are done. The released code stops when the mean change over a batch is below 0.01, so that an
-      image's class depends on its batch.
-    * ImageNet: the released code adds the logits of the image feature and the mean text feature; fedvlp makes no
-      exception.
-    * Values: N 4, L 16, lambda 0.1 and 100 iterations are the released code's.
+      patches through the last norm and the projection, as in FedOTP. The authors find these less discriminative, and
+      propose PLOT++ for ViTs.
+    * Iterations: the released code stops when the mean change over a batch is below 0.01; fedvlp runs all iterations,
+      because an image's class would otherwise depend on its batch.
+    * ImageNet: the released code adds the logits of the image feature and the mean text feature for this data set;
+      fedvlp treats all data sets alike.
+    * Values: fedvlp uses the released code's N = 4, L = 16, lambda = 0.1 and 100 iterations.
 """
 
 import torch
@@ -35,16 +35,16 @@ from fedvlp.utils.ranges import Names, PositiveFloat, PositiveInt
 
 
 class PLOT(PromptLearner):
-    """Learns several text prompts, shared by all classes and clients, each for other patches of an image.
+    """Several text prompts, shared by all classes and clients, each for different patches of an image.
 
     Args:
         num_prompts: Number of prompts N.
         epsilon: Weight lambda of the plan's entropy.
-        iterations: Steps in which the plan is found.
+        iterations: Number of iterations that compute the plan.
         prompt_length: Number of learned vectors L of a prompt.
     """
 
-    needs_images = True  # patches, and not only f(x)
+    needs_images = True  # f(x) does not contain the patches
 
     def __init__(
         self,
@@ -63,14 +63,14 @@ class PLOT(PromptLearner):
         self.prompts = nn.Parameter(torch.stack(starts))  # [N, L, D]
         self.epsilon = epsilon
         self.iterations = iterations
-        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # else refused now
+        self.clip.image.project(torch.zeros(1, self.clip.image_width))  # raises an error now if not supported
         self._texts = PromptFeatureCache()
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant."""
+        """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant."""
         patches = patch_features(self.clip, self.precomputed(inputs)["images"])
         texts = self._texts("", self.text, self.prompts)  # [N, C, d]
-        # Without a mass patches give all that they have.
+        # With mass=None, patches give their whole mass.
         return transport_logits(
             patches, texts, self.clip.logit_scale, mass=None, epsilon=self.epsilon, iterations=self.iterations
         )

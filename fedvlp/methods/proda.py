@@ -1,26 +1,27 @@
-"""ProDA under FedAvg: many prompts, whose text features are taken as draws from a Gaussian of classifiers.
+"""ProDA under FedAvg: many prompts, with text features treated as draws from a Gaussian of classifiers.
 
 Paper: Lu et al., "Prompt Distribution Learning", CVPR 2022.
 
 Symbols: K prompts, L x D each -> ``prompts``; w_kc text feature of class c under prompt k, of length 1 ->
-``class_features``; z image feature, of length 1; P, B of the K prompts, those of a step; n_k text feature of prompt k
-without any class, of length 1; s = 1 / tau; lambda -> ``orthogonality_weight``.
+``class_features``; z image feature, of length 1; P the B prompts of a step; n_k text feature of prompt k without any
+class, of length 1; s = 1 / tau; lambda -> ``orthogonality_weight``.
     mu_c = mean_k w_kc, over all K prompts;   p(c | z) = softmax_c(s <z, mu_c>)         :meth:`ProDA.forward`
-    training, with mu and the deviations v_kc = w_kc - mu_c over P alone, and y the label of z:
+    training, with mu and the deviations v_kc = w_kc - mu_c only over P, and y the label of z:
     A_c = 1 / (B + 1) sum_{k in P} sum_j z_j^2 (v_kcj - v_kyj)^2                        :func:`logit_variance`
     L_upper = -log softmax_y(s <z, mu_c> + s^2 / 2 A_c)                                 :meth:`ProDA.losses`
     L_so = 1 / (K (K - 1)) sum_{k != k'} |<n_k, n_k'>|                                  :meth:`ProDA.overlap`
     L = L_upper + lambda L_so
-A_c is the variance of <z, w_c - w_y> under a Gaussian of classifiers in which the dimensions of a feature are
-independent. By Jensen's inequality L_upper is at least the expectation of the cross-entropy under it.
+A_c is the variance of <z, w_c - w_y> under a Gaussian of classifiers with independent feature dimensions. By Jensen's
+inequality, L_upper is at least the expectation of the cross-entropy under this Gaussian.
 
-Class names stand in front of the first quarter of the prompts, in the middle of the second, and behind the others.
+Class names precede the first quarter of the prompts, are in the middle of the second, and follow the others.
 
-Departures:
-    * Source: the authors released no code. The places of class names, the division by B + 1, a mean that is not
-      normalised again, K 32, B 4, L 16 and lambda 0.1 are from re-implementations, which agree.
-    * Draws: a step draws its prompts from all; the re-implementations use all prompts before they draw one again.
-    * Optimizer: PromptFL's, with a constant rate.
+Deviations:
+    * Source: the authors released no code; fedvlp takes the positions of class names, the division by B + 1, a mean
+      that is not normalised again, K = 32, B = 4, L = 16 and lambda = 0.1 from re-implementations, which agree.
+    * Draws: the re-implementations use all prompts before they draw one again; fedvlp draws each step's prompts from
+      all.
+    * Optimizer: fedvlp uses PromptFL's, with a constant rate.
 """
 
 from collections.abc import Sequence
@@ -40,16 +41,16 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 QUARTERS: tuple[ClassPosition, ...] = ("front", "middle", "end", "end")
-"""Where the class's name is in each quarter of the prompts."""
+"""Position of the class name in each quarter of the prompts."""
 
 
 class ProDA(PromptLearner):
-    """Learns a Gaussian of classifiers, shared by all clients, by the prompts that make them.
+    """Prompts, shared by all clients, that represent a Gaussian of classifiers.
 
     Args:
         num_prompts: Number of prompts K, a multiple of 4.
-        prompts_per_step: Number of prompts B that are drawn for a step, at most K.
-        orthogonality_weight: Weight lambda of what prompts say alike without a class, at least 0.
+        prompts_per_step: Number of prompts B drawn for a step, at most K.
+        orthogonality_weight: Weight lambda of the similarity between prompts without a class, at least 0.
         prompt_length: Number of learned vectors L of a prompt.
     """
 
@@ -66,37 +67,37 @@ class ProDA(PromptLearner):
     ) -> None:
         super().__init__(class_names, clip, optimizer)
         if num_prompts % len(QUARTERS):
-            raise UserError(f"Expected num_prompts to be a multiple of {len(QUARTERS)}, got {num_prompts}.")
+            raise UserError(f"Expected num_prompts to be a multiple of {len(QUARTERS)}; got {num_prompts}.")
         if prompts_per_step > num_prompts:
-            raise UserError(f"Expected prompts_per_step in [1, {num_prompts}], got {prompts_per_step}.")
+            raise UserError(f"Expected prompts_per_step in [1, {num_prompts}]; got {prompts_per_step}.")
         self.prompts_per_step = prompts_per_step
         self.orthogonality_weight = orthogonality_weight
-        self.places = [QUARTERS[len(QUARTERS) * number // num_prompts] for number in range(num_prompts)]
+        self.positions = [QUARTERS[len(QUARTERS) * index // num_prompts] for index in range(num_prompts)]
         self.texts = nn.ModuleDict()
-        for place in dict.fromkeys(QUARTERS):
-            self.texts[place] = PromptedTextEncoder(
-                self.clip, class_names, prompt_length=prompt_length, class_position=place
+        for position in dict.fromkeys(QUARTERS):
+            self.texts[position] = PromptedTextEncoder(
+                self.clip, class_names, prompt_length=prompt_length, class_position=position
             )
         self.nameless = PromptedTextEncoder(self.clip, [""], prompt_length=prompt_length)
         starts = [self.nameless.initial_prompt() for _ in range(num_prompts)]
         self.prompts = nn.Parameter(torch.stack(starts))  # [K, L, D]
         self._cache = PromptFeatureCache()
 
-    def class_features(self, prompts: Float[Tensor, "K L D"], numbers: Sequence[int]) -> Float[Tensor, "B C d"]:
-        """Compute w_kc of the prompts of these numbers, in the order of the places of class names."""
+    def class_features(self, prompts: Float[Tensor, "K L D"], indices: Sequence[int]) -> Float[Tensor, "B C d"]:
+        """Compute w_kc of the prompts with these indices, ordered by the position of the class name."""
         features = []
-        for place, text in self.texts.items():
-            # Taken one by one, since a GPU waits for a list as index.
-            alike = [prompts[number] for number in numbers if self.places[number] == place]
-            if alike:
-                features.append(text(torch.stack(alike)))
+        for position, text in self.texts.items():
+            # Select prompts one by one, because indexing with a list makes a GPU wait.
+            selected = [prompts[index] for index in indices if self.positions[index] == position]
+            if selected:
+                features.append(text(torch.stack(selected)))
         return F.normalize(torch.cat(features).float(), dim=-1)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits s <z, mu_c>."""
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
-        every = range(len(self.places))
-        mean = self._cache("", lambda prompts: self.class_features(prompts, every).mean(0), self.prompts)  # mu
+        indices = range(len(self.positions))
+        mean = self._cache("", lambda prompts: self.class_features(prompts, indices).mean(0), self.prompts)  # mu
         with torch.autocast(images.device.type, enabled=False):
             return self.clip.logit_scale * images @ mean.T
 
@@ -104,14 +105,14 @@ class ProDA(PromptLearner):
         """Compute L_so, the mean of |cos| over all pairs of prompts without a class."""
         texts = F.normalize(self.nameless(self.prompts)[:, 0].float(), dim=-1)  # [K, d]
         with torch.autocast(texts.device.type, enabled=False):
-            # Each pair once, and no prompt with itself.
+            # Count each pair once, and no prompt with itself.
             pairs = len(texts) * (len(texts) - 1) / 2
             return (texts @ texts.T).abs().triu(1).sum() / pairs
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the upper bound of the expected cross-entropy, under prompts drawn anew, plus lambda L_so."""
+        """Compute the upper bound of the expected cross-entropy under newly drawn prompts, plus lambda L_so."""
         images = F.normalize(self.precomputed(inputs)["features"].float(), dim=-1)
-        drawn = torch.randperm(len(self.places))[: self.prompts_per_step].tolist()
+        drawn = torch.randperm(len(self.positions))[: self.prompts_per_step].tolist()
         texts = self.class_features(self.prompts, drawn)
         scale = self.clip.logit_scale
         with torch.autocast(images.device.type, enabled=False):
@@ -133,9 +134,9 @@ def logit_variance(
     """
     squares = images.square()
     deviations = texts - texts.mean(0)
-    of_labels = deviations[:, labels]  # [K, B, d]
-    # The square of a difference in three terms, since the differences themselves would be [K, B, C, d].
-    of_class = torch.einsum("bd,kcd->bc", squares, deviations.square())
-    of_label = torch.einsum("bd,kbd->b", squares, of_labels.square())
-    shared = torch.einsum("bd,kbd,kcd->bc", squares, of_labels, deviations)
-    return (of_class + of_label[:, None] - 2 * shared) / (len(texts) + 1)
+    label_deviations = deviations[:, labels]  # [K, B, d]
+    # Expand the squared difference into three terms, because the differences would be [K, B, C, d].
+    class_term = torch.einsum("bd,kcd->bc", squares, deviations.square())
+    label_term = torch.einsum("bd,kbd->b", squares, label_deviations.square())
+    product = torch.einsum("bd,kbd,kcd->bc", squares, label_deviations, deviations)
+    return (class_term + label_term[:, None] - 2 * product) / (len(texts) + 1)

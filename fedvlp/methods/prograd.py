@@ -1,4 +1,4 @@
-"""ProGrad under FedAvg: PromptFL whose steps never oppose what zero-shot CLIP teaches.
+"""ProGrad under FedAvg: PromptFL with steps that never oppose zero-shot CLIP's gradient.
 
 Paper: Zhu et al., "Prompt-aligned Gradient for Prompt Tuning", ICCV 2023.
 
@@ -8,10 +8,10 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
     G = G_d                                 if G_d . G_g >= 0
     G = G_d - lambda (G_d . G_g / |G_g|^2) G_g          else Sec. 3.2; :func:`aligned_gradient`
 
-Departures:
-    * Teacher: one template for all data sets, "a photo of a {}."; the released code has one for each.
-    * Noise: where both predict the same, G_g is rounding noise. Where |G_g| is at most sqrt(eps) |G_d|, eps being the
-      precision of the prompt's type, G is G_d; the released code divides by any length.
+Deviations:
+    * Teacher: the released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
+    * Noise: the released code divides by |G_g|^2 of any size; fedvlp takes G = G_d if |G_g| is at most sqrt(eps) |G_d|,
+      with eps the precision of the prompt's type, because G_g is rounding noise if both models predict the same.
 """
 
 import torch
@@ -29,14 +29,14 @@ from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
 class ProGrad(PromptFL):
-    """Learns one text prompt, shared by all classes and clients, by steps that do not lead away from zero-shot CLIP.
+    """One text prompt, shared by all classes and clients, trained by steps that do not lead away from zero-shot CLIP.
 
     Args:
-        projection: Lambda, the share of what opposes zero-shot CLIP that is taken from a gradient, in [0, 1]; with 0 it
-            is PromptFL.
+        projection: Share lambda of the part that opposes zero-shot CLIP to remove from a gradient, in [0, 1]; 0 gives
+            PromptFL.
         prompt_length: Number of learned vectors L.
-        init_words: Words that the prompt starts from, as its last vectors behind zeros, as in the released code; random
-            vectors if null.
+        init_words: Initial words in the prompt's last vectors, after zeros, as in the released code; random vectors if
+            null.
     """
 
     teacher: ZeroShotClassifier
@@ -59,32 +59,32 @@ class ProGrad(PromptFL):
         self.teacher = ZeroShotClassifier(self.clip, class_names, templates=1)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of a batch, whose gradient is the aligned one."""
+        """Compute the cross-entropy of a batch, with the aligned gradient in place of its own."""
         features = self.precomputed(inputs)["features"]
         start = self.prompt.detach()
         prompt = start.clone().requires_grad_()
         logits = cosine_logits(features, self.text(prompt), self.clip.logit_scale)
         losses = distillation_losses(logits, labels, self.teacher(features), 0.0)
-        # Two gradients of one graph, which the optimizer must not see: they are of a copy of the prompt.
+        # Take both gradients with respect to a copy of the prompt, so that the optimizer does not see them.
         (domain,) = torch.autograd.grad(losses["cross_entropy"], prompt, retain_graph=True)
         (general,) = torch.autograd.grad(losses["kl"], prompt)
         gradient = aligned_gradient(domain, general, self.projection)
-        # It has the value of the cross-entropy, and this gradient.
+        # The loss has the value of the cross-entropy and the aligned gradient.
         return {**losses, "loss": losses["cross_entropy"].detach() + ((self.prompt - start) * gradient).sum()}
 
 
 def aligned_gradient(
     domain: Float[Tensor, "L D"], general: Float[Tensor, "L D"], projection: float
 ) -> Float[Tensor, "L D"]:
-    """Compute G, from G_d of the cross-entropy, G_g of the divergence and lambda.
+    """Compute G from G_d of the cross-entropy, G_g of the divergence, and lambda.
 
     >>> aligned_gradient(torch.tensor([[3.0, -2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
     [[3.0, 0.0]]
     >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
     [[3.0, 2.0]]
     """
-    # Where both predict the same, G_g is what rounding left of p - p_zs: up to eps / tau of G_d, tau being 1 / 100. A
-    # direction of that length means nothing, so it is followed only above sqrt(eps), 3e-4 in single precision.
+    # If both models predict the same, G_g is the rounding error of p - p_zs: up to eps / tau of G_d, tau = 1 / 100. This
+    # direction has no meaning, so G_g is used only above sqrt(eps), 3e-4 in single precision.
     square = general.square().sum()
     is_noise = square <= torch.finfo(general.dtype).eps * domain.square().sum()
     share = ((domain * general).sum() / square).clamp_max(0)

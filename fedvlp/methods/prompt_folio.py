@@ -1,21 +1,21 @@
-"""PromptFolio: a prompt of all clients and one of the client's own, whose text features are mixed by a fixed share.
+"""PromptFolio: a shared and a personal prompt, with text features mixed by a fixed share.
 
 Paper: Pan et al., "Federated Learning from Vision-Language Foundation Models: Theoretical Analysis and Method",
 NeurIPS 2024.
 
 Symbols: p_G, p_L, L x D -> ``global_prompt``, ``local_prompt``; g_c(p) text feature of class c under p, of length 1;
 f(x) image feature, of length 1; theta -> ``local_share``.
-    w_c = (1 - theta) g_c(p_G) + theta g_c(p_L)         of length 1 at most, and not normalised again
+    w_c = (1 - theta) g_c(p_G) + theta g_c(p_L)         length at most 1, not normalised again
     p(c | x) = softmax_c(<w_c, f(x)> / tau)             :meth:`PromptFolio.forward`, cross-entropy
     p_G <- sum_k |S_k| p_G,k / sum_k |S_k|; p_L stays   :class:`.FedAvg`
 
-Departures:
-    * Share: the paper derives a best theta from quantities that nobody measures; as in the released code it is a
-      constant.
-    * Weights: the released code reads uploads in another order than it keeps them, so a prompt gets another client's
-      weight.
-    * Values: theta 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs are the released code's; the rate is
-      constant.
+Deviations:
+    * Share: the paper derives an optimal theta from quantities that are not measured; fedvlp, like the released code,
+      uses a constant.
+    * Weights: the released code reads uploads in a different order than it stores them, so a prompt gets another
+      client's weight; fedvlp weights each prompt by its own client's images.
+    * Values: fedvlp uses the released code's theta of 0.4, 8 tokens, batches of 16 and ten rounds of 5 epochs, with a
+      constant rate.
 """
 
 from typing import Any
@@ -32,13 +32,12 @@ from fedvlp.utils.ranges import ClosedFraction, Names, PositiveInt
 
 
 class PromptFolio(PersonalPromptLearner):
-    """Learns a prompt that is shared and one for each client, whose text features are mixed.
+    """A shared and a personal prompt, with mixed text features.
 
     Args:
-        local_share: Share theta of the client's own prompt, in [0, 1]: with 0 it is PromptFL, with 1 each client is on
-            its own.
+        local_share: Share theta of the personal prompt, in [0, 1]; 0 gives PromptFL, 1 separate training per client.
         prompt_length: Number of learned vectors L of a prompt.
-        options: Evaluation of held-out domains, as of :class:`.PersonalPromptLearner`.
+        options: Evaluation of held-out domains, as in :class:`.PersonalPromptLearner`.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class PromptFolio(PersonalPromptLearner):
         self.local_share = local_share
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits <w_c, f(x)> / tau, or those under p_G where the shared part is on its own."""
+        """Compute the logits <w_c, f(x)> / tau, or under p_G if there is no client."""
         features = self.precomputed(inputs)["features"]
         shared = cosine_logits(features, self.text(self.global_prompt), self.clip.logit_scale)
-        # p_G alone is what a domain gets that no client has.
+        # A held-out domain has no client, so only p_G classifies.
         if not self.uses_personal:
             return shared
         local = cosine_logits(features, self.text(self.local_prompt), self.clip.logit_scale)
-        # A product with a mix of features is the same mix of the products.
+        # Mixing logits equals mixing features, because the product is linear.
         return (1 - self.local_share) * shared + self.local_share * local

@@ -16,7 +16,7 @@ from fedvlp.clip import CLIP
 
 @torch.no_grad()
 def patch_features(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B M d"]:
-    """Compute G, the joint features of all patches, without class token and registers, of length 1."""
+    """Compute G, the unit joint features of all patches, without class token and registers."""
     tokens = clip.encode_image_tokens(images)[1]
     return F.normalize(clip.image.project(tokens[:, clip.image.num_prefix :]).float(), dim=-1)
 
@@ -30,13 +30,13 @@ def transport_logits(
     epsilon: float,
     iterations: int,
 ) -> Float[Tensor, "B C"]:
-    """Compute the logits <cos, T> / tau, which are (1 - <C, T>) / tau less a constant; T has no gradient.
+    """Compute the logits <cos, T> / tau, which equal (1 - <C, T>) / tau up to a constant; T has no gradient.
 
-    `scale` is 1 / tau; the other options are those of :func:`transport_plan`.
+    `scale` is 1 / tau; see :func:`transport_plan` for the other options.
     """
     with torch.autocast(patches.device.type, enabled=False):
         cosines = torch.einsum("bmd,ncd->bcnm", patches, F.normalize(texts.float(), dim=-1))
-        # The plan counts as a constant: only the cosines get a gradient.
+        # The plan is a constant: only the cosines get a gradient.
         plan = transport_plan(1 - cosines.detach(), mass, epsilon, iterations)
         return scale * (plan * cosines).sum((-2, -1))
 
@@ -44,11 +44,11 @@ def transport_logits(
 def transport_plan(
     cost: Float[Tensor, "*batch N M"], mass: float | None, epsilon: float, iterations: int
 ) -> Float[Tensor, "*batch N M"]:
-    """Compute how much of each patch goes to each prompt: T of least <C, T> + epsilon <T, log T>.
+    """Compute the share of each patch for each prompt: the plan T with the smallest <C, T> + epsilon <T, log T>.
 
-    Of M patches each has a mass of 1 / M and gives at most that, and of N prompts each takes mass / N. T is then
-    diag(v) exp(-C / epsilon) diag(u) with u <= 1, found by meeting both conditions in turn (Dykstra's algorithm).
-    With None patches give all that they have: u has no bound, and the same steps are Sinkhorn's.
+    Each of M patches gives at most 1 / M, and each of N prompts takes mass / N. T is then
+    diag(v) exp(-C / epsilon) diag(u) with u <= 1, found by meeting both conditions in turn (Dykstra's algorithm). With
+    ``mass=None``, patches give their whole mass: u is not bounded, and the same steps are Sinkhorn's algorithm.
     """
     patches = cost.shape[-1]
     prompts = cost.shape[-2]
@@ -56,10 +56,10 @@ def transport_plan(
     bound = math.inf if mass is None else 0.0
     taken = 1.0 if mass is None else mass
 
-    # u has a value for each patch, v one for each prompt.
+    # u has one value per patch, v one per prompt.
     log_u = cost.new_zeros(cost[..., 0, :].shape)
     log_v = cost.new_zeros(cost[..., 0].shape)
-    for _ in range(iterations):  # in logarithms, since exp(-C / epsilon) may be zero for all patches
+    for _ in range(iterations):  # in logarithms, because exp(-C / epsilon) may underflow for all patches
         log_u = (-math.log(patches) - (log_kernel + log_v[..., :, None]).logsumexp(-2)).clamp(max=bound)
         log_v = math.log(taken / prompts) - (log_kernel + log_u[..., None, :]).logsumexp(-1)
     return (log_v[..., :, None] + log_kernel + log_u[..., None, :]).exp()

@@ -55,13 +55,13 @@ GIVEN = {
         (PFedMoAP, {"heads": 3}, "heads that divide"),
         (PLAN, {"depth": 9}, r"depth in \[1, 3\]"),
         (PLAN, {"reduction": 4096}, "reduction in"),
-        (ProDA, {"num_prompts": 6}, "a multiple of 4, got 6"),
-        (ProDA, {"prompts_per_step": 33}, r"prompts_per_step in \[1, 32\], got 33"),
+        (ProDA, {"num_prompts": 6}, "a multiple of 4; got 6"),
+        (ProDA, {"prompts_per_step": 33}, r"prompts_per_step in \[1, 32\]; got 33"),
         (StableFDG, {"stage": 4}, "Lower stage"),
         (SWAD, {"start_patience": 3, "end_patience": 2}, "end_patience"),
         (TRIP, {"key_init": "gaussian"}, "orthogonal, uniform, normal or binary"),
-        (TRIP, {"routing": "patch"}, "no routing 'patch'"),
-        (TRIP, {"matched_to": "experts", "cluster_start": "keys"}, "no keys to start at"),
+        (TRIP, {"routing": "patch"}, "got 'patch'"),
+        (TRIP, {"matched_to": "experts", "cluster_start": "keys"}, "has no keys for cluster_start"),
     ],
 )
 def test_options_are_refused(clip, kind, options, message):
