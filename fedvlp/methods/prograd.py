@@ -83,8 +83,8 @@ def aligned_gradient(
     >>> aligned_gradient(torch.tensor([[3.0, 2.0]]), torch.tensor([[0.0, 4.0]]), 1.0).tolist()
     [[3.0, 2.0]]
     """
-    # If both models predict the same, G_g is the rounding error of p - p_zs: up to eps / tau of G_d, tau = 1 / 100. Such
-    # directions have no meaning, so G_g is used only above sqrt(eps), 3e-4 in single precision.
+    # If both models predict the same, G_g is the rounding error of p - p_zs, up to eps / tau of G_d with tau = 1 / 100.
+    # Such a direction has no meaning, so G_g is used only above sqrt(eps), 3e-4 in single precision.
     square = general.square().sum()
     is_noise = square <= torch.finfo(general.dtype).eps * domain.square().sum()
     share = ((domain * general).sum() / square).clamp_max(0)

@@ -1,28 +1,30 @@
-"""StableFDG: features take on styles of other clients and unseen ones, and what a class's images share is highlighted.
+"""StableFDG: features in other clients' styles and in new ones, with attention to what a class's images have in common.
 
 Paper: Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain Generalization", NeurIPS 2023.
 
-Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and deviation of s over the images of client n
--> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p features of position p behind the last stage.
-    Phi_n = (mean(s), deviation(s)) over the client's images                           :func:`.pooled`
+Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and standard deviation of s over the images of
+client n -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p features at position p after the last
+stage.
+    Phi_n = (mean(s), std(s)) over the client's images                                 :func:`.pooled`
     half of a batch, the seeds of k-means++ over s, keeps its styles; s ~ Phi_m for the others, m another client
                                                                                        :meth:`StableFDG.shifted`
-    s' = s + alpha (s - mean(s)) for images of a batch seen once more, rare classes first  :func:`.explored`
+    s' = s + alpha (s - mean(s)) for repeated images of a batch, rare classes first    :func:`.explored`
     s <- lambda s_i + (1 - lambda) s_j, lambda ~ Beta(0.1, 0.1)                        :func:`.mixed`
     a_p, from queries of an image and another of its class; h = sum_p a_p x_p          :class:`.FeatureHighlighter`
     CE over all of these                                                               :meth:`StableFDG.losses`
 
-Departures:
-    * Classifier: in the paper the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear part
-      for h, which starts at 0, to CLIP's text features. h passes a layer norm without scale and shift, because the
-      tower's inner features are not normalised.
-    * Stages: the released code explores after each of three stages; fedvlp shifts and explores after one, each with
-      probability 1/2 in a step. The doubled images run through the stages below, too.
-    * Phi: the released code computes it beforehand and draws m once a round; fedvlp collects it in training
+Deviations:
+    * Classifier: in the paper, the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear layer
+      of h, which starts at 0, to the classification by CLIP's text features. h passes a layer norm without scale and
+      shift, because the tower's inner features are not normalised.
+    * Stages: the released code explores after each of three stages; fedvlp shifts and explores after one stage, each
+      with probability 1/2 per step. Repeated images also run through the earlier stages.
+    * Phi: the released code computes it before training and draws m once per round; fedvlp collects it during training
       (:class:`.ClientStatistics`) and draws m in each step.
-    * Lone images: an image alone of its class is its own partner; the released code takes another batch to pair it.
-    * Seeds of k-means++: their styles are kept; the released code gives its first images the means of clusters around
-      them.
+    * Single images: the released code takes another batch to pair the only image of a class; fedvlp uses the image as
+      its own partner.
+    * Seeds of k-means++: the released code gives the first images the means of clusters around the seeds; fedvlp keeps
+      the styles of the seeds.
 """
 
 from functools import partial
@@ -43,13 +45,13 @@ from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
 
 class StableFDG(ImageTowerLearner):
-    """Trains CLIP's image tower in styles of other clients and beyond, and an attention over an image's positions.
+    """CLIP's image tower, trained in other clients' styles and in new ones, with attention over image positions.
 
     Args:
-        exploration: alpha, how far styles are led away from their mean, at least 0.
-        stage: The stage of the image tower behind which styles are taken and changed, from 1: a ViT's block, or one of
+        exploration: Factor alpha by which styles move away from their mean, at least 0.
+        stage: Stage of the image tower after which styles are measured and changed, from 1: a ViT's block, or one of
             the four stages of a ResNet or ConvNeXt.
-        options: Head, rates and optimizer, as of :class:`.ImageTowerLearner`.
+        options: Head, rates and optimizer, as in :class:`.ImageTowerLearner`.
     """
 
     statistics: ClientStatistics
@@ -70,43 +72,43 @@ class StableFDG(ImageTowerLearner):
         blocks = self.image_tower.blocks
         self.last_stage = 4 if blocks is None else len(blocks)
         if stage >= self.last_stage:
-            raise UserError(f"Styles are changed before the last of the tower's {self.last_stage} stages. Lower stage.")
+            raise UserError(f"Expected a stage below {self.last_stage}, the tower's last; got {stage}. Lower stage.")
         self.highlighter = FeatureHighlighter(self.num_channels(self.last_stage), len(class_names))
         self.share_statistics(num_clients, (2, 2, self.num_channels(stage)))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """Compute the logits of a batch, in which each image is its own partner."""
+        """Compute the logits of a batch, with each image as its own partner."""
         images = self.precomputed(inputs)["images"]
         return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
 
     def logits_of(
         self, images: Float[Tensor, "B 3 V V"], partners: Int[Tensor, "B"], between: list[Between]
     ) -> Float[Tensor, "B C"]:
-        """Compute the logits by the joint features, plus those by the highlighted features of the last stage."""
+        """Add the logits of the joint features and of the last stage's highlighted features."""
         last: list[Tensor] = []
 
-        def keep(features: Tensor) -> Tensor:
+        def record(features: Tensor) -> Tensor:
             last.append(positions(features, self.image_tower.num_prefix))
             return features
 
-        changes = [*between, *after_stage(self.last_stage - len(between), keep)]
+        changes = [*between, *after_stage(self.last_stage - len(between), record)]
         joint = self.image_features(images, changes)
         highlighted: Tensor = self.highlighter(last[0], partners)
         return self.logits(joint) + highlighted
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
-        """Compute the cross-entropy of a batch in other styles and, every second time, of some of its images again."""
+        """Compute the cross-entropy of a restyled batch, which in half of the steps repeats some of its images."""
         images = self.precomputed(inputs)["images"]
-        # Each with probability 1/2 in a step, both by the client's own seed.
+        # Each with probability 1/2 per step, both from the client's seed.
         explores, shifts = (torch.rand(2) < 0.5).tolist()
         extra = oversampled(labels, len(labels) if explores else 0)
-        every = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
+        indices = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
         change = partial(self.restyled, len(labels), extra, shifts)
-        logits = self.logits_of(images[every], partners_of(labels[every]), after_stage(self.stage, change))
-        return {"loss": F.cross_entropy(logits, labels[every])}
+        logits = self.logits_of(images[indices], partners_of(labels[indices]), after_stage(self.stage, change))
+        return {"loss": F.cross_entropy(logits, labels[indices])}
 
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
-        """Compute features of a batch, and of some of its images again, in the styles that are drawn for them."""
+        """Apply the drawn styles to the features of a batch and of its repeated images."""
         style = style_of(features[:batch_size], self.image_tower.num_prefix)
         self.statistics.collect(style, len(style))
         if shifts:
@@ -116,23 +118,22 @@ class StableFDG(ImageTowerLearner):
         return with_style(features, style, self.image_tower.num_prefix)
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-        """Compute styles, of which half are another client's, drawn; unchanged if no other client has sent some."""
+        """Replace half of the styles by draws from another client's; unchanged if no other client has sent styles."""
         others = self.statistics.others
         if not others:
             return style
         mean, deviation = self.statistics.clients[others[int(torch.randint(len(others), ()))]]
         drawn = mean + deviation * torch.randn(style.shape).to(style.device, non_blocking=True)
-        # A drawn deviation may be negative, which no style has.
+        # A drawn standard deviation may be negative.
         drawn = torch.stack([drawn[:, 0], drawn[:, 1].clamp_min(0)], dim=1)
-        kept = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device, non_blocking=True)
-        return drawn.index_copy(0, kept, style[kept])
+        seeds = diverse(style.flatten(1), (len(style) + 1) // 2).to(style.device, non_blocking=True)
+        return drawn.index_copy(0, seeds, style[seeds])
 
 
 class FeatureHighlighter(nn.Module):
-    """Weighs an image's positions by what they share with another image of the class, and classifies by their sum.
+    """Attention that weights an image's positions by their similarity to another image of the class, and a classifier.
 
-    Its part of the logits is 0 at first, so that training starts from the classifier beside it. Queries and keys have
-    the given size.
+    Its logits are 0 at first, so training starts from the main classifier. ``size`` is the width of queries and keys.
     """
 
     def __init__(self, width: int, num_classes: int, size: int = 30) -> None:
@@ -142,35 +143,36 @@ class FeatureHighlighter(nn.Module):
         self.classes = nn.Parameter(torch.zeros(num_classes, width))
 
     def weights(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B N"]:
-        """Compute a = softmax_p(mean_o of (q_o + q'_o) / 2 . k_p), q and k of length 1, q' those of the partner."""
-        queries = F.normalize(self.query(features), dim=-1).mean(1)  # the mean over o goes before the product
+        """Compute a = softmax_p(mean_o (q_o + q'_o) / 2 . k_p) with unit queries q, partner queries q' and keys k."""
+        queries = F.normalize(self.query(features), dim=-1).mean(1)  # averaging over o first gives the same product
         keys = F.normalize(self.key(features), dim=-1)
         scores = torch.einsum("bk,bpk->bp", (queries + queries[partners]) / 2, keys)
         return scores.float().softmax(dim=1)
 
     def forward(self, features: Float[Tensor, "B N W"], partners: Int[Tensor, "B"]) -> Float[Tensor, "B C"]:
-        """Compute V h, where h is the sum of all x_p by their weights, without scale and shift."""
-        # In float32: a softmax over hundreds of positions has small weights.
+        """Compute V h, where h is the layer-normalised weighted sum of all x_p."""
+        # Use float32: a softmax over hundreds of positions has small weights.
         highlighted = torch.einsum("bp,bpw->bw", self.weights(features, partners), features.float())
         return F.layer_norm(highlighted, highlighted.shape[1:]) @ self.classes.T
 
 
 def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
-    """Return for each image the next one of its class in the batch, in a circle; an image that is alone is its own.
+    """Find each image's next image of the same class in the batch, cyclically; a single image is its own partner.
 
     >>> partners_of(torch.tensor([4, 2, 4, 4])).tolist()
     [2, 1, 3, 0]
     """
     count = len(labels)
-    places = torch.arange(count, device=labels.device)
-    steps = (places - places[:, None] - 1) % count  # from an image to each other, in a circle; to itself the most
+    indices = torch.arange(count, device=labels.device)
+    steps = (indices - indices[:, None] - 1) % count  # cyclic distance minus 1; an image is farthest from itself
     return steps.masked_fill(labels != labels[:, None], count).argmin(1)
 
 
 def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
-    """Return images whose styles lie far apart: the seeds of k-means++, at most as many as styles differ.
+    """Choose images with distant styles as the seeds of k-means++, at most one per distinct style.
 
-    The first is any; each next is drawn with a probability proportional to the squared distance to the nearest so far.
+    The first is drawn uniformly. Each next is drawn with a probability proportional to its squared distance to the
+    nearest chosen style.
     """
     styles = styles.cpu()
     chosen = [int(torch.randint(len(styles), ()))]
@@ -178,37 +180,37 @@ def diverse(styles: Float[Tensor, "B S"], count: int) -> Int[Tensor, "count"]:
     while len(chosen) < count and nearest.any():
         chosen.append(int(torch.multinomial(nearest, 1)))
         nearest = torch.minimum(nearest, (styles - styles[chosen[-1]]).square().sum(1))
-        # What is chosen is not drawn again, whatever rounding left of its distance.
+        # Never draw a chosen style again, even if rounding leaves a positive distance.
         nearest[chosen] = 0
     return torch.tensor(chosen)
 
 
 def oversampled(labels: Int[Tensor, "B"], count: int) -> Int[Tensor, "count"]:
-    """Draw images to repeat, one after the other from a class with the fewest images so far."""
+    """Draw images to repeat, each from a class with the fewest images so far."""
     labels = labels.cpu()
     classes, sizes = labels.unique(return_counts=True)  # type: ignore[no-untyped-call]
     images: list[int] = []
     for _ in range(count):
         smallest = (sizes == sizes.min()).nonzero().flatten()
-        place = smallest[torch.randint(len(smallest), ())]
-        members = (labels == classes[place]).nonzero().flatten()
+        chosen = smallest[torch.randint(len(smallest), ())]
+        members = (labels == classes[chosen]).nonzero().flatten()
         images.append(int(members[torch.randint(len(members), ())]))
-        sizes[place] += 1
+        sizes[chosen] += 1
     return torch.tensor(images, dtype=torch.long)
 
 
 def explored(style: Float[Tensor, "B 2 W"], extra: Int[Tensor, "E"], level: float) -> Float[Tensor, "B_and_E 2 W"]:
-    """Compute the styles of a batch and, behind them, those of some of its images led away from the batch's mean.
+    """Append styles of repeated images, moved away from the batch's mean, to the styles of a batch.
 
-    An image's s becomes s + alpha (s - mean(s)). A deviation that would become negative is 0.
+    A repeated image's s becomes s + alpha (s - mean(s)). Negative standard deviations are set to 0.
     """
-    chosen = style[extra.to(style.device, non_blocking=True)]
-    led = chosen + level * (chosen - style.mean(0))
-    return torch.cat([style, torch.stack([led[:, 0], led[:, 1].clamp_min(0)], dim=1)])
+    repeated = style[extra.to(style.device, non_blocking=True)]
+    moved = repeated + level * (repeated - style.mean(0))
+    return torch.cat([style, torch.stack([moved[:, 0], moved[:, 1].clamp_min(0)], dim=1)])
 
 
 def mixed(style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
-    """Compute lambda s_i + (1 - lambda) s_j, j of a permutation and lambda of Beta(0.1, 0.1), drawn anew."""
+    """Compute lambda s_i + (1 - lambda) s_j with a random permutation j and lambda drawn from Beta(0.1, 0.1)."""
     beta = torch.distributions.Beta(0.1, 0.1)
     share = beta.sample(torch.Size([len(style), 1, 1])).to(style.device, non_blocking=True)
     others = torch.randperm(len(style)).to(style.device, non_blocking=True)

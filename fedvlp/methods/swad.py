@@ -1,26 +1,27 @@
-"""SWAD: fine-tuning on pooled images, with the mean of the weights of every step in a valley of the validation loss.
+"""SWAD: fine-tuning on pooled images, with the weights averaged over every step in a valley of the validation loss.
 
 Paper: Cha et al., "SWAD: Domain Generalization by Seeking Flat Minima", NeurIPS 2021. A centralised method.
 
 Symbols: theta_i weights after step i -> ``visual``; their mean over the steps of a round -> ``mean``; l_i source
-validation loss at the i-th look -> ``loss``; N_s -> ``start_patience``, N_e -> ``end_patience``, r -> ``tolerance``.
-    t_s: the first look i with l_i = min(l_i, ..., l_{i + N_s - 1}); threshold = r mean(l_i, ..., l_{i + N_s - 1})
-    t_e: the last look before N_e in a row whose losses are all above the threshold; else the last of all
+validation loss at evaluation i -> ``loss``; N_s -> ``start_patience``, N_e -> ``end_patience``, r -> ``tolerance``.
+    t_s: the first evaluation i with l_i = min(l_i, ..., l_{i + N_s - 1}); threshold = r mean(l_i, ..., l_{i + N_s - 1})
+    t_e: the last evaluation before N_e in a row with losses above the threshold; otherwise the last of all
     theta_SWAD = mean of theta_i from t_s to t_e     Algorithm 1; :class:`LossValley`
-The losses are those of the source domains' validation images; nothing of a held-out domain is looked at.
+The losses use only the source domains' validation images, and no image of a held-out domain.
 
-Departures:
-    * Looks: a look is a round, and the round of t_s counts as a whole, as in the released code. All rounds have equally
-      many steps, so the mean of their means is the mean of their steps.
-    * Algorithm: fedvlp follows the paper. The released mean leaves t_s out or counts a look twice, and includes looks
-      before t_s: with its own settings, 7 % of the weight lies on other looks than the paper's (median of 60 loss
-      curves). If training ends before N_e, what follows the last loss below the threshold counts. The mean is measured
-      after every round.
-    * Before t_s: the mean begins with the lowest loss so far; the paper averages all steps, the released code the last
-      round's.
-    * Network: CLIP's image tower, text features and AdamW, as in fine-tuning; the paper has a ResNet-50, a linear layer
-      and Adam.
-    * After t_e: training continues, so that its curve can be seen, but the deployed mean stays.
+Deviations:
+    * Evaluations: fedvlp, like the released code, evaluates once per round and averages the round of t_s as a whole.
+      All rounds have equally many steps, so the mean of their means is the mean of their steps.
+    * Interval: the released code omits t_s or counts an evaluation twice, and includes evaluations before t_s; with its
+      own settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves). fedvlp follows the
+      paper.
+    * End of training: if it comes before N_e, fedvlp also averages the rounds after the last loss below the threshold.
+      It evaluates the mean after every round.
+    * Before t_s: the paper averages all steps, the released code the last round's; fedvlp averages from the lowest loss
+      so far.
+    * Network: the paper uses a ResNet-50, a linear layer and Adam; fedvlp uses CLIP's image tower, text features and
+      AdamW, as in fine-tuning.
+    * After t_e: fedvlp continues training, to show the rest of the curve, but keeps the deployed mean.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from fedvlp.utils.ranges import FractionAboveZero, Names, PositiveFloat, Positiv
 
 
 class SWAD(ImageTowerLearner):
-    """Trains CLIP's image tower, and deploys the mean of its weights over a valley of the source validation loss.
+    """CLIP's image tower, deployed with its weights averaged over a valley of the source validation loss.
 
     Args:
-        start_patience: N_s, so many rounds without a lower loss begin the mean, with the first of them.
-        end_patience: N_e, so many rounds in a row with losses above the threshold end it, without them.
-        tolerance: r, the threshold as a multiple of the mean loss of the rounds that began it; 1.2 on VLCS.
-        layer_decay: Factor on the learning rate from each layer of the tower to the one below it, in (0, 1].
+        start_patience: Number N_s of rounds in a window with no loss below its first; the mean starts with this window.
+        end_patience: Number N_e of consecutive rounds above the threshold that end the mean, which excludes them.
+        tolerance: Ratio r of the threshold to the mean loss of the first window; 1.2 on VLCS.
+        layer_decay: Factor on the learning rate from each layer of the tower to the layer below, in (0, 1].
     """
 
     def __init__(
@@ -73,22 +74,22 @@ class SWAD(ImageTowerLearner):
         self.num_steps = 0
 
     def configure_phases(self) -> Sequence[Phase]:
-        """Return one phase: train the tower, and give the server its weights and their mean over the steps."""
+        """Describe the only phase: train the tower, and upload its weights and their mean over the steps."""
         return (Phase("train", train=("visual",), upload=("visual", "mean"), strategy=self.valley),)
 
     def shared_state(self) -> State:
-        """Return the weights alone, for a mean is the server's business."""
+        """Collect only the weights, because the server keeps the mean."""
         return detached(select(self.communicable_state(), ("visual",)))
 
     def start_client(self, context: RoundContext) -> None:
-        """Begin a round, in which the mean has no step yet."""
+        """Begin a round with an empty mean."""
         super().start_client(context)
         self.num_steps = 0
 
     @torch.no_grad()
     def on_train_batch_end(self, outputs: object, batch: object, batch_idx: int) -> None:
         """Add the weights after a step to their mean."""
-        # Not by PyTorch's AveragedModel, whose count of steps is on the GPU, which waits for each look at it.
+        # PyTorch's AveragedModel counts steps on the GPU, which would wait whenever the count is read.
         self.num_steps += 1
         for mean, value in zip(self.mean.parameters(), self.visual.parameters(), strict=True):
             if self.num_steps == 1:
@@ -96,35 +97,35 @@ class SWAD(ImageTowerLearner):
             mean.add_((value - mean) / self.num_steps)
 
 
-def joined(mean: State, other: State) -> State:
-    """Compute the mean over the rounds of two means.
+def merge_means(mean: State, other: State) -> State:
+    """Combine two means over rounds.
 
-    A mean has its number of rounds as ``count``; the mean of no rounds is empty.
+    ``count`` is the number of rounds of a mean; the mean of no rounds is empty.
 
     >>> one = {"w": torch.tensor([1.0]), "count": torch.tensor(1.0)}
     >>> two = {"w": torch.tensor([4.0]), "count": torch.tensor(2.0)}
-    >>> joined(one, two), joined(one, {}) == one
+    >>> merge_means(one, two), merge_means(one, {}) == one
     ({'w': tensor([3.]), 'count': tensor(3.)}, True)
     """
     if not mean or not other:
         return mean or other
     count = mean["count"] + other["count"]
-    # By lerp, so that the mean of equal weights is exactly these.
+    # With lerp, the mean of equal weights is exact.
     share = (other["count"] / count).item()
     return {name: torch.lerp(value, other[name], share) for name, value in mean.items()} | {"count": count}
 
 
 @dataclass(frozen=True)
-class Valley:
-    """How far the search for the valley has come.
+class SWAInterval:
+    """State of the search for the interval over which weights are averaged.
 
     Attributes:
-        window: Means of the rounds since the lowest loss, until the valley has begun.
-        losses: Their losses.
-        threshold: A loss above it is out of the valley; None until the valley has begun.
-        inside: Mean of all rounds that are certainly part of the valley.
-        pending: Mean of the latest rounds above the threshold, which may turn out to be behind the valley's end.
-        has_ended: Whether enough rounds were above the threshold to end the valley.
+        window: Means of the rounds since the lowest loss; empty once the interval has begun.
+        losses: Losses of these rounds.
+        threshold: Maximum loss in the interval; None until the interval has begun.
+        inside: Mean of all rounds that are certainly in the interval.
+        pending: Mean of the latest rounds above the threshold, which may turn out to be after the interval.
+        has_ended: Whether enough rounds were above the threshold to end the interval.
     """
 
     window: tuple[State, ...] = ()
@@ -136,43 +137,43 @@ class Valley:
 
     @property
     def mean(self) -> State:
-        """The mean from the beginning until now, or until the valley's end."""
-        return reduce(joined, self.window, self.inside if self.has_ended else joined(self.inside, self.pending))
+        """Mean from the start of the interval until now, or until its end."""
+        start = self.inside if self.has_ended else merge_means(self.inside, self.pending)
+        return reduce(merge_means, self.window, start)
 
-    def sorted_in(self, threshold: float, newest: State, loss: float) -> Valley:
-        """Return the valley after one more round: part of it with all that were pending, or pending itself."""
+    def add_round(self, threshold: float, newest: State, loss: float) -> SWAInterval:
+        """Add a round: pending above the threshold, otherwise inside together with all pending rounds."""
         if loss > threshold:
-            return replace(self, pending=joined(self.pending, newest))
-        return replace(self, inside=joined(joined(self.inside, self.pending), newest), pending={})
+            return replace(self, pending=merge_means(self.pending, newest))
+        return replace(self, inside=merge_means(merge_means(self.inside, self.pending), newest), pending={})
 
     def to_memory(self) -> State:
-        """Return it as tensors by name, which checkpoints hold."""
+        """Convert the state to named tensors for checkpoints."""
         memory = add_prefix(self.inside, "inside") | add_prefix(self.pending, "pending")
-        for place, of_round in enumerate(self.window):
-            memory |= add_prefix(of_round, f"window{place}")
+        for index, mean in enumerate(self.window):
+            memory |= add_prefix(mean, f"window{index}")
         memory["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         threshold = -1.0 if self.threshold is None else self.threshold
         memory["progress"] = torch.tensor([threshold, self.has_ended], dtype=torch.float64)
         return memory
 
     @classmethod
-    def from_memory(cls, memory: State) -> Valley:
-        """Return the valley that was written; one that is to begin if there is none."""
+    def from_memory(cls, memory: State) -> SWAInterval:
+        """Restore the state from named tensors; without any, start a new search."""
         if "progress" not in memory:
             return cls()
         losses = tuple(memory["losses"].tolist())
         threshold, has_ended = memory["progress"].tolist()
-        window = tuple(strip_prefix(memory, f"window{place}") for place in range(len(losses)))
-        begun = None if threshold < 0 else threshold
+        window = tuple(strip_prefix(memory, f"window{index}") for index in range(len(losses)))
         inside, pending = (strip_prefix(memory, part) for part in ("inside", "pending"))
-        return cls(window, losses, begun, inside, pending, bool(has_ended))
+        return cls(window, losses, None if threshold < 0 else threshold, inside, pending, bool(has_ended))
 
 
 @dataclass(frozen=True)
 class LossValley(Strategy):
-    """Trains on with the newest weights, and deploys their mean over the valley (Cha et al. 2021, Algorithm 1).
+    """Strategy that trains with the newest weights and deploys their mean over a loss valley (Algorithm 1).
 
-    The federation gives the loss after each round to ``after_validation``. Options are those of :class:`SWAD`.
+    The federation passes the loss after each round to ``after_validation``. See :class:`SWAD` for the options.
     """
 
     uses_validation_loss = True
@@ -182,51 +183,51 @@ class LossValley(Strategy):
     tolerance: float
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Take the newest weights, and keeps their mean over the round's steps until its loss is known."""
+        """Take the newest weights, and store their mean over the round's steps until its loss is known."""
         if not updates:
             return server
         upload = updates[0].state
         weights = select(upload, ("visual",))
-        of_round = {name: upload[name.replace("visual", "mean", 1)] for name in weights}
-        of_round["count"] = torch.ones((), dtype=torch.float64)
-        newest = joined(strip_prefix(server.memory, "newest"), of_round)
-        # Weights that no mean holds yet are deployed until one does.
+        mean = {name: upload[name.replace("visual", "mean", 1)] for name in weights}
+        mean["count"] = torch.ones((), dtype=torch.float64)
+        newest = merge_means(strip_prefix(server.memory, "newest"), mean)
+        # Until there is a mean, the newest weights are deployed.
         deployed = server.deployed if "progress" in server.memory else weights
         memory = server.memory | add_prefix(newest, "newest")
         return replace(server, shared=weights, deployed=deployed, memory=memory)
 
     def after_validation(self, server: ServerState, loss: float) -> ServerState:
-        """Return the server's state once the validation loss of what it shares is known."""
+        """Update the deployed mean once the validation loss of the shared weights is known."""
         newest = strip_prefix(server.memory, "newest")
         if not newest:
             return server
-        valley = self.extended(Valley.from_memory(server.memory), newest, loss)
-        deployed = {name: value for name, value in valley.mean.items() if name != "count"}
-        return replace(server, deployed=deployed, memory=valley.to_memory())
+        interval = self.extended(SWAInterval.from_memory(server.memory), newest, loss)
+        deployed = {name: value for name, value in interval.mean.items() if name != "count"}
+        return replace(server, deployed=deployed, memory=interval.to_memory())
 
-    def extended(self, valley: Valley, newest: State, loss: float) -> Valley:
-        """Return the valley after one more round, from the mean of its steps and the validation loss behind it."""
-        if valley.has_ended:
-            return valley
-        if valley.threshold is not None:
-            extended = valley.sorted_in(valley.threshold, newest, loss)
+    def extended(self, interval: SWAInterval, newest: State, loss: float) -> SWAInterval:
+        """Extend the interval by a round, given the mean of its steps and the validation loss after it."""
+        if interval.has_ended:
+            return interval
+        if interval.threshold is not None:
+            extended = interval.add_round(interval.threshold, newest, loss)
             has_ended = extended.pending.get("count", 0) >= self.end_patience
-            # What was pending was behind the end.
-            return replace(valley, pending={}, has_ended=True) if has_ended else extended
-        # Before the valley has begun, a loss below the window's first begins another window.
-        if not valley.losses or loss < valley.losses[0]:
-            valley = Valley()
-        valley = replace(valley, window=(*valley.window, newest), losses=(*valley.losses, loss))
-        if len(valley.losses) < self.start_patience:
-            return valley
-        threshold = self.tolerance * sum(valley.losses) / len(valley.losses)
-        begun = Valley(threshold=threshold)
-        for of_round, its_loss in zip(valley.window, valley.losses, strict=True):
-            begun = begun.sorted_in(threshold, of_round, its_loss)
+            # The pending rounds are after the end.
+            return replace(interval, pending={}, has_ended=True) if has_ended else extended
+        # Before the interval has begun, a loss below the window's first starts a new window.
+        if not interval.losses or loss < interval.losses[0]:
+            interval = SWAInterval()
+        interval = replace(interval, window=(*interval.window, newest), losses=(*interval.losses, loss))
+        if len(interval.losses) < self.start_patience:
+            return interval
+        threshold = self.tolerance * sum(interval.losses) / len(interval.losses)
+        begun = SWAInterval(threshold=threshold)
+        for mean, window_loss in zip(interval.window, interval.losses, strict=True):
+            begun = begun.add_round(threshold, mean, window_loss)
         return begun
 
     def check(self, clients: Sequence[Client]) -> None:
-        """Raise UserError unless all images are in one place."""
+        """Raise UserError unless all images are pooled."""
         if not all(client.is_pool for client in clients):
             raise UserError(
                 "SWAD averages the steps of one training on the images of all source domains. "
