@@ -10,8 +10,7 @@ to all methods, unless a docstring or a config states otherwise:
 * Optimizer: several released codes carry one optimizer's momentum from client to client; fedvlp creates a new
   optimizer per client and round. Values that a paper omits, such as momentum 0.9 and weight decay 5e-4, come from the
   released code or from Dassl, on which most released codes are built.
-* Augmentation: fedvlp uses none, so that image features are computed once; ``data.augmentation`` adds random crops and
-  flips.
+* Augmentation: none, so that image features are computed once; ``data.augmentation`` adds random crops and flips.
 * Held-out domains: most papers test clients on their own domains; fedvlp tests on domains that no client has. For a
   method with personal tensors, the shared part classifies, or the mean over all clients' models
   (``held_out_evaluation: mean``).

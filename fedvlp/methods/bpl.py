@@ -19,8 +19,7 @@ Deviations:
       images, clients and runs.
     * Conditional form: the released code is correct only for batches of one image; fedvlp gives each image its own
       draws, and adds a draw to all vectors.
-    * Number of draws: the released instructions choose S and the epochs for each data set; fedvlp uses S = 10, as in
-      the released config.
+    * Draws: the released instructions choose S and the epochs per data set; fedvlp uses the released config's S = 10.
 """
 
 import math
@@ -43,8 +42,7 @@ class BPL(PromptLearner):
     """One text prompt, shared by all classes and clients, with a learned distribution of random shifts.
 
     Args:
-        conditional: Whether two perceptrons compute the distribution from an image's feature; otherwise it is the same
-            for all images.
+        conditional: Whether two perceptrons compute the distribution from an image's feature; otherwise it is fixed.
         samples: Number of draws S, in training and in classification.
         kl_weight: Weight beta of the divergence from N(0, 1), at least 0.
         prompt_length: Number of learned vectors L.

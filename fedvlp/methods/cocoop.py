@@ -11,8 +11,7 @@ x image feature -> ``features``; g text tower, t_i(x) "[SOS][v(x)][class i]." ->
 Deviations:
     * Schedule: the paper trains for ten epochs; fedvlp trains for ten rounds of one epoch, and the cosine and the
       warm-up also count rounds.
-    * Input of the Meta-Net: the paper does not state it; fedvlp, like the released code, uses the normalised image
-      feature.
+    * Meta-Net: the paper does not state its input; fedvlp, like the released code, uses the normalised image feature.
 """
 
 import torch.nn.functional as F

@@ -16,10 +16,8 @@ Deviations:
       features, as fine-tuning does.
     * Adapter: the released code's adapter reads the class token before the head; fedvlp's reads the joint feature.
       Neither has a gradient. fedvlp's adapter has one hidden layer with ReLU, four times as wide as the tower.
-    * Optimizer: fedvlp uses the released code's rates and weight decays, but no decay for the tower's vectors and no
-      dropout.
-    * Position: fedvlp, like the released code, puts a prompt after the image's tokens; it then passes CLIP's first
-      normalisation.
+    * Optimizer: fedvlp uses the released rates and weight decays, without decay of the tower's vectors or dropout.
+    * Position: fedvlp, like the released code, puts prompts after the image's tokens, before CLIP's first norm.
     * Batches: fedvlp draws them from the pool of all domains; the paper draws equally from each.
 """
 

@@ -23,8 +23,7 @@ Deviations:
       server clips their result.
     * Local noise: p_L never leaves its client, so no accountant covers its noise; fedvlp draws it from the run's seed.
       It shows the cost of noise, but does not protect against anyone who knows the seed.
-    * Text: line 7 of the paper has features of each prompt; fedvlp encodes texts under p_G + p_L, as Sec. 3.2 and the
-      released code do.
+    * Text: line 7 of the paper encodes each prompt; fedvlp encodes p_G + p_L, as Sec. 3.2 and the released code do.
     * Eq. 4: the released code adds the last term, and all its clients step by the last client's local gradient; fedvlp
       follows the paper, so that g_L is a projection of g, and equals g if k = L.
     * Values: the released code uses rate 0.001 with momentum for p_G and a tenth of it for p_L; fedvlp uses the paper's

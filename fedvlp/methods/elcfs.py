@@ -18,8 +18,7 @@ Deviations:
     * Draws: the released code draws a client first, takes lambda = 1, and mixes only the mean of each channel; fedvlp
       draws an image of the bank and lambda for each image and step.
     * Gradient: fedvlp, like the released code, uses first-order MAML: theta' has derivative 1 with respect to theta.
-    * Clipping: the released code clips the inner gradient to [-100, 100] and the pixels of x' to [0, 255]; fedvlp clips
-      neither.
+    * Clipping: the released code clips the inner gradient to [-100, 100] and pixels to [0, 255]; fedvlp clips neither.
 """
 
 from typing import Any

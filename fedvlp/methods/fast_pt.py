@@ -18,8 +18,7 @@ A plain Trainer has images of all domains, and trains the transforms and the cla
 Deviations:
     * Transforms: the paper trains them once, before the first round, for an unstated number of epochs; fedvlp trains
       them in each round, before the prompts. They learn by Adam, as in the paper, and the prompts by the optimizer.
-    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, so that each round
-      can be evaluated.
+    * Upload: the paper sends a domain's prompt after the last round; fedvlp sends it in each round, to evaluate it.
     * Mixture: the paper calls f's outputs "one-hot", but weights prompts by element; fedvlp takes f's probabilities.
     * Order and start: fedvlp puts P^G first, as in training and in the paper's figure. All P^D start from equal values.
     * Similarity: fedvlp takes sim(P, .) as the mean over classes of cosines between texts under P and texts of the

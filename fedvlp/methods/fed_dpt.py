@@ -17,8 +17,7 @@ Deviations:
       because the undivided products over tau_d = 0.1 would make w one-hot.
     * Mixture: fedvlp normalises each f_T^k first, so that a domain's weight does not depend on its feature's length.
     * Held-out domains: the paper tests only seen domains; fedvlp classifies a held-out domain by the same mixture.
-    * Several clients per domain: the paper does not state the average; fedvlp weights them by training images.
-    * Batch size: the paper does not state it; fedvlp uses 32 images.
+    * Unstated values: fedvlp averages clients of one domain by training images, and uses batches of 32 images.
 """
 
 from __future__ import annotations

@@ -10,11 +10,9 @@ Symbols: A, r x W, and B, W x r, of each block's query, key and value map -> ``d
     A, B <- sum_k |S_k| (A_k, B_k) / sum_k |S_k|           :class:`.FedAvg`
 
 Deviations:
-    * Average: the papers are not federated; fedvlp averages A and B separately, so the averaged low-rank update differs
-      from the mean of the clients' low-rank updates.
+    * Average: fedvlp averages A and B separately, so the averaged B A differs from the mean of the clients' B A.
     * Dropout: CLIP-LoRA uses 0.25 before A; fedvlp uses none, because it adds the low-rank updates to the weights.
-    * Scale: CLIP-LoRA's code uses alpha / sqrt(r), which is ``alpha: 1.4142`` at rank 2; fedvlp uses alpha / r, as LoRA
-      does.
+    * Scale: CLIP-LoRA's code uses alpha / sqrt(r) (``alpha: 1.4142`` at rank 2); fedvlp uses alpha / r, as LoRA does.
     * Schedule: CLIP-LoRA uses a cosine over all steps; fedvlp keeps the rate constant.
 """
 
@@ -70,12 +68,12 @@ class FedLoRA(PromptLearner):
 
     def image_features(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B d"]:
         """Compute the joint image features f(x), not normalised."""
-        return self.adapted.run_updated(self.image_updates, "image", self.clip.encode_image, images)
+        return self.adapted.run(self.image_updates, "image", self.clip.encode_image, images)
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w(t_c), f(x)) / tau with the updated towers."""
         features = self.image_features(self.precomputed(inputs)["images"])
-        encode = partial(self.adapted.run_updated, self.text_updates, "text", self.rows.encode_words, self.clip.text)
+        encode = partial(self.adapted.run, self.text_updates, "text", self.rows.encode_words, self.clip.text)
         # Without a gradient, texts are encoded only if their updates have changed.
         texts = self._cache("", lambda *_: encode(), *self.text_updates.parameters())
         return cosine_logits(features, texts, self.clip.logit_scale)
@@ -130,9 +128,7 @@ class AdaptedCLIP(nn.Module):
         """Call a function, which may read CLIP's weights."""
         return function(*arguments)
 
-    def run_updated(
-        self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any
-    ) -> Tensor:
+    def run(self, updates: LowRankUpdates, kind: str, function: Callable[..., Tensor], *arguments: Any) -> Tensor:
         """Call a function with the updated weights of one tower, ``text`` or ``image``."""
         weights = {}
         for names, update in zip(self.names[kind], updates(), strict=True):

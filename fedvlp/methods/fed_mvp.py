@@ -19,8 +19,7 @@ Deviations:
     * Patches: the released code reads them before CLIP's first layer norm (``ln_pre``), which it then applies to
       patches and prompts; fedvlp reads them after it, and applies it only to the prompts.
     * f_0: the released code flips the image in half of the batches; fedvlp leaves it unchanged.
-    * Steps: a client of the released code takes one step per round, on its last batch; fedvlp takes a step on each
-      batch.
+    * Steps: the released code takes one step per client and round, on the last batch; fedvlp steps on each batch.
     * Last stage: the released code trains low-rank updates once the loss is below 0.5; fedvlp omits this stage.
     * Schedule: fedvlp uses a cosine over the rounds, as for FedTPG, because the released code builds on FedTPG's.
 """

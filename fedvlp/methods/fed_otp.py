@@ -16,8 +16,7 @@ Deviations:
       because an image's class would otherwise depend on its batch.
     * Values: the released code's default lambda is 0.1, and its scripts use 0.01; fedvlp uses 0.1, and the scripts'
       gamma of 0.8.
-    * Towers: the released code rewrites the attention pool of ResNets to get patches in the joint space; fedvlp
-      supports only ViTs, which have such patches.
+    * Towers: the released code rewrites ResNets' attention pool to get patches in the joint space; fedvlp needs a ViT.
 """
 
 from typing import Any

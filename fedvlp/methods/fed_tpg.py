@@ -10,12 +10,10 @@ W_V -> ``attention``; h MLP -> ``widen``, ``narrow``; f_theta -> ``network``; v_
 theta does not depend on the classes, so it can be loaded into a module with different classes.
 
 Deviations:
-    * Classes: in the paper, each client generates its prompt from its own classes; in fedvlp, all clients have the same
-      classes.
+    * Classes: the paper's clients generate prompts from their own classes; fedvlp's clients all have the same classes.
     * Network: the paper does not specify it; fedvlp, like the released code, has layer norms before attention and MLP,
       biases, no residual around the attention, and a residual around the MLP of 4 D units with a gated GELU.
-    * Rounds: the paper has 500 rounds of one epoch, which is about one step; fedvlp uses PromptFL's rounds, with a
-      cosine over them.
+    * Rounds: the paper has 500 rounds of one epoch, about one step; fedvlp uses PromptFL's, with a cosine over them.
 """
 
 import torch.nn.functional as F

@@ -23,10 +23,8 @@ Deviations:
       all blocks.
     * Contrast: the released code counts an image without a partner in P with the logarithm of 1e-7 over the
       denominator; fedvlp omits such images from the mean.
-    * Values: the released weights are 0, and the paper's were found by a search; fedvlp sets each weight to 0.1 and tau
-      to 1, without dropout.
-    * Position and batches: in fedvlp, the prompts pass CLIP's first normalisation, and batches are drawn from the pool
-      of all domains.
+    * Values: the released weights are 0, and the paper's were searched; fedvlp uses weights 0.1, tau 1 and no dropout.
+    * Position and batches: prompts pass CLIP's first normalisation; batches come from the pool of all domains.
 """
 
 import torch
@@ -46,10 +44,9 @@ class HCVP(ImageTowerLearner):
     """CLIP's image tower, trained with two generated prompts per image.
 
     Args:
-        domain_weight: Weight of the contrastive loss that separates domain-level prompts of different domains.
-        task_weight: Weight of the contrastive loss that separates task-specific prompts of different domains or
-            classes.
-        class_weight: Weight of the contrastive loss that pulls features of the same class together in all domains.
+        domain_weight: Weight of the contrastive loss that separates domain-level prompts by domain, at least 0.
+        task_weight: Weight of the contrastive loss that separates task-specific prompts by domain and class, at least 0.
+        class_weight: Weight of the contrastive loss that pulls features of a class together, at least 0.
         temperature: Temperature tau of the three losses.
     """
 

@@ -34,10 +34,9 @@ from fedvlp.utils.ranges import FractionAboveZero, Names
 class ImageTowerLearner(PromptLearner):
     """Base class of methods that train a float32 copy of CLIP's image tower, and optionally a linear head.
 
-    Subclasses build their losses from ``image_features`` and ``logits``. They can change the pixels before the tower,
-    or features inside it through the argument ``between``. The shared CLIP is frozen. Batch normalisation keeps CLIP's
-    running statistics. Papers train other networks with SGD or Adam; fedvlp trains all with fine-tuning's AdamW, as its
-    rate and decay suit CLIP.
+    Subclasses build their losses from ``image_features`` and ``logits``. They can change the pixels, or features inside
+    the tower through ``between``. The shared CLIP is frozen. Batch normalisation keeps CLIP's running statistics.
+    Papers train other networks with SGD or Adam; fedvlp uses fine-tuning's AdamW, as its rate and decay suit CLIP.
 
     Args:
         clip: CLIP to copy the tower from; see ``load_clip``. A module passed in is not changed.

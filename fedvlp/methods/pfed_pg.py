@@ -10,8 +10,7 @@ phi = (P_base, d_n, W^Q, W^K, W^V, W^O) -> ``generator``; alpha -> ``server_lr``
     phi <- phi + alpha sum_n (dP_n / dphi)^T (P'_n - P_n), Eqs. 4, 5                       :class:`.PromptGeneration`
 
 Deviations:
-    * Server step (Eqs. 4, 5): the paper's server descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards
-      P'_n.
+    * Server step (Eqs. 4, 5): the paper descends P'_n - P_n, which leads away from P'_n; fedvlp moves towards P'_n.
     * Generator: the paper states neither the number of tokens of d_n, nor the generator's start and width; fedvlp uses
       L tokens, their width, and the start explained in :class:`.PromptGenerator`.
     * Head: the paper's ViT has no text tower; fedvlp's head reads f(x) at length 1, and starts as CLIP's text features

@@ -16,13 +16,12 @@ Deviations:
     * Aggregators: the paper states neither r nor the shape and scale of q; fedvlp uses r = 8, which comes nearest to
       the paper's cost. It takes <q, mean of phi over tokens> / sqrt(width). psi is a residual that starts at zero, so
       the first mixture is nearly the mean.
-    * Released aggregator: fedvlp offers it as an option with 81.9 M parameters, without three defects of the released
-      code. There, the text aggregator is never trained. After the first round, prompts get no local loss, and stage 1
-      trains the visual aggregator through the reference's entropy. Mixed-up names leave 4 of 72 slots stale (11 of 120
-      for DomainNet).
+    * Released aggregator: fedvlp offers it as an option with 81.9 M parameters, without the released code's defects.
+      There, the text aggregator is never trained; after the first round, prompts get no local loss, and stage 1 trains
+      the visual aggregator through the reference's entropy; mixed-up names leave 4 of 72 slots stale (11 of 120 for
+      DomainNet).
     * First reference: the paper does not state its templates; fedvlp uses 60, as the released code does.
-    * Optimizer: the released code uses SGD with momentum 0.9 and weight decay 5e-4 (``plan_released``); fedvlp uses
-      plain SGD, because the paper states neither.
+    * Optimizer: the released code's SGD has momentum 0.9, weight decay 5e-4 (``plan_released``); fedvlp's has neither.
 """
 
 from __future__ import annotations

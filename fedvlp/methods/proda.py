@@ -19,8 +19,7 @@ Class names precede the first quarter of the prompts, are in the middle of the s
 Deviations:
     * Source: the authors released no code; fedvlp takes the positions of class names, the division by B + 1, a mean
       that is not normalised again, K = 32, B = 4, L = 16 and lambda = 0.1 from re-implementations, which agree.
-    * Draws: the re-implementations use all prompts before they draw one again; fedvlp draws each step's prompts from
-      all.
+    * Draws: re-implementations use all prompts before they repeat one; fedvlp draws each step's prompts from all.
     * Optimizer: fedvlp uses PromptFL's, with a constant rate.
 """
 

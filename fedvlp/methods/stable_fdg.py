@@ -2,9 +2,8 @@
 
 Paper: Park et al., "StableFDG: Style and Attention Based Learning for Federated Domain Generalization", NeurIPS 2023.
 
-Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and standard deviation of s over the images of
-client n -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p features at position p after the last
-stage.
+Symbols: s = (mu, sigma), 2 x W, style of an image's features; Phi_n mean and standard deviation of s over client n's
+images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p last stage's features at position p.
     Phi_n = (mean(s), std(s)) over the client's images                                 :func:`.pooled`
     half of a batch, the seeds of k-means++ over s, keeps its styles; s ~ Phi_m for the others, m another client
                                                                                        :meth:`StableFDG.shifted`
@@ -21,8 +20,7 @@ Deviations:
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: the released code computes it before training and draws m once per round; fedvlp collects it during training
       (:class:`.ClientStatistics`) and draws m in each step.
-    * Single images: the released code takes another batch to pair the only image of a class; fedvlp uses the image as
-      its own partner.
+    * Single images: the released code pairs the only image of a class from another batch; fedvlp pairs it with itself.
     * Seeds of k-means++: the released code gives the first images the means of clusters around the seeds; fedvlp keeps
       the styles of the seeds.
 """

@@ -13,8 +13,7 @@ Deviations:
     * Evaluations: fedvlp, like the released code, evaluates once per round and averages the round of t_s as a whole.
       All rounds have equally many steps, so the mean of their means is the mean of their steps.
     * Interval: the released code omits t_s or counts an evaluation twice, and includes evaluations before t_s; with its
-      own settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves). fedvlp follows the
-      paper.
+      settings, 7 % of the weight is outside the paper's interval (median of 60 loss curves). fedvlp follows the paper.
     * End of training: if it comes before N_e, fedvlp also averages the rounds after the last loss below the threshold.
       It evaluates the mean after every round.
     * Before t_s: the paper averages all steps, the released code the last round's; fedvlp averages from the lowest loss

@@ -8,8 +8,7 @@
     random (Table V), or equal weights         :class:`RandomRouter`, :class:`UniformRouter`
 
 Deviations:
-    * Matching to experts: the paper does not state how; fedvlp compares clusters and experts in the joint space, since
-      their own widths W and D differ.
+    * Matching to experts: fedvlp compares clusters and experts in the joint space, because their widths W and D differ.
     * Learned image routing: the paper does not state its input; fedvlp uses f(x). It omits clusters of a batch's images
       (Fig. 3), because an image's prediction would depend on its batch.
     * Learned routing: fedvlp mixes by the probabilities, averaged over tokens, because the argmax has no gradient. The
@@ -117,8 +116,7 @@ class TokenRouter(Router):
 class ExpertMatchingRouter(Router):
     """Clusters matched to the current experts by cosine in the joint space (Table V, without keys).
 
-    A cluster is represented by the joint feature of its mean mu_i, an expert by the mean over classes of its text
-    features.
+    Clusters are compared by the joint features of their means mu_i, experts by their mean text features over classes.
     """
 
     def __init__(self, options: RouterOptions, clip: CLIP) -> None:

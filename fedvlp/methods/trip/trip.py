@@ -12,14 +12,12 @@ Symbols: x_0 .. x_N image tokens -> ``tokens`` [B, P, W]; E_m experts -> ``exper
     E_m <- sum_k |S_k| E_m,k / sum, Eq. 13    :class:`.FedAvg`
 
 Deviations:
-    * Start of the experts: the released code starts all experts from the same values (``same_start``); fedvlp starts
-      each from its own.
+    * Start of experts: the released code starts all from the same values (``same_start``); fedvlp from different ones.
     * Start of the clusters: the released code draws it from one generator for all images; fedvlp derives it from the
       image's pixels, so a route does not depend on the order of files or on the batch.
     * Average: the released code weights by training and validation images and averages in half precision; fedvlp
       weights by training images and averages in float32.
-    * Schedule and moving average: the released code decays the learning rate and deploys a moving average; fedvlp
-      offers both as options, because the paper has neither.
+    * Schedule, moving average: the paper has neither; the released code has both, and fedvlp offers them as options.
     * Clusters: Eqs. 3 and 4 of the paper use squared distances; fedvlp, like the released code, uses the cost
       ||x - mu_m|| + theta_m. It updates theta_m by the sizes after capping, so theta_m only falls. The paper does not
       state the step of theta_m, so fedvlp takes the released code's 1e-4.
