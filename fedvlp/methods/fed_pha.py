@@ -47,7 +47,7 @@ class FedPHA(PersonalPromptLearner):
             main directions, (1 - rho) L, is truncated.
         projection: Directions kept in p_k': the ``complement`` of the main directions, or only the ``minor`` directions
             of the global prompt, as in the released code.
-        margin: Distance alpha, at least 0, from which two text features of a class (at most 2 apart) are not pushed apart.
+        margin: Distance alpha, at least 0, beyond which a class's two text features (at most 2 apart) are not pushed.
         options: Prompt length, evaluation of held-out domains and optimizer, as in :class:`.PersonalPromptLearner`.
     """
 

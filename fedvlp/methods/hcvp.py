@@ -45,7 +45,7 @@ class HCVP(ImageTowerLearner):
 
     Args:
         domain_weight: Weight of the contrastive loss that separates domain-level prompts by domain, at least 0.
-        task_weight: Weight of the contrastive loss that separates task-specific prompts by domain and class, at least 0.
+        task_weight: Weight of the contrastive loss that separates task prompts by domain and class, at least 0.
         class_weight: Weight of the contrastive loss that pulls features of a class together, at least 0.
         temperature: Temperature tau of the three losses.
     """

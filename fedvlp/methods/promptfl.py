@@ -10,8 +10,8 @@ With ``kl_weight`` it is TRIP with one expert, a control that separates the effe
     CE + beta KL(p_zs || p)                          TRIP, Eqs. 10-12; :func:`.distillation_losses`
 
 Deviations:
-    * Average: the released code averages references without weights, so its "mean" is the last client's prompt; fedvlp
-      weights by training images, as the paper does.
+    * Average: the released code stores prompts by reference, so its unweighted "mean" is the last client's prompt;
+      fedvlp weights by training images, as the paper does.
     * Learning rate: the released code shares one CoOp schedule among all clients and advances it after every local
       epoch of every client; fedvlp keeps the rate constant.
     * Optimizer: the released code uses SGD with rate 0.001 and 5 epochs per round (``promptfl_released``); fedvlp uses
