@@ -42,7 +42,7 @@ class BPL(PromptLearner):
     """One text prompt, shared by all classes and clients, with a learned distribution of random shifts.
 
     Args:
-        conditional: Whether two perceptrons compute the distribution from an image's feature; otherwise images share it.
+        conditional: Whether two perceptrons compute the distribution per image; otherwise all images share it.
         samples: Number of draws S, in training and in classification.
         kl_weight: Weight beta of the divergence from N(0, 1), at least 0.
         prompt_length: Number of learned vectors L.

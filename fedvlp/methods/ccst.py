@@ -5,7 +5,7 @@ Paper: Chen et al., "Federated Domain Generalization for Image Recognition via C
 Symbols: F features of images inside the image tower; mu, sigma mean and standard deviation of channels; S_n overall
 style of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> ``statistics.clients``; K -> ``styles``.
     S_n = (mu(F_all), sigma(F_all)) over all images of client n                :func:`.pooled`, :meth:`CCST.restyled`
-    AdaIN(F, S) = sigma_S (F - mu(F)) / sigma(F) + mu_S                        :func:`.with_style`
+    AdaIN(F, S) = sigma_S (F - mu(F)) / sigma(F) + mu_S                        :func:`.apply_style`
     each image in K styles of B, drawn without replacement; S_n: unchanged     :meth:`CCST.draw`
     CE over all of these                                                       :meth:`CCST.losses`
 
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.client_statistics import ClientStatistics, positions, style_of, with_style
-from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
+from fedvlp.methods.client_statistics import ClientStatistics, apply_style, compute_style, positions
+from fedvlp.methods.image_tower import ImageTowerLearner, edit_stage
 from fedvlp.utils.ranges import Names, PositiveInt
 
 
@@ -79,12 +79,12 @@ class CCST(ImageTowerLearner):
         self.statistics.collect(values.flatten(0, 1), len(values))
         slots = slots.flatten().to(features.device, non_blocking=True)  # [B K]
         is_own = (slots == self.statistics.slot)[:, None, None]
-        styles = torch.where(is_own, style_of(features, prefix), self.statistics.clients[slots])
-        return with_style(features, styles, prefix)
+        styles = torch.where(is_own, compute_style(features, prefix), self.statistics.clients[slots])
+        return apply_style(features, styles, prefix)
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy of a batch with each image in K styles."""
         slots = self.draw(len(labels))
         images = self.precomputed(inputs)["images"].repeat_interleave(slots.shape[1], dim=0)
-        features = self.image_features(images, after_stage(self.stage, partial(self.restyled, slots)))
+        features = self.image_features(images, edit_stage(self.stage, partial(self.restyled, slots)))
         return {"loss": F.cross_entropy(self.logits(features), labels.repeat_interleave(slots.shape[1]))}

@@ -69,21 +69,21 @@ def positions(features: Tensor, prefix: int) -> Float[Tensor, "B N W"]:
     return features.flatten(2).transpose(1, 2) if features.ndim == 4 else features[:, prefix:]
 
 
-def style_of(features: Tensor, prefix: int) -> Float[Tensor, "B 2 W"]:
+def compute_style(features: Tensor, prefix: int) -> Float[Tensor, "B 2 W"]:
     """Compute each image's style: means and standard deviations over positions, in float32 and without a gradient."""
     # A style is a target outside the graph. 1e-5 avoids dividing by 0 in a channel without variance.
     values = positions(features.detach(), prefix).float()
     return torch.stack([values.mean(1), (values.var(1, correction=0) + 1e-5).sqrt()], dim=1)
 
 
-def with_style(features: Tensor, style: Float[Tensor, "B 2 W"], prefix: int) -> Tensor:
+def apply_style(features: Tensor, style: Float[Tensor, "B 2 W"], prefix: int) -> Tensor:
     """Apply other styles to features: sigma' (x - mu) / sigma + mu'. Their own style leaves them unchanged.
 
     >>> tokens = torch.tensor([[[9.0], [1.0], [3.0]]])  # a class token, and two positions of mean 2, deviation 1
-    >>> with_style(tokens, torch.tensor([[[10.0], [5.0]]]), prefix=1).flatten().tolist()
+    >>> apply_style(tokens, torch.tensor([[[10.0], [5.0]]]), prefix=1).flatten().tolist()
     [9.0, 5.000024795532227, 14.999975204467773]
     """
-    own = style_of(features, prefix)
+    own = compute_style(features, prefix)
     # One factor and one offset per channel, so the features are read only once.
     scale = style[:, 1] / own[:, 1]  # [B, W]
     shift = style[:, 0] - own[:, 0] * scale

@@ -71,7 +71,7 @@ class ClosedForm(PromptLearner):
 
     def moments_strategy(self) -> Strategy:
         """Average the moments and compute the classifier."""
-        return ServerComputed(FedAvg(), self.computed)
+        return ServerComputed(FedAvg(), self.server_classifier)
 
     def configure_phases(self) -> Sequence[Phase]:
         """Describe the only phase, in which clients pass through their images once."""
@@ -84,7 +84,7 @@ class ClosedForm(PromptLearner):
         """Collect the moments and the classifier, which only the server computes."""
         return super().shared_state() | detached(select(self.communicable_state(), self.deployed))
 
-    def computed(self, shared: State) -> State:
+    def server_classifier(self, shared: State) -> State:
         """Compute the classifier's tensors from the server's moments."""
         moments = {name: shared[f"moments.{name}"].double() for name, _ in self.moments.named_buffers()}
         # Noise for differential privacy can move K / N out of its range (0, 1].
@@ -123,7 +123,7 @@ class ClosedForm(PromptLearner):
         """Compute the classifier after the only pass of ``lightning.Trainer``."""
         images = self.moments.shares.sum().cpu()
         moments = {f"moments.{name}": value.cpu() / images for name, value in self.moments.named_buffers()}
-        self.load_state(self.computed(moments))
+        self.load_state(self.server_classifier(moments))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits s <w_c, x>."""

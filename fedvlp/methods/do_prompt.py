@@ -33,7 +33,7 @@ from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.state import select
 from fedvlp.methods.image_tower import ImageTowerLearner, LayerGroup, layer_groups, prompted_features
-from fedvlp.methods.prompts import domains_of, initial_prompt
+from fedvlp.methods.prompts import image_domains, initial_prompt
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat, PositiveInt
 
 
@@ -99,7 +99,7 @@ class DoPrompt(ImageTowerLearner):
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute L_dp + L_a + lambda L_w."""
-        domains = domains_of(inputs, "DoPrompt")
+        domains = image_domains(inputs, "DoPrompt")
         images = self.precomputed(inputs)["images"]
         weights = self.domain_weights(images)
         # The target of every vector of a prompt is the image's domain.

@@ -108,7 +108,7 @@ class ELCFS(ImageTowerLearner):
         pixels: Tensor = torch.fft.irfft2(spectrum, s=images.shape[2:])
         return (pixels - self.pixel_mean) / self.pixel_std
 
-    def in_others_looks(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
+    def mix_amplitudes(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
         """Compute x' with amplitudes and shares drawn per image; return unchanged images while the bank is empty."""
         if not len(self.bank):
             return images
@@ -138,7 +138,7 @@ class ELCFS(ImageTowerLearner):
         for (name, value), gradient in zip(trained.items(), gradients, strict=True):
             stepped[name] = value - self.inner_rate * gradient
             linear = linear + (value * gradient).sum()
-        outer = F.cross_entropy(functional_call(self, stepped, (self.in_others_looks(images),)), labels)
+        outer = F.cross_entropy(functional_call(self, stepped, (self.mix_amplitudes(images),)), labels)
         return {"inner": inner, "outer": outer, "loss": inner.detach() + outer + (linear - linear.detach())}
 
     def _rows(self, spectrum: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from fedvlp.core.protocols import Batch, Inputs
 from fedvlp.core.slots import Slots
 from fedvlp.core.state import State
 from fedvlp.core.strategies import FedAvg, Local
-from fedvlp.methods.prompts import BlockLinear, PromptLearner, domains_of, known_domain
+from fedvlp.methods.prompts import BlockLinear, PromptLearner, image_domains, known_domain
 from fedvlp.utils.ranges import ClosedFraction, Names, PositiveFloat, PositiveInt
 
 
@@ -133,7 +133,7 @@ class FaSTPT(PromptLearner):
         """Compute the loss of the phase."""
         inputs, labels = batch
         features = self._features(inputs)
-        domains = domains_of(inputs, "FaST-PT")
+        domains = image_domains(inputs, "FaST-PT")
         if self.context is None:
             return self.style_loss(features, labels, domains) + F.cross_entropy(self(inputs), labels)
         if self.context.phase.name == "style":

@@ -56,14 +56,14 @@ class FedCOF(ClosedForm):
 
     def moments_strategy(self) -> Strategy:
         """Estimate the second moments from the separate uploads."""
-        return MeansOfClients(self)
+        return ClientMeans(self)
 
     def classifier(self, moments: State) -> State:
         """Compute the classifier from the pooled moments, as if one client had all images."""
         images = 1 / moments["clients"]
-        return self.from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
+        return self.classifier_from_clients(images * moments["shares"][None], images * moments["class_sums"][None])
 
-    def from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
+    def classifier_from_clients(self, counts: Float[Tensor, "K C"], sums: Float[Tensor, "K C d"]) -> State:
         """Compute unit solutions plus weighted text features from each client's image counts and sums per class."""
         gram = estimated_gram(counts, sums, self.shrinkage)
         solution = sums.sum(0) @ torch.linalg.pinv(gram, hermitian=True)
@@ -73,7 +73,7 @@ class FedCOF(ClosedForm):
 
 
 @dataclass(frozen=True)
-class MeansOfClients(Strategy):
+class ClientMeans(Strategy):
     """Average of the clients' moments, with the classifier computed from the separate class means.
 
     Args:
@@ -90,7 +90,7 @@ class MeansOfClients(Strategy):
         sizes = torch.tensor(examples, dtype=torch.float64)
         counts = sizes[:, None] * torch.stack([update.state["moments.shares"].double() for update in updates])
         sums = sizes[:, None, None] * torch.stack([update.state["moments.class_sums"].double() for update in updates])
-        classifier = {name: value.float() for name, value in self.method.from_clients(counts, sums).items()}
+        classifier = {name: value.float() for name, value in self.method.classifier_from_clients(counts, sums).items()}
         return server.updated(weighted_mean([update.state for update in updates], examples) | classifier)
 
 

@@ -37,7 +37,7 @@ from torch.optim import SGD
 from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, cosine_logits
 from fedvlp.core.protocols import Inputs
 from fedvlp.core.strategies import FedAvg
-from fedvlp.methods.prompts import PromptLearner, domains_of, initial_prompt
+from fedvlp.methods.prompts import PromptLearner, image_domains, initial_prompt
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
@@ -97,7 +97,7 @@ class FedDEAP(PromptLearner):
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the losses of the shared prompts, the personal prompts and both networks, and their sum."""
-        domains = domains_of(inputs, "FedDEAP")
+        domains = image_domains(inputs, "FedDEAP")
         features = self.precomputed(inputs)["features"]
         # The same texts twice: each prompt learns from one of them and is a constant in the other.
         train_shared = both(self.global_prompt, self.local_prompt.detach())

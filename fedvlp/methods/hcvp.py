@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.core.protocols import Inputs
 from fedvlp.methods.image_tower import ImageTowerLearner, prompted_features
-from fedvlp.methods.prompts import domains_of
+from fedvlp.methods.prompts import image_domains
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveFloat
 
 
@@ -98,7 +98,7 @@ class HCVP(ImageTowerLearner):
 
     def losses(self, inputs: Inputs, labels: Int[Tensor, "B"]) -> dict[str, Tensor]:
         """Compute the cross-entropy and the three contrastive losses."""
-        domains = domains_of(inputs, "HCVP")
+        domains = image_domains(inputs, "HCVP")
         images = self.precomputed(inputs)["images"]
         domain, task = self.generated(images)
         features = self.features(images, domain, task)
@@ -111,22 +111,22 @@ class HCVP(ImageTowerLearner):
             "classes": (self.class_weight, features, same_class),
         }
         losses = {"cross_entropy": F.cross_entropy(self.logits(features), labels)}
-        for name, (weight, vectors, alike) in contrastive.items():
-            losses[name] = weight * contrastive_loss(vectors, alike, self.temperature)
+        for name, (weight, vectors, positives) in contrastive.items():
+            losses[name] = weight * contrastive_loss(vectors, positives, self.temperature)
         return {**losses, "loss": torch.stack(list(losses.values())).sum()}
 
 
 def contrastive_loss(
-    vectors: Float[Tensor, "B W"], alike: Bool[Tensor, "B B"], temperature: float
+    vectors: Float[Tensor, "B W"], positives: Bool[Tensor, "B B"], temperature: float
 ) -> Float[Tensor, ""]:
-    """Compute the mean over vectors of -log(summed similarity to vectors marked alike / to all other vectors).
+    """Compute the mean over vectors of -log(summed similarity to positives / summed similarity to all others).
 
-    Only directions count, and no vector is compared with itself. Vectors that no other is alike to do not count;
-    if there are only such vectors, the loss is 0.
+    Only directions count, and no vector is compared with itself. Vectors without another positive are ignored; if all
+    are ignored, the loss is 0.
 
     >>> vectors = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
-    >>> alike = torch.tensor([[True, True, False], [True, True, False], [False, False, True]])
-    >>> round(contrastive_loss(vectors, alike, 1.0).item(), 4)  # log(1 + e^-1)
+    >>> positives = torch.tensor([[True, True, False], [True, True, False], [False, False, True]])
+    >>> round(contrastive_loss(vectors, positives, 1.0).item(), 4)  # log(1 + e^-1)
     0.3133
     """
     directions = F.normalize(vectors.float(), dim=-1)
@@ -135,6 +135,6 @@ def contrastive_loss(
     similarity = directions @ directions.T / temperature
     to_all = similarity.masked_fill(~others, -torch.inf).logsumexp(1)
     # Indices instead of a mask: a GPU would wait at each use of a mask.
-    chosen = (alike & others).any(1).nonzero().flatten()
-    to_alike = similarity[chosen].masked_fill(~(alike & others)[chosen], -torch.inf).logsumexp(1)
-    return (to_all[chosen] - to_alike).sum() / max(1, len(chosen))
+    chosen = (positives & others).any(1).nonzero().flatten()
+    to_positives = similarity[chosen].masked_fill(~(positives & others)[chosen], -torch.inf).logsumexp(1)
+    return (to_all[chosen] - to_positives).sum() / max(1, len(chosen))

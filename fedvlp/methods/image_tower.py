@@ -107,14 +107,14 @@ class ImageTowerLearner(PromptLearner):
         personal = (*self.personal, *self.train_only_personal)
         trained = tuple(name for name, tensor in tensors.items() if isinstance(tensor, nn.Parameter))
         sent = tuple(name for name in trained if not matches_prefix(personal, name))
-        train = Phase("train", self._shortened(trained), self._shortened(sent), FedAvg())
+        train = Phase("train", self._shorten(trained), self._shorten(sent), FedAvg())
         if self.statistics is None:
             return (train,)
         # The second phase sends the collected statistics and deploys the trained tensors.
         slots = Slots("client", slots=len(self.statistics.clients))
         return (train, Phase("share", (), ("statistics.clients",), slots, download=(), deploy=train.upload))
 
-    def _shortened(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _shorten(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Replace hundreds of names by their first parts, if these select the same tensors."""
         parts = tuple(dict.fromkeys(name.partition(".")[0] for name in names))
         return parts if set(select(self.communicable_state(), parts)) == set(names) else names
@@ -167,11 +167,11 @@ class ImageTowerLearner(PromptLearner):
         # Towers do not report the widths of their stages, so run a blank image.
         size = self.clip.image_size
         with torch.no_grad():
-            self.image_features(torch.zeros(1, 3, size, size), after_stage(stage, record_width))
+            self.image_features(torch.zeros(1, 3, size, size), edit_stage(stage, record_width))
         return widths[0]
 
 
-def after_stage(stage: int, change: Between) -> list[Between]:
+def edit_stage(stage: int, change: Between) -> list[Between]:
     """Build the argument `between` that changes the output of one stage, counted from 1."""
     return [nn.Identity()] * (stage - 1) + [change]
 

@@ -215,7 +215,7 @@ def known_domain(client: Client, needed_by: str, otherwise: str = "") -> int:
     return client.domain
 
 
-def domains_of(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
+def image_domains(inputs: Inputs, needed_by: str) -> Int[Tensor, "B"]:
     """Look up the index of each training image's source domain."""
     # A data module adds domains to batches only on request.
     if isinstance(inputs, dict) and DOMAIN in inputs:

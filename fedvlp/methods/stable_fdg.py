@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from fedvlp.clip import CLIP, CLIPSpec
 from fedvlp.clip.blocks import Between
 from fedvlp.core.protocols import Inputs
-from fedvlp.methods.client_statistics import ClientStatistics, positions, style_of, with_style
-from fedvlp.methods.image_tower import ImageTowerLearner, after_stage
+from fedvlp.methods.client_statistics import ClientStatistics, apply_style, compute_style, positions
+from fedvlp.methods.image_tower import ImageTowerLearner, edit_stage
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import Names, NonNegativeFloat, PositiveInt
 
@@ -77,9 +77,9 @@ class StableFDG(ImageTowerLearner):
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits of a batch, with each image as its own partner."""
         images = self.precomputed(inputs)["images"]
-        return self.logits_of(images, torch.arange(images.shape[0], device=images.device), [])
+        return self.compute_logits(images, torch.arange(images.shape[0], device=images.device), [])
 
-    def logits_of(
+    def compute_logits(
         self, images: Float[Tensor, "B 3 V V"], partners: Int[Tensor, "B"], between: list[Between]
     ) -> Float[Tensor, "B C"]:
         """Add the logits of the joint features and of the last stage's highlighted features."""
@@ -89,7 +89,7 @@ class StableFDG(ImageTowerLearner):
             last.append(positions(features, self.image_tower.num_prefix))
             return features
 
-        changes = [*between, *after_stage(self.last_stage - len(between), record)]
+        changes = [*between, *edit_stage(self.last_stage - len(between), record)]
         joint = self.image_features(images, changes)
         highlighted: Tensor = self.highlighter(last[0], partners)
         return self.logits(joint) + highlighted
@@ -102,18 +102,18 @@ class StableFDG(ImageTowerLearner):
         extra = oversampled(labels, len(labels) if explores else 0)
         indices = torch.cat([torch.arange(len(labels)), extra]).to(labels.device, non_blocking=True)
         change = partial(self.restyled, len(labels), extra, shifts)
-        logits = self.logits_of(images[indices], partners_of(labels[indices]), after_stage(self.stage, change))
+        logits = self.compute_logits(images[indices], find_partners(labels[indices]), edit_stage(self.stage, change))
         return {"loss": F.cross_entropy(logits, labels[indices])}
 
     def restyled(self, batch_size: int, extra: Int[Tensor, "E"], shifts: bool, features: Tensor) -> Tensor:
         """Apply the drawn styles to the features of a batch and of its repeated images."""
-        style = style_of(features[:batch_size], self.image_tower.num_prefix)
+        style = compute_style(features[:batch_size], self.image_tower.num_prefix)
         self.statistics.collect(style, len(style))
         if shifts:
             style = self.shifted(style)
         if len(extra):
             style = mixed(explored(style, extra, self.exploration))
-        return with_style(features, style, self.image_tower.num_prefix)
+        return apply_style(features, style, self.image_tower.num_prefix)
 
     def shifted(self, style: Float[Tensor, "B 2 W"]) -> Float[Tensor, "B 2 W"]:
         """Replace half of the styles by draws from another client's; unchanged if no other client has sent styles."""
@@ -154,10 +154,10 @@ class FeatureHighlighter(nn.Module):
         return F.layer_norm(highlighted, highlighted.shape[1:]) @ self.classes.T
 
 
-def partners_of(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
+def find_partners(labels: Int[Tensor, "B"]) -> Int[Tensor, "B"]:
     """Find each image's next image of the same class in the batch, cyclically; a single image is its own partner.
 
-    >>> partners_of(torch.tensor([4, 2, 4, 4])).tolist()
+    >>> find_partners(torch.tensor([4, 2, 4, 4])).tolist()
     [2, 1, 3, 0]
     """
     count = len(labels)

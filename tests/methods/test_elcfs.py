@@ -61,7 +61,7 @@ def test_low_amplitudes_are_mixed_and_all_phases_kept(clip, frequency):
 def test_a_step_is_taken_on_the_images_before_the_transformed_ones_are_seen(clip, monkeypatch):
     """The inner step by hand on a copy: its gradient at the new weights counts as one at the old."""
     module, images, looks = make(clip, inner_rate=0.05), pixels(clip), pixels(clip, seed=3)
-    monkeypatch.setattr(ELCFS, "in_others_looks", lambda self, images: looks)
+    monkeypatch.setattr(ELCFS, "mix_amplitudes", lambda self, images: looks)
     other = copy.deepcopy(module)
     inner = F.cross_entropy(other(images), LABELS)
     inner.backward()
@@ -98,12 +98,12 @@ def test_the_first_images_of_a_client_are_shared_and_no_others(clip):
 
 def test_looks_are_those_of_other_clients_that_have_sent_some(clip, monkeypatch):
     module, images = make(clip, client=1), pixels(clip)
-    assert module.in_others_looks(images) is images
+    assert module.mix_amplitudes(images) is images
     used = []
     monkeypatch.setattr(ELCFS, "transformed", lambda self, images, amplitudes, share: used.append(amplitudes) or images)
     module.statistics.clients[1] = 7.0
     module.statistics.clients[3, :2] = torch.tensor([2.0, 5.0])[:, None, None, None]
     begin(module, 1)
     for _ in range(20):
-        module.in_others_looks(images)
+        module.mix_amplitudes(images)
     assert set(torch.cat(used).unique().tolist()) == {2.0, 5.0}

@@ -30,7 +30,7 @@ NEED_VALUES = {
     "diprompt_labels": {"train": "prompts of the domains in a batch alone are encoded with gradients"},
     "elcfs": {"train": "the other clients are those whose slots are filled"},
     "fed_apt": {"evaluate": "each mixture of keys is encoded once, however many images have it"},
-    "hcvp": {"train": "vectors that no other is alike to do not count"},
+    "hcvp": {"train": "vectors without another positive are ignored"},
     "plan": {"train": "slots of clients that never sent anything are left out"},
     "plan_released": {"train": "slots of clients that never sent anything are left out"},
     "proda": {"train": "the prompts that are drawn have their classes in different places"},

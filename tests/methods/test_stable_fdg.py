@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedvlp import FineTuning, StableFDG
-from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, mixed, oversampled, partners_of
+from fedvlp.methods.stable_fdg import FeatureHighlighter, diverse, explored, find_partners, mixed, oversampled
 from tests.helpers.slow import CLASSES, assert_same, begin, slow_logits
 
 LABELS = torch.tensor([2, 0, 1, 2])
@@ -79,7 +79,7 @@ def slow_style(tokens):
 def slow_loss(module, images, labels, styles):
     """Image by image: through the first block, into its style, through the others, and to both parts of the logits."""
     tower = module.image_tower
-    partners = partners_of(labels).tolist()
+    partners = find_partners(labels).tolist()
     last = []
     for image, style in zip(images, styles, strict=True):
         tokens = tower.blocks.run(0, tower.embed(image[None]))[0]
