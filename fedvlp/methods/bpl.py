@@ -1,7 +1,7 @@
 """BPL under FedAvg: a learned distribution of prompts, which classifies by the mean prediction over its draws.
 
 Paper: Derakhshani et al., "Bayesian Prompt Learning for Image-Language Model Generalization", ICCV 2023. The equations
-are those of its released code.
+follow its released code.
 
 Symbols: p prompt, L x D -> ``prompt``; r_s draw s of S, added to all vectors of p; mu, sigma^2 of r's posterior q,
 [D] -> ``mean`` and the exponential of ``log_variance``; z image feature of length 1; beta -> ``kl_weight``.

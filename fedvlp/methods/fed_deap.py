@@ -1,7 +1,7 @@
 """FedDEAP: two prompts for each class, a shared prompt for its meaning and a personal prompt for the client's domain.
 
 Paper: Zheng et al., "FedDEAP: Adaptive Dual-Prompt Tuning for Multi-Domain Federated Learning", ACM MM 2025. The
-equations are those of its released code, with its alignment repaired.
+equations follow its released code, with its alignment repaired.
 
 Symbols: P^g, P^l, C x L x D -> ``global_prompt``, ``local_prompt``; w_c text feature of class c under both; f image
 feature; h_s, h_d, "transformation networks" -> ``semantic_network``, ``domain_network``; E_C, E_M -> ``class_frame``,

@@ -1,7 +1,7 @@
 """FedPHA: a shared prompt and a personal prompt per client, trained to differ from each other.
 
 Paper: Fang et al., "FedPHA: Federated Prompt Learning for Heterogeneous Client Adaptation", ICML 2025. The equations
-are those of its released code (``GL_SVDMSE``, prompts of equal length).
+follow its released code (``GL_SVDMSE``, prompts of equal length).
 
 Symbols: p_G, p_k, L x D -> ``global_prompt``, ``local_prompt``; t(p), text features of length 1 -> ``own``, ``shared``
 and ``target``, under p_k, p_G and p_k';
