@@ -58,8 +58,8 @@ class TRIP(PromptLearner):
         key_init: Distribution of the keys' elements (Table VI).
         matched_to: Targets of the token clusters: static ``keys``, or the current ``experts`` (Table V).
         cluster_start: Initial centroids: ``random`` tokens, or the tokens nearest to the ``keys`` (fedvlp's proposal).
-        routing: Source of pi: clusters of each image's tokens (``token``), a layer learned from tokens or images
-            (Fig. 3), equal weights (``uniform``), a random draw per image (``random``) or per token (Table V).
+        routing: Source of pi: clusters of tokens (``token``), a layer (``learned_token``, ``learned_image``, Fig. 3),
+            equal weights (``uniform``), or random draws per image (``random``) or token (``random_tokens``, Table V).
         same_start: Whether all experts start from the same values, as in the released code.
         server_average: Deployed moving average over rounds: none, with Beta(0.2) weights as in the released code, or
             with momentum 0.99 (EMA).
