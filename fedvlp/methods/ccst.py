@@ -11,8 +11,7 @@ style of client n, 2 x W -> ``statistics.clients[n]``; B style bank, all S_n -> 
 
 Deviations:
     * Style transfer: the paper stylises images with a VGG encoder and a decoder; fedvlp changes the statistics of
-      features after ``stage`` of the image tower being trained, so no extra network is needed and no image is
-      generated.
+      features after ``stage`` of the image tower being trained. This needs no extra network and generates no image.
     * Time: the paper sends styles once, before training; fedvlp collects them during a round and sends them after it
       (:class:`.ClientStatistics`), so the first round is plain training.
     * Kinds of styles: the paper also has styles of single images; fedvlp has only overall styles, because those of

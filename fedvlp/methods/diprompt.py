@@ -10,8 +10,8 @@ Symbols: V^G, V_m^D, V^Q -> ``global_prompt``, ``domain_prompts``, ``query_promp
 
 Deviations:
     * Contrast (Eq. 3): the paper compares prompts, and its denominator has a prompt's product with itself in place of
-      the positive pair; fedvlp compares text features per class and puts the positive pair there, because otherwise the
-      term is not a loss. The other domains' features get no gradient.
+      the positive pair; fedvlp compares text features per class and puts the positive pair there. As printed, the term
+      is not a loss. The other domains' features get no gradient.
     * Beta average (Eq. 5): the paper's formula lacks a factor and is one round off; fedvlp takes the mean over rounds,
       weighted by Beta densities.
     * Query loss (Eq. 7): the paper's loss is 0 with gradient 0 at the start; fedvlp adds -log sum_m P(y, m | x).

@@ -14,9 +14,9 @@ So features are pulled to the references, and references to the features of all 
 Deviations:
     * Source: fedvlp takes the losses, lambda_0 and y from the released script for PACS, because the paper was not
       available. The released script for VLCS has different losses and never updates its generator.
-    * Steps: the released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G, and
-      trains only by cross-entropy in a round's first epochs; fedvlp takes all steps at once, with one optimizer and one
-      rate.
+    * Steps: the released code steps one network after another by SGD, with 0.7 of the extractor's rate for D and G. In
+      a round's first epochs, it trains only by cross-entropy; fedvlp takes all steps at once, with one optimizer and
+      one rate.
     * Features: fedvlp gives features and references the same length, because only the direction of CLIP's features
       matters, and applies no ReLU.
     * Projection R: the released script divides it by its norm, but then draws it again with a norm of 45; fedvlp starts

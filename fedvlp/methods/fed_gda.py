@@ -13,8 +13,8 @@ N images; alpha -> ``text_weight``; s logit scale.
 
 Deviations:
     * Scale: Wang et al. divide the discriminants by (N - 1 + d) / (N - 1) N / d, and weight them by a number chosen on
-      each data set's validation images; fedvlp does not scale them, and weights the text part with a fixed number
-      chosen on source validation.
+      each data set's validation images; fedvlp does not scale them. It weights the text part with a fixed number chosen
+      on source validation.
     * Prior: fedvlp, like Wang et al., takes all classes as equally likely.
 """
 

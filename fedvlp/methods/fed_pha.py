@@ -15,9 +15,9 @@ V_1, the main directions of p_G -> the first rows of ``directions``; rho -> ``nu
 
 Deviations:
     * Projection: the released code's decomposition has only L directions, so p_k' keeps only the part of p_k along the
-      minor directions (``projection: minor``); fedvlp completes V to D directions as in FedPR, because the abstract
-      disentangles conflicts with the global prompt. So p_k' is p_k without its part along the main directions of p_G.
-      The paper's equations were not compared.
+      minor directions (``projection: minor``). By default, fedvlp completes V to D directions as in FedPR, because the
+      abstract disentangles conflicts with the global prompt. So p_k' is p_k without its part along the main directions
+      of p_G. The paper's equations were not compared.
     * Gradient of V: the released code differentiates the decomposition; fedvlp does not, because the gradient of
       singular vectors is unbounded if two singular values are equal.
     * Prompt lengths: the paper also gives each client its own length, and the released code then reads all texts where

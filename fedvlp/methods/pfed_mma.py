@@ -15,7 +15,7 @@ Deviations:
     * Adapter: the paper's adapter reads z, and delta is "such as GELU"; fedvlp's, like the released code's, reads
       ln(z), which has the same scale in all blocks, and delta is ReLU.
     * Gradients: the released code divides them by alpha = 0.001, with a rate of 0.001 and a decay of 5e-4; fedvlp uses
-      a rate of 0.001 / alpha and a decay of 5e-4 alpha, which give the same steps with SGD.
+      a rate of 0.001 / alpha and a decay of 5e-4 alpha. With SGD, the steps are the same.
     * Rounds: the released README names base2new.sh (100 rounds of one local epoch, batches of 32) and DomainNet.sh (50,
       1, 32); fedvlp uses 50 rounds of two local epochs with batches of 16, from base2new-2.sh.
     * Depth: in a tower with more blocks than the other, the released code counts blocks with adapters from the first;

@@ -16,7 +16,7 @@ after its first upload. A plain Trainer has only the prompt that it starts from.
 
 Deviations:
     * Experts: the released code indexes a list that omits the client by client numbers, so a client can get the wrong
-      expert or its own; its script lends random experts; fedvlp lends the nearest ones.
+      expert or its own. Its script lends random experts; fedvlp lends the nearest ones.
     * Order: the released code trains clients one after another, and lends later clients the new prompts of earlier
       ones; fedvlp lends the prompts of earlier rounds.
     * Evaluation: the released code lends new experts to absent clients; fedvlp evaluates a client with the experts that

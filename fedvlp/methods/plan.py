@@ -17,8 +17,8 @@ Deviations:
       the paper's cost. It takes <q, mean of phi over tokens> / sqrt(width). psi is a residual that starts at zero, so
       the first mixture is nearly the mean.
     * Released aggregator: fedvlp offers it as an option with 81.9 M parameters, without the released code's defects.
-      There, the text aggregator is never trained; after the first round, prompts get no local loss, and stage 1 trains
-      the visual aggregator through the reference's entropy; mixed-up names leave 4 of 72 slots stale (11 of 120 for
+      There, the text aggregator is never trained. After the first round, prompts get no local loss, and stage 1 trains
+      the visual aggregator through the reference's entropy. Mixed-up names leave 4 of 72 slots stale (11 of 120 for
       DomainNet).
     * First reference: the paper does not state its templates; fedvlp uses 60, as the released code does.
     * Optimizer: the released code's SGD has momentum 0.9, weight decay 5e-4 (``plan_released``); fedvlp's has neither.

@@ -11,7 +11,7 @@ L_kl with respect to v -> ``domain``, ``general``; lambda -> ``projection``.
 Deviations:
     * Teacher: the released code has one template for each data set; fedvlp uses "a photo of a {}." for all.
     * Noise: the released code divides by |G_g|^2 of any size; fedvlp takes G = G_d if |G_g| is at most sqrt(eps) |G_d|,
-      with eps the precision of the prompt's type, because G_g is rounding noise if both models predict the same.
+      with eps the precision of the prompt's type. If both models predict the same, G_g is rounding noise.
 """
 
 import torch

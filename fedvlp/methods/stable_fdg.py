@@ -14,8 +14,8 @@ images -> ``statistics.clients[n]`` [2, 2, W]; alpha -> ``exploration``; x_p las
 
 Deviations:
     * Classifier: in the paper, the mean feature of a ResNet-18 and h enter one linear layer; fedvlp adds a linear layer
-      of h, which starts at 0, to the classification by CLIP's text features. h passes a layer norm without scale and
-      shift, because the tower's inner features are not normalised.
+      of h, which starts at 0, to the classification by CLIP's text features. The input h passes a layer norm without
+      scale and shift, because the tower's inner features are not normalised.
     * Stages: the released code explores after each of three stages; fedvlp shifts and explores after one stage, each
       with probability 1/2 per step. Repeated images also run through the earlier stages.
     * Phi: the released code computes it before training and draws m once per round; fedvlp collects it during training
