@@ -243,7 +243,7 @@ class Federation(RunView):
             check_class_names(class_names)
             model = model.for_classes(class_names)
         # No client's own part is known for images of no client.
-        with model.shared_part_alone():
+        with model.shared_part_only():
             predictions = predict_images(model, self.fabric, image_batches(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
         names = model.hparams["class_names"]

@@ -128,7 +128,7 @@ def test_a_tensor_that_is_replaced_during_training_stops_the_run(tmp_path):
             self.weight = nn.Parameter(self.weight.detach().clone())
             return loss
 
-    with pytest.raises(UserError, match=r"in place of weight.*copy_"):
+    with pytest.raises(UserError, match=r"replaced the tensors weight.*copy_"):
         federation(tmp_path).fit(Replaces(), Points())
 
 

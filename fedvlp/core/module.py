@@ -1,4 +1,4 @@
-"""Base class of every method: a LightningModule that says what it trains, what it sends and what it keeps."""
+"""Base class of every method: a LightningModule that declares what it trains, uploads and keeps on the client."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from fedvlp.version import __version__
 
 HeldOutEvaluation = Literal["each", "mean", "shared"]
 ADVICE = (
-    "Use a method whose prompts or networks are the same for any classes, such as PromptFL or TRIP, or a protocol that "
-    "measures no other classes"
+    "Use a method that shares its prompts or networks among all classes, such as PromptFL or TRIP, or a protocol "
+    "without other classes"
 )
 
 
 class FederatedModule(L.LightningModule):
-    """A method: prompts, routers and losses around one frozen CLIP. Needs only ``forward``.
+    """A method: prompts, routers and losses around one frozen CLIP. Subclasses must define only ``forward``.
 
-    Its loss is the cross-entropy unless it has a ``training_step`` of its own. ``lightning.Trainer`` can train it
-    centrally. ``Federation`` trains it on many clients: it swaps their states in and out of this one module.
+    The default loss is the cross-entropy; override ``training_step`` to change it. ``lightning.Trainer`` trains the
+    method centrally. ``Federation`` trains it on many clients, swapping their states in and out of this one module.
 
     Args:
-        optimizer: makes the optimizer of one client's local training from its trainable parameters.
+        optimizer: Builds the optimizer of one client's local training from its trainable parameters.
 
     Attributes:
-        personal: names (or prefixes) of the tensors that stay on the client between rounds.
-        held_out_evaluation: how a method with ``personal`` tensors is measured on a domain that no client has: by the
-            mean accuracy with those of ``each`` client in turn; by the ``mean`` of the probabilities with those of all
-            clients; or without any, by the ``shared`` part alone.
-        uses_personal: whether ``forward`` may use the personal tensors; false where the shared part is on its own.
-        train_only_personal: names of further personal tensors, which only training needs.
-        strategy: how the server combines uploads, unless ``configure_phases`` is overridden.
-        broadcast_once: names (or prefixes) of constants that the server sends once, before the first round.
-        image_statistics: names (or prefixes) of uploads that are computed from images and not learned.
-        needs_images: whether batches hold images, since training changes the image tower; otherwise they hold the joint
-            image features of the frozen CLIP, which are computed once.
+        personal: Names or name prefixes of tensors that stay on the client between rounds.
+        held_out_evaluation: How to evaluate personal tensors on a domain that no client has. ``each``: mean accuracy
+            over the clients' personal tensors. ``mean``: accuracy of the mean probabilities over these. ``shared``:
+            accuracy without personal tensors.
+        uses_personal: Whether ``forward`` may use personal tensors. False while only the shared part is evaluated.
+        train_only_personal: Names of further personal tensors that only training needs.
+        strategy: How the server combines uploads, unless ``configure_phases`` is overridden.
+        broadcast_once: Names or prefixes of constants that the server sends once, before the first round.
+        image_statistics: Names or prefixes of uploads that are computed from images rather than learned.
+        needs_images: Whether batches hold images because training changes the image tower. Otherwise they hold the
+            joint image features of the frozen CLIP, which are computed once.
         is_of_own_classes: Whether evaluation skips images of classes other than the module's own.
-        precompute_options: The constructor options that ``precompute`` depends on, which are part of the cache's key;
-            None for all options. Only methods that override ``precompute`` need it.
-        precompute_version: Increase it whenever ``precompute`` changes, so that no cached value is reused.
-        needs_domains: whether training inputs are a dict with each image's source domain, ``domain`` [B], from 0.
-        context: where the federation is; None outside a federation.
+        precompute_options: Constructor options that ``precompute`` depends on. They are part of the cache's key. None
+            for all options. Only methods that override ``precompute`` need it.
+        precompute_version: Increase it whenever ``precompute`` changes, so that no outdated cache is read.
+        needs_domains: Whether training inputs are a dict with each image's source domain, ``domain`` [B], from 0.
+        context: Current round, phase and client; None outside a federation.
     """
 
     personal: tuple[str, ...] = ()
@@ -76,18 +76,18 @@ class FederatedModule(L.LightningModule):
 
     def __init__(self, optimizer: OptimizerCallable | None = None) -> None:
         super().__init__()
-        # Lightning collects the arguments of all constructors on the way here; CLIP and optimizer are described apart.
+        # Lightning collects the arguments of all subclass constructors. Configs describe CLIP and optimizer separately.
         self.save_hyperparameters(ignore=["clip", "optimizer"])
         self.make_optimizer = optimizer
         self.context: RoundContext | None = None
-        self._logged: dict[str, list[Tensor]] = {}  # by name, one value a local step
+        self._logged: dict[str, list[Tensor]] = {}  # by name, one value per local step
         self._frozen_tensors: dict[str, Tensor] | None = None
-        # Made once for each list of classes, since to make one encodes all class names.
-        self._of_other_classes: dict[tuple[str, ...], FederatedModule] = {}
+        # Cached per list of classes, because building a copy encodes all class names.
+        self._copies_by_classes: dict[tuple[str, ...], FederatedModule] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the default optimizer, a lambda in the constructor's signature, which no pickle can hold."""
-        state: dict[str, Any] = {**super().__getstate__(), "_of_other_classes": {}}
+        """Drop the default optimizer, a lambda in the constructor's signature, because it can't be pickled."""
+        state: dict[str, Any] = {**super().__getstate__(), "_copies_by_classes": {}}
         if self.make_optimizer is self._default_optimizer():
             del state["make_optimizer"]
         return state
@@ -101,12 +101,12 @@ class FederatedModule(L.LightningModule):
         return None if parameter is None else parameter.default
 
     def set_backbone(self, clip: Backbone) -> None:
-        """Take the frozen CLIP as ``self.clip`` and record in ``hparams`` which one it is."""
+        """Set the frozen CLIP as ``self.clip`` and record its specification in ``hparams``."""
         self.clip = clip
         self.save_hyperparameters({"clip": asdict(clip.spec)})
 
     def configure_phases(self) -> Sequence[Phase]:
-        """The phases of a round; by default one: train all, upload all but the personal, average."""
+        """List the phases of a round. The default phase trains all, uploads all but ``personal`` and averages."""
         names = tuple(name for name, parameter in self.named_parameters() if parameter.requires_grad)
         if not names:
             return ()
@@ -114,28 +114,32 @@ class FederatedModule(L.LightningModule):
         return (Phase("train", train=names, upload=shared, strategy=self.strategy),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
-        """Make a copy of the method for other classes; raise UserError if it can tell only its own."""
+        """Copy the method for other classes.
+
+        Raises:
+            UserError: If the method's parameters depend on the set of classes.
+        """
         names = tuple(class_names)
-        if names not in self._of_other_classes:
-            self._of_other_classes[names] = with_classes(self, names)
-        method = self._of_other_classes[names].to(self.device)
+        if names not in self._copies_by_classes:
+            self._copies_by_classes[names] = rebuild_for_classes(self, names)
+        method = self._copies_by_classes[names].to(self.device)
         method.load_state(self.communicable_state())
         return method.train(self.training)
 
     def baseline(self) -> FederatedModule | None:
-        """An untrained method that results stand beside, such as zero-shot CLIP; None for none."""
+        """Build the untrained method to compare results with, such as zero-shot CLIP; None for none."""
         return None
 
     def class_means_baseline(self, batches: Iterable[Batch]) -> FederatedModule | None:
-        """Make a baseline that classifies by the class means of training images; None unless batches hold features."""
+        """Build a baseline that classifies by class means of training images; None unless batches hold features."""
         return None
 
     def precompute(self, images: Float[Tensor, "B 3 V V"]) -> dict[str, Tensor]:
-        """Compute the per-image constants, which are cached. Each tensor has shape [B, ...].
+        """Compute the per-image constants that are cached. Each tensor has shape [B, ...].
 
-        By default this is the joint image feature f(x), ``features`` [B, d]. A method may add other constants, such as
-        routing weights. They must depend neither on trained tensors nor on the class names. A method that
-        ``needs_images`` gets ``images``, which are not cached.
+        The default is the joint image feature f(x), ``features`` [B, d]. A method may add other constants, such as
+        routing weights. They must not depend on trained tensors or class names. Methods that ``needs_images`` get
+        ``images``, which are not cached.
         """
         if self.needs_images:
             return {"images": images}
@@ -143,11 +147,11 @@ class FederatedModule(L.LightningModule):
 
     @property
     def precomputes(self) -> bool:
-        """Whether there are constants worth keeping; else batches hold images."""
+        """Whether there are constants to cache. Otherwise batches hold images."""
         return not self.needs_images or type(self).precompute is not FederatedModule.precompute
 
     def precompute_key(self) -> str:
-        """Digest everything :meth:`precompute` depends on besides the image. Methods with equal keys share a cache."""
+        """Hash all that :meth:`precompute` depends on, except the image. Methods with equal keys share a cache."""
         if type(self).precompute is FederatedModule.precompute:
             owner, options = FederatedModule, {}
         else:
@@ -158,14 +162,14 @@ class FederatedModule(L.LightningModule):
         return digest([function, self.clip.fingerprint(), options])
 
     def precomputed(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The constants of a batch: as they came from the cache, or prepared from images now."""
+        """Get the constants of a batch, from the cache or computed from its images."""
         if isinstance(inputs, dict):
-            known = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
-            # A batch may hold images beside what was computed of them, for a method whose tower changes.
-            if self.needs_images or "images" not in known:
-                return known
-            inputs = known["images"]
-        # Nothing that is computed once can have a gradient.
+            constants = {name: value.float() for name, value in inputs.items() if name != DOMAIN}
+            # A method that trains the image tower may need images as well as cached constants.
+            if self.needs_images or "images" not in constants:
+                return constants
+            inputs = constants["images"]
+        # Cached constants have no gradient, so these must not have one either.
         with torch.no_grad():
             return self.precompute(inputs)
 
@@ -176,40 +180,40 @@ class FederatedModule(L.LightningModule):
 
     @property
     def train_transform(self) -> Callable[[Any], Tensor]:
-        """The transform with augmentation, used where a data module asks for it."""
+        """The transform with augmentation, used if the data module asks for it."""
         return self.clip.train_preprocess
 
     def describe(self) -> dict[str, Any]:
-        """The hyperparameters as plain values that JSON can hold; ``clip`` is which one is frozen."""
-        taken = constructor_arguments(type(self))  # the command line adds others to the hyperparameters
-        values = {name: self.hparams[name] for name in self.hparams if name in taken and name != "optimizer"}
+        """Describe the hyperparameters as JSON values; ``clip`` is the specification of the frozen CLIP."""
+        arguments = constructor_arguments(type(self))  # the command line adds others to the hyperparameters
+        values = {name: self.hparams[name] for name in self.hparams if name in arguments and name != "optimizer"}
         return {name: to_jsonable(values[name]) for name in sorted(values)}
 
     def shared_state(self) -> State:
-        """What the server starts from: every tensor that some phase uploads."""
+        """Copy the server's initial state: every tensor that some phase uploads."""
         uploaded: list[str] = []
         for phase in self.configure_phases():
             uploaded.extend(phase.upload)
         return detached(select(self.communicable_state(), uploaded))
 
     def upload_state(self) -> State:
-        """What the client sends after the running phase: the tensors themselves, which the loop copies."""
+        """Select the tensors that the client uploads after the current phase. They are not copies."""
         if self.context is None:
-            raise RuntimeError("upload_state() is for a running phase. Call start_client(context) first.")
+            raise RuntimeError("upload_state() needs a current phase. Call start_client(context) first.")
         return select(self.communicable_state(), self.context.phase.upload)
 
     def personal_state(self) -> State:
-        """The personal tensors."""
-        kept = (*self.personal, *self.train_only_personal)
-        return detached(select(self.communicable_state(), kept)) if kept else {}
+        """Copy the personal tensors."""
+        names = (*self.personal, *self.train_only_personal)
+        return detached(select(self.communicable_state(), names)) if names else {}
 
     def initial_personal_state(self, start: State) -> State:
-        """What a client keeps before its first round; by default what the module began with."""
+        """Make a client's personal tensors before its first round; by default the module's initial ones, ``start``."""
         return start
 
     @contextmanager
-    def shared_part_alone(self) -> Iterator[None]:
-        """Let ``forward`` do without the personal tensors in the block."""
+    def shared_part_only(self) -> Iterator[None]:
+        """Keep ``forward`` from using personal tensors inside the block."""
         self.uses_personal = False
         try:
             yield
@@ -221,15 +225,14 @@ class FederatedModule(L.LightningModule):
         copy_state(state, self.communicable_state(), owner=type(self).__name__)
 
     def communicable_state(self) -> dict[str, Tensor]:
-        """All tensors by name, themselves and no copies; those of the frozen CLIP are not among them."""
+        """Collect all tensors by name except the frozen CLIP's. They are not copies."""
         return self._frozen_tensors or self.state_dict(keep_vars=True)
 
     @contextmanager
     def frozen_tensor_set(self) -> Iterator[None]:
-        """Collect :meth:`communicable_state` once for the block; raise UserError if a tensor was replaced in it."""
-        fixed = self.communicable_state()
-        # To collect them walks through all modules of the method, which takes longer than to copy prompts.
-        self._frozen_tensors = fixed
+        """Collect :meth:`communicable_state` once for the block; raise UserError if the block replaces a tensor."""
+        # Collecting walks through all submodules, which takes longer than copying prompts.
+        fixed = self._frozen_tensors = self.communicable_state()
         try:
             yield
         finally:
@@ -237,17 +240,17 @@ class FederatedModule(L.LightningModule):
         replaced = [name for name, tensor in self.communicable_state().items() if fixed.get(name) is not tensor]
         if replaced:
             raise UserError(
-                f"{type(self).__name__} put new tensors in place of {', '.join(replaced)} during training. "
+                f"{type(self).__name__} replaced the tensors {', '.join(replaced)} during training. "
                 "Change them in place (copy_, mul_), or register them with persistent=False if they are not sent."
             )
 
     def trainable_by_name(self) -> dict[str, Tensor]:
-        """The parameters that get gradients now, by their names."""
+        """Collect the parameters that currently get gradients."""
         tensors = self.communicable_state().items()
-        return {name: each for name, each in tensors if each.requires_grad and isinstance(each, nn.Parameter)}
+        return {name: tensor for name, tensor in tensors if tensor.requires_grad and isinstance(tensor, nn.Parameter)}
 
     def start_client(self, context: RoundContext) -> None:
-        """Prepare for one client's local training: only the phase's tensors get gradients."""
+        """Prepare for one client's local training: enable gradients of the phase's tensors only."""
         self.context = context
         self._logged = {}
         for name, tensor in self.communicable_state().items():
@@ -255,15 +258,15 @@ class FederatedModule(L.LightningModule):
                 tensor.requires_grad_(matches_prefix(context.phase.train, name))
 
     def logged_means(self) -> dict[str, float]:
-        """The mean over the client's local steps of all that was logged."""
+        """Average each logged value over the client's local steps."""
         return {name: torch.stack(values).float().mean().item() for name, values in self._logged.items()}
 
     def clear_logs(self) -> None:
-        """Forget what was logged."""
+        """Discard all logged values."""
         self._logged = {}
 
     def configure_optimizers(self) -> torch.optim.Optimizer | None:
-        """A fresh optimizer over the tensors that are trainable now; None if there are none."""
+        """Build an optimizer over the parameters that currently get gradients; None if there are none."""
         trainable = list(self.trainable_by_name().values())
         if not trainable:
             return None
@@ -272,62 +275,62 @@ class FederatedModule(L.LightningModule):
         return self.make_optimizer(trainable)
 
     def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        """Log as in Lightning; in a federation the values are averaged over the client's local steps."""
+        """Log as in Lightning. A federation averages the values over the client's local steps."""
         if self.context is not None:
             self._logged.setdefault(name, []).append(torch.as_tensor(value).detach())
         elif self._trainer is not None:
             super().log(name, value, *args, **kwargs)
 
     def local_logits(self, inputs: Inputs) -> Float[Tensor, "B C"]:
-        """The logits of what the running phase trains, as its loss sees them; by default those of ``forward``.
+        """Compute the logits that the current phase's loss uses; by default the output of ``forward``.
 
-        Add-ons measure clients by them.
+        Add-ons evaluate clients with these logits.
         """
         logits: Tensor = self(inputs)
         return logits
 
     def representation(self, inputs: Inputs) -> Float[Tensor, "B n"]:
-        """What represents images where two states of the method are compared, as MOON does.
+        """Represent images for add-ons that compare two states of the method, such as MOON.
 
-        By default these are the local logits less their mean over classes, on which probabilities do not depend.
+        The default is the local logits minus their mean over classes, which does not affect probabilities.
         """
         logits = self.local_logits(inputs).float()
         return logits - logits.mean(-1, keepdim=True)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """The loss of a batch of inputs and labels; by default the cross-entropy."""
+        """Compute the loss of a batch of inputs and labels; by default the cross-entropy."""
         inputs, labels = batch
         loss = F.cross_entropy(self(inputs), labels)
         self.log("loss", loss)
         return loss
 
     def evaluation_step(self, batch: Batch, stage: str) -> Float[Tensor, ""]:
-        """Log and return the accuracy of a batch, in [0, 1]."""
+        """Compute and log the accuracy of a batch, in [0, 1]."""
         inputs, labels = batch
         accuracy: Tensor = (self(inputs).argmax(-1) == labels).float().mean()
         self.log(f"{stage}_accuracy", accuracy, prog_bar=True, batch_size=len(labels))
         return accuracy
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
-        """Log and return ``val_accuracy``."""
+        """Compute and log ``val_accuracy``."""
         return self.evaluation_step(batch, "val")
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, ""]:
-        """Log and return ``test_accuracy``."""
+        """Compute and log ``test_accuracy``."""
         return self.evaluation_step(batch, "test")
 
     def predict_step(self, batch: Batch | Inputs, batch_idx: int, dataloader_idx: int = 0) -> Float[Tensor, "B C"]:
-        """Return class probabilities; a batch may come with labels, which are ignored."""
+        """Compute class probabilities. Labels in the batch are ignored."""
         inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
         return torch.softmax(self(inputs), -1)
 
 
 def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
-    """Copy a state into the tensors of the same names; raise UserError for an unknown name or another shape."""
+    """Copy a state into the tensors of the same names; raise UserError for an unknown name or a wrong shape."""
     if unknown := sorted(state.keys() - tensors.keys()):
         raise UserError(f"{owner} has no tensors named {unknown}; it has {sorted(tensors)}.")
     for name, value in state.items():
-        # Checked, since copy_ would broadcast.
+        # copy_ would broadcast a wrong shape.
         expected = tuple(tensors[name].shape)
         if value.shape != expected:
             raise UserError(
@@ -338,22 +341,22 @@ def copy_state(state: State, tensors: Mapping[str, Tensor], owner: str) -> None:
 
 
 def check_phases(module: FederatedModule) -> Sequence[Phase]:
-    """Return the method's phases; raise UserError if a tensor is missing or leaks from one client to the next."""
+    """List the method's phases; raise UserError if a tensor is missing or leaks from one client to the next."""
     phases = tuple(module.configure_phases())
     method = type(module).__name__
     parameters = [name for name, _ in module.named_parameters()]
-    # Buffers are sent too, and parameters that are not saved may be trained.
+    # Buffers may be uploaded, and parameters outside the state dict may be trained.
     existing = [*module.state_dict(), *parameters]
-    kept = (*module.personal, *module.train_only_personal)
+    personal = (*module.personal, *module.train_only_personal)
     names = [phase.name for phase in phases]
-    if len(set(names)) < len(names):  # the server's memory is kept by the phase's name
+    if len(set(names)) < len(names):  # the server's memory is stored by phase name
         raise UserError(f"The phases of {method} are called {', '.join(names)}. Give each its own name.")
     for phase in phases:
-        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *kept):
+        for prefix in (*phase.train, *phase.upload, *(phase.download or ()), *(phase.deploy or ()), *personal):
             if not any(matches_prefix((prefix,), name) for name in existing):
-                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor is called so.")
+                raise UserError(f"Phase {phase.name!r} of {method} names {prefix!r}, but no tensor has that name.")
         for name in parameters:
-            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *kept), name):
+            if matches_prefix(phase.train, name) and not matches_prefix((*phase.upload, *personal), name):
                 raise UserError(
                     f"{method} trains {name!r} in phase {phase.name!r} but neither uploads nor keeps it, so it would "
                     "leak from one client to the next. Add it to the phase's upload or to `personal`."
@@ -361,43 +364,43 @@ def check_phases(module: FederatedModule) -> Sequence[Phase]:
     return phases
 
 
-def with_classes(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
-    """Make the same method for other classes, without its values; raise UserError if it knows only its own."""
+def rebuild_for_classes(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
+    """Build the same method for other classes, with initial values; raise UserError if it depends on its classes."""
     name = type(method).__name__
     trained_classes = list(method.hparams.get("class_names", ()))
     if not trained_classes:
-        raise UserError(f"{name} takes no class_names, so it can't tell other classes. {ADVICE}.")
-    others = _made_for(method, class_names)
-    # Of as many other classes all shapes are equal, whatever they depend on: those of another number show it.
-    probe = others
+        raise UserError(f"{name} has no argument class_names, so it can't classify other classes. {ADVICE}.")
+    rebuilt = _construct(method, class_names)
+    # Equal numbers of classes give equal shapes, so only a different number shows which tensors depend on the classes.
+    probe = rebuilt
     if len(class_names) == len(trained_classes):
-        # All of both lists, or one fewer where they are the same.
-        both = list(dict.fromkeys([*trained_classes, *class_names]))
-        probe = _made_for(method, both if len(both) != len(trained_classes) else both[:-1])
+        # The union of both lists, or one class fewer if they are the same.
+        union = list(dict.fromkeys([*trained_classes, *class_names]))
+        probe = _construct(method, union if len(union) != len(trained_classes) else union[:-1])
     expected = probe.state_dict()
     for tensor_name, tensor in method.state_dict().items():
         if tensor_name not in expected or expected[tensor_name].shape != tensor.shape:
             raise UserError(
-                f"{name} learns for its own classes alone, as {tensor_name!r} has shape {tuple(tensor.shape)}, so it "
-                f"can't tell other classes. {ADVICE}."
+                f"{name} can't classify other classes, because the shape of {tensor_name!r}, {tuple(tensor.shape)}, "
+                f"depends on the classes. {ADVICE}."
             )
-    return others
+    return rebuilt
 
 
-def _made_for(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
+def _construct(method: FederatedModule, class_names: Sequence[str]) -> FederatedModule:
     arguments = constructor_arguments(type(method))
     options = {name: value for name, value in method.hparams.items() if name in arguments}
     options["class_names"] = list(class_names)
-    # Neither is a hyperparameter, since a config describes both in its own way.
+    # Configs describe CLIP and optimizer separately, so neither is a hyperparameter.
     parts = {"clip": getattr(method, "clip", None), "optimizer": getattr(method, "make_optimizer", None)}
     options |= {name: part for name, part in parts.items() if name in arguments and part is not None}
-    with restored_generators():  # first values are drawn, and replaced by those of the method
+    with restored_generators():  # the constructor draws initial values
         return type(method)(**options)
 
 
 @contextmanager
 def restored(module: FederatedModule) -> Iterator[None]:
-    """Restore a method's tensors and mode after the block, in which others are loaded or it is trained."""
+    """Restore a method's tensors and mode after a block that loads other tensors or trains it."""
     before = detached(module.communicable_state())
     was_training = module.training
     try:

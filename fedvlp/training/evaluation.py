@@ -133,7 +133,7 @@ def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str,
 
 def shared_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
     """Predict one split by what all clients share."""
-    with module.shared_part_alone():
+    with module.shared_part_only():
         return split_predictions(module, fabric, split, state)
 
 

@@ -133,6 +133,6 @@ def test_a_class_without_images_keeps_its_text_feature(clip):
     inputs = {"features": torch.randn(5, 128, generator=torch.Generator().manual_seed(1))}
     torch.testing.assert_close(means(inputs), ncm(inputs))
     torch.testing.assert_close(means(inputs)[:, 1], zero_shot(inputs)[:, 1])
-    with pytest.raises(UserError, match="learns for its own classes alone"):
+    with pytest.raises(UserError, match="can't classify other classes"):
         means.for_classes(["car", "cat", "cow"])
     assert zero_shot.class_means_baseline([(torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.long))]) is None

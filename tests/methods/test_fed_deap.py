@@ -83,7 +83,7 @@ def test_directions_of_a_frame_are_as_far_apart_as_can_be(count):
 def test_shared_prompts_stand_alone(clip, images):
     module = make(clip)
     features = clip.encode_image(images)
-    with torch.no_grad(), module.shared_part_alone():
+    with torch.no_grad(), module.shared_part_only():
         texts = slow_texts(clip, module.global_prompt)
         expected = torch.stack([slow_logits(clip, feature, texts) for feature in features])
         torch.testing.assert_close(module(images), expected, atol=1e-3, rtol=1e-4)

@@ -44,7 +44,7 @@ def test_other_classes_are_told_as_by_a_method_that_was_made_for_them(name, clip
     method = moved(make(name, OWN, clip))
     if name in OF_THEIR_CLASSES:
         with pytest.raises(
-            UserError, match=rf"^{type(method).__name__} learns for its own classes alone, as '.* shape"
+            UserError, match=rf"^{type(method).__name__} can't classify other classes, because the shape"
         ):
             method.for_classes(OTHERS)
         return
@@ -82,5 +82,5 @@ class NoClasses(FederatedModule):
 
 
 def test_a_method_without_classes_is_told_why():
-    with pytest.raises(UserError, match=r"NoClasses takes no class_names, so it can.t tell other classes"):
+    with pytest.raises(UserError, match=r"NoClasses has no argument class_names, so it can.t classify other classes"):
         NoClasses().for_classes(OTHERS)

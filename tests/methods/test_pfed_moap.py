@@ -69,7 +69,7 @@ def test_on_domains_of_nobody_the_mean_prompt_classifies_alone(clip, images):
     module = make(clip)
     features = F.normalize(clip.encode_image(images), dim=-1)
     expected = clip.logit_scale * features @ F.normalize(module.text(module.prompt), dim=-1).T
-    with module.shared_part_alone():
+    with module.shared_part_only():
         torch.testing.assert_close(module(images), expected)
     module.load_state(module.initial_personal_state(module.personal_state()))
     torch.testing.assert_close(module(images), expected, msg="nor has who never took part anything else")

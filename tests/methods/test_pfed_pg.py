@@ -104,7 +104,7 @@ def test_on_domains_of_nobody_the_shared_part_classifies_alone(clip, images):
     with torch.no_grad():
         module.local_prompt.add_(1)
         module.head.mul_(0.5)
-    with module.shared_part_alone():
+    with module.shared_part_only():
         alone = module(images)
     torch.testing.assert_close(alone, module.written(features))
     assert not torch.allclose(module(images), alone, atol=1e-2)

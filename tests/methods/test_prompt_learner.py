@@ -127,7 +127,7 @@ def test_the_shared_prompt_alone_is_promptfl(clip, images, kind):
     spread(method.trainable_by_name().values(), 0.5)
     plain = PromptFL(CLASSES, clip, prompt_length=8)
     plain.load_state({"prompt": method.global_prompt.detach()})
-    with method.shared_part_alone():
+    with method.shared_part_only():
         torch.testing.assert_close(method(images), plain(images))
     assert not torch.allclose(method(images), plain(images), atol=1e-2)
     if kind is FedPHA:  # whose own prompt classifies alone, too

@@ -93,7 +93,7 @@ def test_loss_and_gradients(clip, images, kind):
 
 def test_without_the_local_prompt_the_global_one_takes_all(clip, images):
     module = make(clip, FedOTP, iterations=400)
-    with module.shared_part_alone():
+    with module.shared_part_only():
         alone = module(images)
     differences = alone.double() - slow_logits(module, images, [module.global_prompt])
     torch.testing.assert_close(differences, differences[:, :1].expand(-1, 3), atol=1e-4, rtol=0)

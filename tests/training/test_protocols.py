@@ -163,7 +163,7 @@ def test_clients_own_classes(clip, trained):
 def test_a_method_of_its_own_classes_is_refused_before_training(clip, tmp_path):
     data = SixClasses(cache_dir=None, protocol="base_to_new", test_fraction=0.3)
     federation = Federation(rounds=1, accelerator="cpu", default_root_dir=str(tmp_path), runtime=QUIET)
-    with pytest.raises(UserError, match=r"^FedAPT learns for its own classes alone, as 'prompt' has shape \(3, "):
+    with pytest.raises(UserError, match=r"^FedAPT can't classify other classes, because the shape of 'prompt', \(3, "):
         federation.fit(FedAPT(data.class_names, data.domains, clip), data)
     assert not list(tmp_path.iterdir())
 
