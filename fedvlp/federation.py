@@ -1,4 +1,4 @@
-"""The federation loop: for each round, for each phase, train the cohort and aggregate. No method is named here."""
+"""The federation loop: in each phase of each round, train the cohort and aggregate. It works with any method."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from fedvlp.callbacks import ProgressBar, TensorBoardLogger
 from fedvlp.callbacks import default_callbacks as make_default_callbacks
 from fedvlp.core.balance import describe_balance
 from fedvlp.core.module import FederatedModule, check_phases
-from fedvlp.core.phases import with_aggregation
+from fedvlp.core.phases import bind_aggregators
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import BASELINES, REPORTED, BaselineName
 from fedvlp.core.state import RunState, ServerState, State
@@ -42,36 +42,38 @@ from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed
 
 
 class Federation(RunView):
-    """Simulates the server and all clients with one copy of the method, whose small state is swapped in and out.
+    """Simulates the server and all clients with one copy of the method, swapping their small states in and out.
 
-    Every random draw depends on (seed, round, phase, client) alone, so a resumed run equals an unbroken one, and
-    neither the order of the clients nor the number of workers or devices changes a result.
+    Every random draw depends only on seed, round, phase and client. A resumed run therefore equals an uninterrupted
+    one, and the order of clients and the number of workers or devices change no result.
 
     Args:
         rounds: Number of communication rounds.
         local: How a client trains in each round.
-        server: What the server does with the clients' updates.
-        clients: Which clients take part, and what becomes of those that fail.
+        server: How the server checks and combines the clients' updates.
+        clients: Which clients take part in a round, and how to handle failing clients.
         seed: Fixes every random draw. The command line takes it from ``seed_everything``.
-        name: Name of the run; made of method, data and held-out domains if not given.
-        baselines: Rows next to the method in tables: ``zero_shot`` for CLIP without training, ``class_means`` for the
-            mean feature of each class's training images, where features are cached. They never select anything.
-        evaluate_every: Evaluate after every so many rounds, and after the last.
+        name: Name of the run; built from method, data and held-out domains if not given.
+        baselines: Untrained baselines shown next to the method in tables: ``zero_shot``, CLIP with its own prompts;
+            ``class_means``, the mean feature of each class's training images, if features are cached. They never
+            influence a choice.
+        evaluate_every: Number of rounds between evaluations. The last round is always evaluated.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
-        devices: How many devices, or which. Several devices train different clients at the same time.
-        precision: Of the frozen towers' arithmetic; prompts, optimizers and averages stay in float32. ``bf16-mixed``
-            rounds their large weights to bfloat16; ``auto`` does so where the hardware multiplies these faster.
-        default_root_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
+        devices: Number or indices of devices. Several devices train different clients at the same time.
+        precision: Precision of the frozen towers; prompts, optimizers and averages stay in float32. ``bf16-mixed``
+            rounds the towers' large weights to bfloat16; ``auto`` does so if the hardware multiplies bfloat16 faster.
+        default_root_dir: Folder in which runs are stored, as ``<name>/<time>``.
         enable_progress_bar: Show a live bar for each round.
-        fast_dev_run: Try everything once, in 1 round with 1 step a client and 1 batch a split, and keep nothing of it.
-        num_nodes: How many machines, each with as many devices; ``torchrun`` starts the processes.
+        fast_dev_run: Try the whole program once, with 1 round, 1 step per client and 1 batch per split. Nothing is
+            saved.
+        num_nodes: Number of machines, each with the same number of devices; ``torchrun`` starts the processes.
         strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
-        deterministic: Let PyTorch refuse operations that may differ from one run to the next, for the rest of the
-            process; needed on a GPU only.
-        logger: One or more Lightning loggers, such as ``TensorBoardLogger`` or ``WandbLogger``; none by default. One
-            that fails is left out for the rest of the run and never stops it.
+        deterministic: Make PyTorch raise an error for operations that may differ between runs, for the rest of the
+            process; only needed on a GPU.
+        logger: One or more Lightning loggers, such as ``TensorBoardLogger`` or ``WandbLogger``; none by default. A
+            failing logger is disabled for the rest of the run and never stops it.
         callbacks: Lightning or fedvlp callbacks besides the default ones, such as ``EarlyStopping`` or ``Timer``.
-        runtime: What the program uses of the machine and writes of itself; changes no result but by rounding.
+        runtime: Threads, timeouts and output of the program. They change results only by rounding.
     """
 
     def __init__(  # noqa: PLR0913 (each argument is an option of the command line, as with Lightning's Trainer)
@@ -97,18 +99,18 @@ class Federation(RunView):
         callbacks: Callback | list[Callback] | None = None,
         runtime: Runtime = Runtime(),
     ) -> None:
-        # The command line has checked the ranges; a caller in Python has not.
+        # The command line has checked the ranges, but a Python caller has not.
         check_range("rounds", rounds, NonNegativeInt)
         check_range("evaluate_every", evaluate_every, PositiveInt)
         check_range("seed", seed, Seed)
         for group in (server, clients, runtime):
             check_ranges(group)
-        if wrong := [name for name in baselines if name not in BASELINES]:
-            raise UserError(f"Expected baselines among {', '.join(BASELINES)}; got {wrong[0]!r}.")
+        if unknown := [name for name in baselines if name not in BASELINES]:
+            raise UserError(f"Expected baselines among {', '.join(BASELINES)}; got {unknown[0]!r}.")
         if fast_dev_run:
             rounds = min(rounds, 1)
             local = replace(local, epochs=1, steps=1)
-            # Nothing is to remain on disk or in a service.
+            # Nothing may remain on disk or in a logging service.
             clients = replace(clients, personal_on_disk=False)
             logger = None
         self.runtime = runtime
@@ -118,11 +120,11 @@ class Federation(RunView):
         self.deterministic = deterministic
         self.fast_dev_run = fast_dev_run
         self.default_root_dir = Path(default_root_dir)
-        # Replaced by sites, which train and measure elsewhere.
+        # A run over sites replaces the engine, because sites train and evaluate elsewhere.
         self.engine: Engine = LocalEngine(clients.personal_on_disk)
         self.callbacks = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or [])
         if runtime.default_callbacks:
-            # After those of the user, so that the files hold what these add to the metrics.
+            # After the user's callbacks, so that the files include the metrics that these add.
             progress = [ProgressBar(enable_progress_bar)]
             self.callbacks += progress if fast_dev_run else make_default_callbacks(enable_progress_bar)
         self.fabric = setup.make_fabric(
@@ -141,19 +143,19 @@ class Federation(RunView):
         self.description = {}
 
     def add_callback(self, callback: Callback) -> None:
-        """Add a Lightning or fedvlp callback, whose hooks are called after those of all others."""
+        """Add a Lightning or fedvlp callback. Its hooks are called after all others."""
         self.callbacks.append(callback)
 
     def fit(self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None) -> ServerState:
-        """Train a method on all source clients, round by round, and return the server's last state.
+        """Train a method on all source clients, round by round, and return the server's final state.
 
         Args:
-            model: the method; its tensors are what round one starts from, and in the end the deployed ones.
-            datamodule: clients and splits.
-            ckpt_path: Resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and
+            model: The method. Training starts from its tensors; afterwards it holds the deployed tensors.
+            datamodule: Clients and splits.
+            ckpt_path: Checkpoint or run folder to resume from; ``last`` resumes the newest run of the same name, or
                 starts from scratch if there is none.
         """
-        # Not in the constructor: a config of `fit` can be tested and verified whatever its callbacks.
+        # Not in the constructor, because `test` and `verify` ignore the callbacks of a config of `fit`.
         check_callbacks(self.callbacks)
         self.prepare(model, datamodule)
         check_callbacks(self.callbacks, [split.name for split in datamodule.evaluation_splits()])
@@ -162,7 +164,7 @@ class Federation(RunView):
             checkpoint = None if ckpt_path is None else self._checkpoint(ckpt_path)
             return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")
         if ckpt_path is not None:
-            raise UserError("fast_dev_run starts from scratch and keeps nothing. Leave ckpt_path out.")
+            raise UserError("fast_dev_run starts from scratch and saves nothing. Remove ckpt_path.")
         self.data = setup.with_short_splits(datamodule)
         self.fabric.print(setup.FAST_DEV_RUN_NOTICE, flush=True)
         with TemporaryDirectory(prefix="fedvlp-") as folder:
@@ -173,35 +175,35 @@ class Federation(RunView):
     def validate(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None
     ) -> dict[str, float]:
-        """Measure a trained method on the source validation splits; return accuracies in percent.
+        """Evaluate a trained method on the source validation splits; return accuracies in percent.
 
         Args:
-            model: the method.
-            datamodule: clients and splits.
-            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
-                not given.
+            model: The method.
+            datamodule: Clients and splits.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; if None, the model is
+                evaluated as is.
         """
         return self._measure(model, datamodule, ckpt_path, ("validation",))
 
     def test(
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None = None, output: str | None = None
     ) -> dict[str, float]:
-        """Measure a trained method on held-out domains and test splits, or what the protocol measures; return percents.
+        """Evaluate a trained method on the protocol's held-out domains and test splits; return accuracies in percent.
 
         Args:
-            model: the method.
-            datamodule: clients and splits.
-            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; the model unchanged if
-                not given.
-            output: JSON file to write, of accuracies, other scores and confusions of classes; none if not given.
+            model: The method.
+            datamodule: Clients and splits.
+            ckpt_path: A run's ``prompts.safetensors``, a checkpoint, a run folder or ``last``; if None, the model is
+                evaluated as is.
+            output: JSON file for accuracies, other scores and confusions of classes; None to write no file.
         """
         if output is not None:
             inputs = [] if ckpt_path is None else [run_of(Path(ckpt_path))]
             check_replaceable(Path(output), files_of_runs(inputs))
         scores = self._measure(model, datamodule, ckpt_path, REPORTED)
         if output is not None and self.is_global_zero:
-            about = {"protocol": datamodule.protocol, "accuracy": scores}
-            write_scores(Path(output), about, without_validation(self.predictions), datamodule.class_names)
+            header = {"protocol": datamodule.protocol, "accuracy": scores}
+            write_scores(Path(output), header, without_validation(self.predictions), datamodule.class_names)
             self.fabric.print(f"written to {output}", flush=True)
         return scores
 
@@ -216,23 +218,23 @@ class Federation(RunView):
     ) -> Path:
         """Classify images with a trained method, and write a CSV of path, class and probabilities; return its path.
 
-        Where folders say the classes of all images, ``CLASS/image`` or ``DOMAIN/CLASS/image``, they are scored as well;
-        the scores are in a JSON file beside the CSV.
+        If all images are in class folders, ``CLASS/image`` or ``DOMAIN/CLASS/image``, the predictions are also scored.
+        The scores are written to a JSON file next to the CSV.
 
         Args:
-            model: the method.
-            images: Image files or folders; folders are searched at any depth.
-            datamodule: not used; the command line takes the class names from it.
+            model: The method.
+            images: Image files or folders, which are searched recursively.
+            datamodule: Not used; the command line takes the class names from it.
             ckpt_path: A run's ``prompts.safetensors``, a checkpoint or a run folder.
             output: The CSV file to write.
-            class_names: Other classes than those that were trained, as a list or as a text file with a name in each
-                line; those if not given. A method whose tensors depend on the number of classes refuses them.
+            class_names: Names of the classes to choose from, as a list or as a text file with one name per line; by
+                default the classes of training. Methods with parameters that depend on the classes raise an error.
         """
         file = Path(output)
-        given = [images] if isinstance(images, str) else images
-        paths = image_paths(given)
-        of_run = [] if ckpt_path is None else [run_of(self._checkpoint(ckpt_path))]
-        check_replaceable(file, [*paths, *files_of_runs(of_run)])  # before an image is classified
+        inputs = [images] if isinstance(images, str) else images
+        paths = image_paths(inputs)
+        runs = [] if ckpt_path is None else [run_of(self._checkpoint(ckpt_path))]
+        check_replaceable(file, [*paths, *files_of_runs(runs)])  # before classifying images
         self._launch(model)
         if ckpt_path is not None:
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
@@ -242,7 +244,7 @@ class Federation(RunView):
         if class_names is not None:
             check_class_names(class_names)
             model = model.for_classes(class_names)
-        # No client's own part is known for images of no client.
+        # The images belong to no client, so there are no personal tensors for them.
         with model.shared_part_only():
             predictions = predict_images(model, self.fabric, image_batches(paths, model.transform), file)
         self.fabric.print(f"{len(paths)} images -> {file}", flush=True)
@@ -250,22 +252,22 @@ class Federation(RunView):
         if len(paths) == 1:
             name, probability = names[predictions.predicted.item()], predictions.confidence.item()
             self.fabric.print(escape_control_chars(f"{paths[0]}: {name} ({100 * probability:.1f} %)"), flush=True)
-        labelled, others = label_by_folders(predictions, paths, given, names)
+        labelled, others = label_by_folders(predictions, paths, inputs, names)
         if self.is_global_zero:
             for line in write_folder_scores(file, labelled, names, others):
                 self.fabric.print(line, flush=True)
         return file
 
     def prepare(self, model: FederatedModule, datamodule: FederatedData) -> None:
-        """Read the data, check the run, and set its ``phases`` and ``description``; train nothing."""
-        # Checks that need no data come first, because encoding the images may take minutes.
+        """Read the data, check the run, and set its ``phases`` and ``description``, without training."""
+        # Checks without data come first, because encoding the images may take minutes.
         options = self.options
         cohort_size = options.clients.cohort_size
         setup.check_writable(self.default_root_dir)
         setup.check_method(model, options.rounds)
         self._attach(model, datamodule, serves_images=self.fast_dev_run)
         clients = datamodule.clients
-        phases = with_aggregation(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)
+        phases = bind_aggregators(check_phases(model), options.server.aggregation, clients, cohort_size, options.seed)
         privacy_account(phases, len(clients), cohort_size, self.fabric.world_size)
         setup.check_data(datamodule, cohort_size)
         check_add_ons(model, options.local.all_add_ons, phases, datamodule, options.precision)
@@ -282,11 +284,11 @@ class Federation(RunView):
         setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
-        """Launches, and has the data read, split and prepared."""
+        """Launch the processes, and read, split and prepare the data."""
         self._launch(model)
         self.data = datamodule
-        datamodule.trainer = self  # as Lightning does: a data module may ask it for the method
-        # One machine may lack the images, and the others must not wait for it.
+        datamodule.trainer = self  # as in Lightning, so that a data module can find the method
+        # If one machine lacks the images, the others must not wait for it.
         set_up = partial(setup.set_up_data, self.fabric, model, datamodule, self.options.precision, serves_images)
         on_every_process(self.fabric, set_up)
 
@@ -294,7 +296,7 @@ class Federation(RunView):
         self, model: FederatedModule, datamodule: FederatedData, ckpt_path: str | None, roles: tuple[str, ...]
     ) -> dict[str, float]:
         self._attach(model, datamodule)
-        # A method that is measured as it was made has no clients yet that keep anything.
+        # Without a checkpoint no client has personal tensors yet.
         trained: tuple[State, Mapping[int, State]] = (model.shared_state(), {})
         if ckpt_path is not None:
             self.fabric.print(describe_choice(self._checkpoint(ckpt_path)), end="", flush=True)
@@ -306,10 +308,10 @@ class Federation(RunView):
         return scores
 
     def _checkpoint(self, ckpt_path: str) -> Path:
-        """The file or folder that a ``ckpt_path`` means; for ``last`` the folder of all runs of this name."""
+        """Resolve ``ckpt_path`` to a file or folder; ``last`` becomes the folder of all runs of this name."""
         if not ckpt_path:
-            raise UserError("Expected a file, a folder or last as ckpt_path; got nothing. Leave it out to do without.")
+            raise UserError("Expected a file, a folder or last as ckpt_path; got an empty path. Remove the option.")
         if ckpt_path != "last":
             return Path(ckpt_path)
-        # The newest run below it is found when it is resumed.
+        # Resuming then finds the newest run in this folder.
         return self.default_root_dir / (self.name or run_name(self.module, self.data))

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from fedvlp.commands.lightning_cli import FederationCLI
 from fedvlp.core.module import check_phases
-from fedvlp.core.phases import client_noise, with_aggregation
+from fedvlp.core.phases import bind_aggregators, client_noise
 from fedvlp.core.state import detached
 from fedvlp.federation import Federation
 from fedvlp.runs.descriptions import describe_model, run_name
@@ -137,7 +137,7 @@ def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
     # Schedule, cohort and aggregation stay at the server, which sends each client its learning rate.
     for_sites = replace(options, local=replace(options.local, schedule=None), server=Server(), clients=Clients())
     phases, cohort_size = check_phases(command.model), options.clients.cohort_size
-    phases = with_aggregation(phases, options.server.aggregation, data.clients, cohort_size, options.seed)
+    phases = bind_aggregators(phases, options.server.aggregation, data.clients, cohort_size, options.seed)
     noise = next(filter(None, (client_noise(phase.strategy) for phase in phases)), None)
     return {
         "data": options_for_sites(data),

@@ -373,7 +373,7 @@ def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, di
         task = PhaseTask.of_phase(
             module, phases, index, add_ons, state=state, seeds={}, rounds=1, all_clients=lambda: [client]
         )
-        sent = {**module.upload_state(), **task.sent_like(state.server.shared)}
+        sent = {**module.upload_state(), **task.upload_template(state.server.shared)}
         found[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
     return found
 

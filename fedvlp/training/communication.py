@@ -10,7 +10,7 @@ from fedvlp.core.phases import RoundContext
 from fedvlp.core.state import Client, ClientUpdate, RunState, ServerState, State, detached, num_bytes, numel, select
 from fedvlp.core.strategies import FedAvg
 from fedvlp.training.add_ons.base import AddOn
-from fedvlp.training.task import PhaseTask, of_method
+from fedvlp.training.task import PhaseTask, method_tensors
 
 COUNTS = ("upload_parameters", "upload_bytes", "download_parameters", "download_bytes")
 Counts = dict[str, int]
@@ -51,14 +51,14 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
         is_mean = type(phase.strategy) is FedAvg
         for client in clients:
             download = task.download(client)
-            module.load_state(of_method(download))
+            module.load_state(method_tensors(download))
             module.start_client(RoundContext(0, phase, client))
-            upload = {**module.upload_state(), **task.sent_like(server.shared)}
+            upload = {**module.upload_state(), **task.upload_template(server.shared)}
             # The images of a pool lie where the model is, so nothing crosses a network.
             counts.append(exchange({}, {}) if client.is_pool else exchange(download, upload))
             # The mean of equal uploads is any of them, and they may be large.
             if not (updates and is_mean):
-                updates.append(ClientUpdate(client, of_method(detached(upload)), client.num_examples))
+                updates.append(ClientUpdate(client, method_tensors(detached(upload)), client.num_examples))
         server = phase.aggregate(server, updates)
         phases[phase.name] = counts
     module.context = None

@@ -1,4 +1,4 @@
-"""From the first round, or the one after a checkpoint, to the last: what ``Federation.fit`` runs."""
+"""The loop of ``Federation.fit``, from the first round or a checkpoint to the last round."""
 
 import time
 from contextlib import ExitStack
@@ -26,15 +26,15 @@ def train_rounds(
 ) -> ServerState:
     """Train all rounds, keep the federation's ``run_state`` and ``folder`` up to date, and return the server's state.
 
-    A new run gets a folder in ``parent``. A run resumes from ``checkpoint``, or from the newest one in that folder; if
-    there is none, it starts from scratch if it ``may_start_fresh``.
+    A new run gets a folder in ``parent``. If ``checkpoint`` is given, the run resumes from this file or from the newest
+    checkpoint in this folder. With ``may_start_fresh`` it starts from scratch if there is none.
     """
     with freed_memory_kept(), ExitStack() as claims:
         start_or_resume(federation, parent, checkpoint, may_start_fresh, claims)
         try:
             workspace = make_workspace(federation, hooks)
             hooks.call("setup", "fit")
-            # After `setup`, as Lightning's Trainer does: callbacks may make there what they load into.
+            # After `setup`, as in Lightning's Trainer: callbacks may build there the objects that receive their state.
             hooks.restore(federation.run_state.callbacks)
             federation.should_stop = bool(hooks.stopping)
             hooks.call("on_fit_start")
@@ -43,7 +43,7 @@ def train_rounds(
             while federation.run_state.server.round < rounds and not is_stopped(federation):
                 train_round(federation, workspace, hooks)
             finish(federation, hooks)
-        except BaseException as error:  # also an interruption, as Lightning's Trainer tells its callbacks
+        except BaseException as error:  # including interruptions, as in Lightning's Trainer
             hooks.call("on_exception", error)
             raise
     return federation.run_state.server
@@ -52,7 +52,7 @@ def train_rounds(
 def start_or_resume(
     federation: RunView, parent: Path, checkpoint: Path | None, may_start_fresh: bool, claims: ExitStack
 ) -> None:
-    """Set the run's state and folder: those of a checkpoint, or new ones, claimed for this process."""
+    """Set the run's state and folder from a checkpoint, or create new ones. Claim the folder for this process."""
     federation.run_state = RunState(ServerState.start(federation.module.shared_state()))
     federation.folder = None
 
@@ -60,14 +60,13 @@ def start_or_resume(
         if checkpoint is None:
             return federation.run_state, None
         paths = [checkpoint] if checkpoint.is_file() else find_checkpoints(checkpoint)
-        # Claimed before it is read: another process may be about to write the next checkpoint.
+        # Claimed before reading, because another process may be about to write the next checkpoint.
         if federation.is_global_zero and paths and paths[0].parent.name == "checkpoints":
             claims.enter_context(claimed(paths[0].parent.parent))
-        say = federation.fabric.print
-        resumed = resume(checkpoint, federation.description, say, may_start_fresh)
+        resumed = resume(checkpoint, federation.description, federation.fabric.print, may_start_fresh)
         return resumed or (federation.run_state, None)
 
-    # Every process reads the checkpoint, and one that can't must not leave the others waiting.
+    # Every process reads the checkpoint. If one fails, the others must not wait for it.
     federation.run_state, federation.folder = on_every_process(federation.fabric, load)
     changeable = repr([federation.options, federation.evaluate_every])
     check_same_run(federation.fabric, federation.data, federation.description, federation.run_state, changeable)
@@ -75,13 +74,13 @@ def start_or_resume(
         if federation.folder is None:
             federation.folder = new_run_folder(parent)
             claims.enter_context(claimed(federation.folder))
-        # An interrupted round may have left states of clients that no checkpoint knows.
+        # An interrupted round may have left client states that no checkpoint refers to.
         DiskStore(federation.folder).remove_unused(None, ())
     federation.folder = federation.fabric.broadcast(federation.folder)
 
 
 def make_workspace(federation: RunView, hooks: Hooks) -> Workspace:
-    """Make the workspace of all rounds; its store takes over the personal tensors that the run resumes from."""
+    """Make the workspace of all rounds, and move the personal tensors of a resumed run into its store."""
     store = federation.engine.client_store(federation.folder)
     state = federation.run_state
     federation.run_state = replace(
@@ -94,10 +93,10 @@ def make_workspace(federation: RunView, hooks: Hooks) -> Workspace:
     module = federation.module
     add_ons = list(options.local.all_add_ons)
     if (attack := options.clients.attack) is not None:
-        # Last, since hostile clients change what honest ones would send.
+        # Last, because hostile clients replace the update that an honest client would send.
         if (hostile := attack.add_on(data.clients)) is not None:
             add_ons.append(hostile)
-        # Hostile clients may train on other images; evaluation uses the real ones.
+        # Hostile clients may train on modified images; evaluation uses the original ones.
         data = attack.training_data(federation.data, module)
     return Workspace(
         options=options,
@@ -116,16 +115,16 @@ def make_workspace(federation: RunView, hooks: Hooks) -> Workspace:
 
 
 def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None:
-    """Run a round, evaluate, and replace the run's state."""
+    """Run and evaluate one round, and update the run's state."""
     options = workspace.options
     federation.current_epoch = federation.run_state.server.round
     hooks.call("on_train_epoch_start")
-    # Without the time of callbacks that run before it.
+    # After the callbacks, so that their time is not counted.
     began = time.perf_counter()
     state, metrics = run_round(workspace, federation.engine, federation.run_state)
     metrics["train_seconds"] = time.perf_counter() - began
     number = state.server.round
-    # A run ends with a round that was evaluated, also if a callback asked for the end in one that was not.
+    # The last round is always evaluated, even if a callback stops the run between two evaluations.
     if number % federation.evaluate_every == 0 or number >= options.rounds or federation.should_stop:
         hooks.call("on_validation_start")
         hooks.call("on_validation_epoch_start")
@@ -141,11 +140,11 @@ def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None
         hooks.call("on_validation_epoch_end")
         hooks.call("on_validation_end")
     hooks.call("on_train_epoch_end")
-    # Processes that disagree would wait for each other in the next round.
+    # If processes disagreed, they would wait for each other in the next round.
     federation.should_stop = workspace.fabric.strategy.reduce_boolean_decision(federation.should_stop, all=False)
     federation.run_state = replace(federation.run_state, callbacks=hooks.states())
     hooks.call("on_round_end", metrics)
-    # After the callbacks, one of which wrote the checkpoint: older ones may refer to older files.
+    # After the callbacks, because older checkpoints refer to older files until a callback writes the new one.
     if federation.is_global_zero:
         workspace.store.remove_unused(number, (state.personal, state.optimizer_states))
 
@@ -153,8 +152,8 @@ def train_round(federation: RunView, workspace: Workspace, hooks: Hooks) -> None
 def after_validation(
     federation: RunView, workspace: Workspace, server: ServerState, metrics: RoundMetrics
 ) -> ServerState:
-    """Let strategies see the source validation loss, if any of them needs it, and return the server's state."""
-    # Before the evaluation, which measures what they decide to deploy.
+    """Pass the source validation loss to the strategies that use it, and return the server's new state."""
+    # Before the evaluation, because these strategies choose the tensors to deploy.
     if not any(phase.strategy.uses_validation_loss for phase in workspace.phases):
         return server
     fabric = workspace.fabric
@@ -168,23 +167,23 @@ def after_validation(
 
 
 def is_stopped(federation: RunView) -> bool:
-    """Whether a callback ends the run now."""
+    """Whether a callback has stopped the run and its last round was evaluated."""
     history = federation.run_state.history
     return federation.should_stop and (not history or is_measured(history[-1]))
 
 
 def is_measured(metrics: RoundMetrics) -> bool:
-    """Whether a round has any accuracy; sites that do not answer may leave none."""
+    """Whether a round has any accuracy. It may have none if sites do not answer."""
     return any(role in metrics for role in ROLES)
 
 
 def finish(federation: RunView, hooks: Hooks) -> None:
-    """End the run: the method then holds the deployed tensors."""
+    """End the run, and load the deployed tensors into the method."""
     server = federation.run_state.server
     federation.current_epoch = server.round
     names = " and ".join(federation.run_state.callbacks.stopped_by)
     if names and is_stopped(federation):
-        federation.fabric.print(f"stopped by {names} after round {server.round}; without it the run continues")
+        federation.fabric.print(f"stopped by {names} after round {server.round}; remove it to continue the run")
     hooks.call("on_train_end")
     hooks.call("on_fit_end")
     # The deployed tensors may be averages over rounds; all others keep the value of the last broadcast.

@@ -20,19 +20,19 @@ from fedvlp.training.add_ons.base import AddOn, ClipGradients
 from fedvlp.utils.errors import UserError, check_ranges
 from fedvlp.utils.ranges import FractionAboveZero, NonNegativeInt, PositiveFloat, PositiveInt
 
-# Of precision 16-mixed as each client begins: with PyTorch's own first scale its first steps would overflow.
+# Initial gradient scale of each client with precision 16-mixed. With PyTorch's default the first steps would overflow.
 GRADIENT_SCALE = 1024.0
 
 
 class Schedule(ABC):
-    """A factor on the learning rate of every optimizer of a round; a subclass is a frozen dataclass.
+    """A factor on the learning rate of every optimizer of a round. Subclasses are frozen dataclasses.
 
-    What papers on training at one place schedule by epochs is scheduled by rounds here, whatever their local epochs.
+    Schedules that papers on centralized training define by epochs are applied by rounds, for any number of epochs.
 
     Attributes:
-        warmup_rounds: rounds at the start that train at ``warmup_lr``; the decay is counted from their end.
-        warmup_lr: learning rate of the optimizer in these rounds; groups with rates of their own keep the proportion.
-        needs_rounds: whether a factor depends on the number of all rounds.
+        warmup_rounds: Rounds at the start that train at ``warmup_lr``. The decay starts after them.
+        warmup_lr: Learning rate in these rounds. Parameter groups with other rates are scaled in proportion.
+        needs_rounds: Whether the factor depends on the total number of rounds.
     """
 
     warmup_rounds: NonNegativeInt
@@ -40,21 +40,21 @@ class Schedule(ABC):
     needs_rounds = False
 
     def factor(self, round: int, rounds: int, lr: float | None) -> float:
-        """Compute the factor on the rate ``lr`` after ``round`` of ``rounds`` rounds; UserError for an unknown rate."""
+        """Compute the factor after ``round`` of ``rounds`` rounds; UserError if a warm-up lacks ``lr``."""
         if round < self.warmup_rounds:
             if lr is None:
-                raise UserError("A warm-up needs a method whose optimizer is an option. Leave warmup_rounds at 0.")
+                raise UserError("A warm-up needs a method with an optimizer option. Leave warmup_rounds at 0.")
             return self.warmup_lr / lr
         return self.decay(round - self.warmup_rounds, rounds)
 
     @abstractmethod
     def decay(self, round: int, rounds: int) -> float:
-        """The factor in a round that is counted from the end of the warm-up."""
+        """Compute the factor in a round; ``round`` is counted from the end of the warm-up."""
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The optimizer's own learning rate, after a warm-up.
+    """Constant learning rate after a warm-up.
 
     Args:
         warmup_rounds: Rounds at the start that train at ``warmup_lr``.
@@ -68,13 +68,13 @@ class Constant(Schedule):
     warmup_lr: PositiveFloat = 1e-5
 
     def decay(self, round: int, rounds: int) -> float:
-        """1 in all rounds."""
+        """Compute the constant factor 1."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class ExponentialDecay(Schedule):
-    """The learning rate falls by the same factor in every round: gamma^r.
+    """Exponential decay: the factor in round r is gamma^r.
 
     Args:
         gamma: Factor from one round to the next, in (0, 1].
@@ -90,16 +90,16 @@ class ExponentialDecay(Schedule):
     warmup_lr: PositiveFloat = 1e-5
 
     def decay(self, round: int, rounds: int) -> float:
-        """The power gamma^r."""
+        """Compute gamma^r."""
         return float(self.gamma**round)
 
 
 @dataclass(frozen=True)
 class CosineDecay(Schedule):
-    """The learning rate falls along half a cosine: (1 + cos(pi r / R)) / 2, the schedule of CoOp.
+    """Cosine decay: the factor in round r is (1 + cos(pi r / R)) / 2, as in CoOp.
 
-    CoOp and those built on it warm up for one epoch at 1e-5, and count r from the end of the warm-up. Their epoch is a
-    round here: of 15 rounds one is the warm-up.
+    CoOp and methods based on it warm up for one epoch at 1e-5, and count r from the end of the warm-up. fedvlp replaces
+    epochs by rounds, so with this warm-up one of 15 rounds is the warm-up.
 
     Args:
         warmup_rounds: Rounds at the start that train at ``warmup_lr``.
@@ -114,23 +114,23 @@ class CosineDecay(Schedule):
     needs_rounds = True
 
     def decay(self, round: int, rounds: int) -> float:
-        """The half cosine (1 + cos(pi r / R)) / 2."""
+        """Compute (1 + cos(pi r / R)) / 2."""
         return (1 + math.cos(math.pi * round / rounds)) / 2
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains in one phase of a round.
+    """Local training of every client in one phase of a round.
 
     Args:
         epochs: Passes over a client's data in each phase; 0.5 communicates after every half pass.
         steps: Optimizer steps of a client in each phase, instead of epochs.
         schedule: Learning rate over rounds, such as ``ExponentialDecay`` or ``CosineDecay``; constant if not given.
-        reset_optimizer: Make each client's optimizer from scratch each round; else its moments stay on the client.
-        add_ons: What else local training does and exchanges, such as ``FedProx``, ``Scaffold`` or ``FedDyn``, whatever
-            the method; several are at work in their order.
-        gradient_clip_val: Shorten the gradient of each step, of all that a client trains together, to this norm;
-            unchanged if not given.
+        reset_optimizer: Build a new optimizer for each client in each round. Otherwise its moments stay on the client.
+        add_ons: Changes to local training that work with any method, such as ``FedProx``, ``Scaffold`` or ``FedDyn``,
+            applied in the given order.
+        gradient_clip_val: Largest joint gradient norm of all trained parameters; longer gradients are shortened to it.
+            No clipping if not given.
     """
 
     epochs: PositiveFloat = 1
@@ -142,72 +142,72 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        # One epoch is the default, so it can't be told from an epoch that was asked for.
+        # The default, one epoch, can't be distinguished from epochs=1.
         if self.steps is not None and self.epochs != 1:
             raise UserError(
-                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Leave one out."
+                f"Expected local.steps or local.epochs, got both ({self.steps} and {self.epochs:g}). Remove one."
             )
         for add_on in self.all_add_ons if self.gradient_clip_val is not None else ():
             if add_on.needs_gradients:
                 name = type(add_on).__name__
-                raise UserError(f"{name} needs gradients unchanged. Leave local.gradient_clip_val out.")
+                raise UserError(f"{name} needs gradients unchanged. Remove local.gradient_clip_val.")
 
     @property
     def listed_add_ons(self) -> tuple[AddOn, ...]:
-        """The add-ons of ``add_ons``, in their order."""
+        """The add-ons of ``add_ons`` as a tuple."""
         if self.add_ons is None:
             return ()
         return tuple(self.add_ons) if isinstance(self.add_ons, (list, tuple)) else (self.add_ons,)
 
     @property
     def all_add_ons(self) -> tuple[AddOn, ...]:
-        """The listed add-ons, followed by the clipping of gradients."""
-        # Clipping sees the gradients of all other add-ons, as in Lightning it sees all of the loss.
+        """The listed add-ons, followed by gradient clipping."""
+        # Last, so that clipping includes the gradients of all other add-ons, as in Lightning.
         clipping = () if self.gradient_clip_val is None else (ClipGradients(self.gradient_clip_val),)
         return (*self.listed_add_ons, *clipping)
 
-    def batches(self, loader_of: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
-        """Return a client's batches in one phase of a round, and how many they are.
+    def batches(self, make_loader: Callable[[int], Loader], round: int) -> tuple[Iterator[Batch], int]:
+        """Iterate over a client's batches in one phase of a round, and count them.
 
-        Whole epochs and steps shuffle again in each round. A fraction of an epoch takes the next batches of an endless
-        sequence of passes, whether the client took part in the rounds before or not. ``loader_of`` maps the number of a
+        Whole epochs and ``steps`` shuffle again in each round. A fraction of an epoch takes the next batches of an
+        endless sequence of passes, even if the client skipped earlier rounds. ``make_loader`` maps the number of a
         shuffle to the batches in that order.
         """
         spans_rounds = self.steps is None and self.epochs != int(self.epochs)
-        loader = loader_of(0 if spans_rounds else round)
+        loader = make_loader(0 if spans_rounds else round)
         steps = num_steps(len(loader), self.epochs, self.steps)
         if not spans_rounds:
             return islice(chain.from_iterable(repeat(loader)), steps), steps
-        # The passes before this round are skipped by arithmetic, the batches before it in its first pass by reading.
+        # Earlier passes are skipped by arithmetic. Earlier batches of the first pass are skipped by reading them.
         pass_number, num_done = divmod(round * steps, len(loader))
-        passes = chain.from_iterable(loader_of(later) for later in count(pass_number))
+        passes = chain.from_iterable(make_loader(number) for number in count(pass_number))
         return islice(passes, num_done, num_done + steps), steps
 
     def num_steps(self, client: Client, batch_size: int) -> int:
-        """How many optimizer steps a client takes in one phase, from its images and those of a batch."""
+        """Compute the number of optimizer steps that a client takes in one phase."""
         return num_steps(-(-client.num_examples // batch_size), self.epochs, self.steps)
 
     def factor(self, round: int, rounds: int, lr: float | None) -> float:
-        """The factor on the optimizer's learning rate after so many finished rounds, of so many in all."""
+        """Compute the factor on the learning rate ``lr`` after ``round`` of ``rounds`` rounds."""
         return 1.0 if self.schedule is None else self.schedule.factor(round, rounds, lr)
 
 
 @cache
 def num_steps(num_batches: int, epochs: float, steps: int | None) -> int:
-    """How many optimizer steps a client takes in one phase; a begun batch counts as a whole one.
+    """Compute the number of optimizer steps in one phase, rounding partial batches up.
 
     >>> num_steps(30, 0.1, None), num_steps(5, 0.5, None), num_steps(5, 2, None), num_steps(5, 2, 7)
     (3, 3, 10, 7)
     """
-    # As a fraction of decimals, since 0.1 * 30 is more than 3 in floating point.
+    # As an exact fraction, because 0.1 * 30 is more than 3 in floating point.
     return math.ceil(Fraction(str(epochs)) * num_batches) if steps is None else steps
 
 
 def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state: State) -> Any:
-    """Make the optimizer of the client in the module, as Fabric steps it; None if nothing is trainable.
+    """Make the module's optimizer, wrapped by Fabric; None if nothing is trainable.
 
-    Learning rates are multiplied by ``factor``, except in groups with ``scheduled: False``. It continues from the
-    moments in ``state``, if there are any.
+    Learning rates are multiplied by ``factor``, except in groups with ``scheduled: False``. The optimizer continues
+    from the moments in ``state``, which may be empty.
     """
     optimizer = module.configure_optimizers()
     if optimizer is None:
@@ -226,15 +226,15 @@ def make_optimizer(fabric: Fabric, module: FederatedModule, factor: float, state
 
 
 def reset_gradient_scale(fabric: Fabric) -> None:
-    """Have gradients scaled from scratch in 16-mixed, so that no client depends on those before it."""
+    """Reset the gradient scaler of 16-mixed, so that a client does not depend on earlier clients."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     if scaler is not None:
         scaler.load_state_dict({**scaler.state_dict(), "scale": GRADIENT_SCALE, "_growth_tracker": 0})
 
 
 def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> State:
-    """Copy an optimizer's moments, as ``<parameter>/<what it is>``; UserError if one is something else."""
-    # By names and not by place, so that a method may list its parameters in another order later.
+    """Copy an optimizer's moments, named ``<parameter>/<moment>``; raise UserError if one is not a tensor."""
+    # By name rather than index, so that a method may list its parameters in another order later.
     names = {parameter: name for name, parameter in tensors.items()}
     state: State = {}
     for parameter, values in optimizer.state.items():
@@ -243,17 +243,17 @@ def optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> Stat
                 state[f"{names[parameter]}/{key}"] = value
             elif value is not None:
                 raise UserError(
-                    f"{type(optimizer).__name__} remembers {key!r} as {type(value).__name__}; only tensors can be kept "
-                    "between rounds. Set trainer.local.reset_optimizer to true, or use SGD, Adam or AdamW."
+                    f"{type(optimizer).__name__} stores {key!r} as {type(value).__name__}, but only tensors can stay "
+                    "on clients. Set trainer.local.reset_optimizer to true, or use SGD, Adam or AdamW."
                 )
     return detached(state)
 
 
 def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor], state: State) -> None:
-    """Give a fresh optimizer what :func:`optimizer_state` returned; learning rates and such stay its own."""
+    """Load moments from :func:`optimizer_state` into a new optimizer; its own learning rates stay."""
     names = {parameter: name for name, parameter in tensors.items()}
     by_index: dict[int, State] = {}
-    # PyTorch numbers the parameters through all groups, in their order.
+    # PyTorch numbers the parameters consecutively through all groups.
     for index, parameter in enumerate(chain.from_iterable(group["params"] for group in optimizer.param_groups)):
         if moments := strip_prefix(state, names[parameter]):
             by_index[index] = {name: value.clone() for name, value in moments.items()}

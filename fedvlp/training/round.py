@@ -1,4 +1,4 @@
-"""One communication round: sample the cohort, let each phase train it, and let the server combine what was sent."""
+"""One communication round: sample the cohort, train it in each phase, and aggregate the updates."""
 
 import math
 import secrets
@@ -29,14 +29,14 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
 DROPPED_OUT = "dropped out"
-NOTHING_COUNTS = "Nothing of this round counts; the last checkpoint is from before it."
-# With more clients than these, metrics are given as mean, least and largest, and not client by client.
+NOTHING_COUNTS = "This round changes nothing; the last checkpoint is from the round before."
+# With more clients, metrics are summarized as mean, minimum and maximum instead of listed per client.
 MOST_COLUMNS = 100
 
 
 def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[RunState, RoundMetrics]:
-    """Run one communication round; return the federation's state after it and the round's metrics so far."""
-    # A client that fails in a later phase gets back the tensors that it kept before the first.
+    """Run one communication round; return the federation's new state and the round's metrics so far."""
+    # A client that fails in a later phase gets back its personal tensors from before the first phase.
     before = state
     number = state.server.round
     options = workspace.options
@@ -50,7 +50,7 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
     # Sampled before training, so dropped clients cost no time.
     rejected = drop_out(workspace, cohort, number, metrics)
     present = [client for client in cohort if client.id not in rejected]
-    of_round = {
+    round_settings = {
         "rounds": options.rounds,
         # Evaluated lazily: a site reports its number of images only when it joins.
         "all_clients": lambda: workspace.data.clients,
@@ -58,10 +58,10 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
         "shares_of_steps": shares_of_steps(present, options.clients.stragglers, options.seed, number),
     }
     for index in range(len(workspace.phases)):
-        # Of the whole cohort, so that a seed does not depend on rejected clients.
+        # For the whole cohort, because check_aggregators takes its size from the seeds.
         seeds = {client.id: derive_seed(options.seed, number, index, client.id) for client in cohort}
         task = PhaseTask.of_phase(
-            workspace.module, workspace.phases, index, workspace.add_ons, state=state, seeds=seeds, **of_round
+            workspace.module, workspace.phases, index, workspace.add_ons, state=state, seeds=seeds, **round_settings
         )
         clients = [client for client in cohort if client.id not in rejected]
         results = engine.train(clients, task, workspace)
@@ -69,7 +69,7 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
             return lose_round(workspace, task, before, results.clients, metrics)
         accepted, reasons = accept(workspace, results.clients, task, metrics)
         server = task.aggregate(results.updates(accepted))
-        # Rejected updates included: a diverged client is worth a look.
+        # Including rejected updates, so that the metrics show diverged clients.
         updates = [result.update for result in results.clients if not result.failure]
         metrics |= local_metrics(updates, by_client=len(workspace.data.clients) <= MOST_COLUMNS)
         workspace.hooks.call("on_phase_end", task, server, updates)
@@ -80,9 +80,9 @@ def run_round(workspace: Workspace, engine: Engine, state: RunState) -> tuple[Ru
 
 
 def is_lost(workspace: Workspace, state: RunState, results: PhaseResults) -> bool:
-    """Whether no client can be used and some can't repeat the round, so that the run continues with the next round."""
+    """Whether every client failed in a round that can't be repeated, so that the run continues with the next round."""
     all_failed = all(result.failure for result in results.clients)
-    # A fault that persists would end in a finished run in which nothing was trained, so a second loss ends the run.
+    # A second lost round in a row ends the run, since a persistent fault would lead to a finished run without training.
     # Losses before a resume do not count: sites that took part in the round can't repeat it.
     lost_before = state.server.round > workspace.first_round and "lost" in state.history[-1]
     return results.is_final and all_failed and not lost_before and workspace.options.clients.on_failure != "fail"
@@ -91,29 +91,32 @@ def is_lost(workspace: Workspace, state: RunState, results: PhaseResults) -> boo
 def lose_round(
     workspace: Workspace, task: PhaseTask, before: RunState, results: Iterable[ClientResult], metrics: RoundMetrics
 ) -> tuple[RunState, RoundMetrics]:
-    """Record a round as lost: the state is the one before the round, except that the round is counted."""
+    """Record a round as lost: restore the state from before the round, but count the round."""
     for result in results:
         report_client(workspace, task, result, result.failure, metrics)
-    workspace.fabric.print(f"round {task.round + 1} is lost: it changes nothing, and can't be repeated", flush=True)
+    workspace.fabric.print(f"round {task.round + 1} is lost: it changes nothing and can't be repeated", flush=True)
     return after_round(before, before, ()), {**metrics, "lost": 1}
 
 
 def accept(
     workspace: Workspace, results: Sequence[ClientResult], task: PhaseTask, metrics: RoundMetrics
 ) -> tuple[list[ClientResult], dict[int, str]]:
-    """Split results into the usable ones, by ascending id, and the reasons against the others, by client id.
+    """Split results into accepted ones, sorted by client id, and the reasons for rejecting the others, by client id.
 
-    Output, callbacks and metrics receive every other result. Raises UserError if too few clients are left for the phase
-    or its aggregator, or ``on_failure`` is ``fail``; if every client failed, what the first one raised.
+    Rejected clients are reported to output, callbacks and metrics.
+
+    Raises:
+        UserError: If too few clients are left for the phase or its aggregator, or if ``on_failure`` is ``fail`` and a
+            client was rejected. If every client failed, the first client's error is raised instead.
     """
     options, shared = workspace.options, task.state.server.shared
     expected = expected_upload(workspace, task, results[0].client)
     accepted: list[ClientResult] = []
     rejected: dict[int, str] = {}
-    # In the order of ids: sums in floating point depend on it, and processes and sites answer in any.
-    for result in sorted(results, key=lambda each: each.client.id):
+    # Sorted by id, because floating-point sums depend on the order and processes and sites answer in any order.
+    for result in sorted(results, key=lambda result: result.client.id):
         reason = result.failure or update_error(result.update, expected, shared, options.server.max_update_norm)
-        # An upload may be finite while personal tensors are not, which would spoil the next rounds.
+        # Personal tensors that are not finite would spoil the next rounds, even if the upload is finite.
         if not reason and not result.is_finite:
             reason = KEEPS_NOT_FINITE
         if reason:
@@ -130,15 +133,15 @@ def accept(
 def report_client(
     workspace: Workspace, task: PhaseTask, result: ClientResult, reason: str, metrics: RoundMetrics
 ) -> None:
-    """Report a client that is rejected or trained in a second try to output, callbacks and metrics."""
+    """Report a rejected or retried client to output, callbacks and metrics."""
     client = result.client
     name = repr(client.name or str(client.id))
     if reason:
         column = "clients/failed" if result.failure else "clients/rejected"
-        line = f"client {name} is left out: it {reason}"
+        line = f"client {name} is skipped: it {reason}"
     elif result.retried:
         column = "clients/retried"
-        line = f"client {name} trained in a second try; in the first it {result.retried}"
+        line = f"client {name} succeeded on retry; at first it {result.retried}"
     else:
         return
     metrics[column] = metrics.get(column, 0) + 1
@@ -146,22 +149,22 @@ def report_client(
     workspace.hooks.call("on_client_problem", task.phase, client, reason or result.retried, bool(reason))
 
 
-def rejection_error(workspace: Workspace, task: PhaseTask, asked: int, rejected: Mapping[int, str]) -> Exception:
+def rejection_error(workspace: Workspace, task: PhaseTask, total: int, rejected: Mapping[int, str]) -> Exception:
     """Explain why the run can't continue without the rejected clients."""
     errors = workspace.errors
-    if errors and len(rejected) == asked:
-        # No client can train, which is a mistake of the method or of the data and shown unchanged.
+    if errors and len(rejected) == total:
+        # An error on every client is an error of the method or the data, so it is raised unchanged.
         return errors[min(errors)]
     where = f"Round {task.round + 1}, phase {task.phase.name!r}"
-    # Every client diverged, which is no failure of clients but of the learning rate.
+    # NaN on every rejected client points to the learning rate rather than to the clients.
     if set(rejected.values()) <= {NOT_FINITE, KEEPS_NOT_FINITE}:
         return UserError(
-            f"{where}: NaN or infinity on {len(rejected)} of {asked} clients, so training diverged. Lower the "
+            f"{where}: NaN or infinity on {len(rejected)} of {total} clients, so training diverged. Lower the "
             f"learning rate or use precision 32-true. {NOTHING_COUNTS}"
         )
     return UserError(
-        f"{where}: {asked - len(rejected)} of {asked} clients could be used, and "
-        f"{workspace.options.server.min_clients} are needed. The first that was left out "
+        f"{where}: the updates of {total - len(rejected)} of {total} clients are usable, and "
+        f"{workspace.options.server.min_clients} are needed. The first rejected client "
         f"{next(iter(rejected.values()))}. {NOTHING_COUNTS}"
     )
 
@@ -173,34 +176,34 @@ def check_aggregators(workspace: Workspace, task: PhaseTask, uploading: Sequence
     for group, problem in lacking.items():
         if not group:
             raise UserError(
-                f"{where}: {problem}. {NOTHING_COUNTS} Let more clients take part, or take another "
+                f"{where}: {problem}. {NOTHING_COUNTS} Use more clients per round, or another "
                 "trainer.server.aggregation."
             )
-        workspace.fabric.print(f"{where}, {group}: {problem}, so its tensors are unchanged.", flush=True)
+        workspace.fabric.print(f"{where}, {group}: {problem}. Its tensors are unchanged.", flush=True)
 
 
 def expected_upload(workspace: Workspace, task: PhaseTask, client: Client) -> Mapping[str, TensorSpec]:
     """Describe the tensors that every client must upload in a phase."""
     module = workspace.module
-    # The upload depends on the phase, so the module enters the phase for a moment.
+    # The upload depends on the phase, so the module enters the phase briefly.
     module.start_client(RoundContext(task.round, task.phase, client))
     upload = module.upload_state()
     module.context = None
     if upload_error(upload):
-        return {}  # every client is rejected for it
-    return tensor_specs(upload | task.sent_like(task.state.server.shared))
+        return {}  # accept() rejects every client for the same error
+    return tensor_specs(upload | task.upload_template(task.state.server.shared))
 
 
 def drop_out(workspace: Workspace, cohort: Sequence[Client], number: int, metrics: RoundMetrics) -> dict[int, str]:
-    """Sample the clients that drop out, with the reason; callbacks and metrics receive them."""
+    """Sample the clients that drop out, with the reason, and report them to callbacks and metrics."""
     options = workspace.options
     if not options.clients.dropout:
         return {}
     clients = workspace.data.clients
     needed = [most_needed_uploads(phase.strategy, clients, len(cohort)) for phase in workspace.phases]
-    # With fewer clients the run would end, and a study of drop-out would show nothing.
-    least = max([options.server.min_clients, *needed])
-    present = set(present_clients(cohort, options.clients.dropout, least, options.seed, number))
+    # With fewer clients the run would end, and a study of dropout would show nothing.
+    minimum = max([options.server.min_clients, *needed])
+    present = set(present_clients(cohort, options.clients.dropout, minimum, options.seed, number))
     absent = [client for client in cohort if client not in present]
     for client in absent:
         workspace.hooks.call("on_client_problem", workspace.phases[0], client, DROPPED_OUT, True)
@@ -210,14 +213,14 @@ def drop_out(workspace: Workspace, cohort: Sequence[Client], number: int, metric
 
 def cohort_seed(workspace: Workspace, number: int) -> int:
     """Make the seed for sampling a round's clients; it is secret if the noise is secret."""
-    # A cohort drawn from the run's seed hides no client from anyone who knows the seed.
+    # Anyone who knows the run's seed could derive the cohort from it.
     if any(not guarantee.repeats for guarantee in guarantees(workspace.phases)):
         return secrets.randbits(63)
     return derive_seed(workspace.options.seed, number)
 
 
 def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientResult]) -> RunState:
-    """Make the state after a phase: personal tensors of accepted clients are replaced."""
+    """Make the state after a phase, with the new personal tensors of accepted clients."""
     personal = {result.client.id: result.personal for result in accepted}
     optimizer_states = {result.client.id: result.optimizer_state for result in accepted}
     return replace(
@@ -229,7 +232,7 @@ def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientR
 
 
 def after_round(state: RunState, before: RunState, rejected: Iterable[int]) -> RunState:
-    """Make the state after the round: rejected clients get back their personal tensors from before it."""
+    """Make the state after the round. Rejected clients get back their personal tensors from before it."""
     return replace(
         state,
         personal=restored(state.personal, before.personal, rejected),

@@ -65,7 +65,7 @@ def with_secure_sum(options: RunOptions, phases: Sequence[Phase], num_clients: i
         "clients.on_failure retry, since a sum is over once a client fails": options.clients.on_failure == "retry",
     }
     for add_on in options.local.all_add_ons:
-        server_parts = ("sent_like", "before_aggregation", "after_aggregation")
+        server_parts = ("upload_template", "before_aggregation", "after_aggregation")
         reason = f"the add-on {type(add_on).__name__}, whose server part looks at single updates"
         ruled_out[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
     for phase in phases:

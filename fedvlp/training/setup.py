@@ -78,10 +78,10 @@ def make_fabric(*, devices: int | str | list[int], collective_timeout: float = 1
 def check_method(model: FederatedModule, rounds: int) -> None:
     """Raise UserError if the optimizer can't be used, or the method was made for fewer rounds."""
     # Methods whose stages or schedules depend on the number of rounds take it as an option.
-    of_method = model.hparams.get("rounds")
-    if isinstance(of_method, int) and rounds > of_method:
+    method_rounds = model.hparams.get("rounds")
+    if isinstance(method_rounds, int) and rounds > method_rounds:
         raise UserError(
-            f"{type(model).__name__} was made for {of_method} rounds, but the federation has {rounds}. "
+            f"{type(model).__name__} was made for {method_rounds} rounds, but the federation has {rounds}. "
             "Give both the same number."
         )
     if rounds == 0 or model.make_optimizer is None:

@@ -9,7 +9,7 @@ from fedvlp.core.aggregation.base import WeightedMean
 from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, ServerMomentum
-from fedvlp.core.phases import Phase, guarantees, most_needed_uploads, too_few_uploads, with_aggregation
+from fedvlp.core.phases import Phase, bind_aggregators, guarantees, most_needed_uploads, too_few_uploads
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, Wrapper, ema_share
@@ -26,7 +26,7 @@ def phase(strategy, name="train"):
 
 
 def with_rule(strategy, rule=MEDIAN, clients=CLIENTS, **options):
-    (found,) = with_aggregation([phase(strategy)], rule, clients, **options)
+    (found,) = bind_aggregators([phase(strategy)], rule, clients, **options)
     return found.strategy
 
 
@@ -57,16 +57,16 @@ def test_rule_gets_to_every_averaging_part(strategy, part):
 
 @pytest.mark.parametrize("strategy", [Slots("client"), Local()])
 def test_what_averages_nothing_stays_and_is_not_enough(strategy):
-    first, second = with_aggregation([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)
+    first, second = bind_aggregators([phase(strategy), phase(FedAvg(), "other")], MEDIAN, CLIENTS)
     assert "CoordinateMedian" not in repr(first)
     assert second.strategy.aggregator == MEDIAN
-    with pytest.raises(UserError, match="no phase of the method makes one state of several"):
+    with pytest.raises(UserError, match="no phase of the method combines the uploads of several"):
         with_rule(strategy)
 
 
 @pytest.mark.parametrize("strategy", [Slots("domain"), IndicatorMean()])
 def test_domains_of_one_client_each_stand_alone(strategy):
-    with pytest.raises(UserError, match="no phase of the method makes one state of several"):
+    with pytest.raises(UserError, match="no phase of the method combines the uploads of several"):
         with_rule(strategy, clients=ALONE)
     both = with_rule(ByName({"p": strategy, "q": FedAvg()}), clients=ALONE)
     assert (both.parts["p"].aggregator, both.parts["q"].aggregator) == (WeightedMean(), MEDIAN)
@@ -80,7 +80,7 @@ def test_too_few_clients_are_named():
     with pytest.raises(UserError, match=r"at least 5 clients, but phase 'train', domain 0 has 3 in a round"):
         with_rule(Slots("domain"), TrimmedMean(0.2))
     with pytest.raises(UserError, match="at least 5 clients"):
-        with_aggregation([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
+        bind_aggregators([phase(FedAvg(aggregator=Krum(1)))], None, CLIENTS[:4])
     with_rule(FedAvg(), Krum(1), cohort_size=99)
 
 
@@ -94,7 +94,7 @@ def updates(values, clients=CLIENTS, name="p"):
 def test_memories_of_phases_and_parts_do_not_meet():
     rule = ServerMomentum(momentum=0.5)
     parts = ByName({"p": MovingAverage(FedAvg(), ema_share(0.5), ("p",)), "q": FedAvg()})
-    phases = with_aggregation([phase(parts), phase(FedAvg(), "again")], rule, CLIENTS)
+    phases = bind_aggregators([phase(parts), phase(FedAvg(), "again")], rule, CLIENTS)
     server = ServerState.start({"p": torch.zeros(1), "q": torch.zeros(1)})
     both = [ClientUpdate(CLIENTS[0], {"p": torch.tensor([4.0]), "q": torch.tensor([6.0])}, 1)]
     server = phases[0].aggregate(server, both)
@@ -149,10 +149,10 @@ def test_a_rule_says_where_it_has_too_few_uploads():
     assert most_needed_uploads(parts, CLIENTS, 6) == 1
     first = CLIENTS[:3]
     assert too_few_uploads(whole, CLIENTS, 6, first) == {}
-    assert too_few_uploads(whole, CLIENTS, 6, first[:2]) == {"": "TrimmedMean needs uploads of 3 clients and has 2"}
+    assert too_few_uploads(whole, CLIENTS, 6, first[:2]) == {"": "TrimmedMean needs uploads of 3 clients, got 2"}
     assert too_few_uploads(whole, CLIENTS, 6, []) == {}
     assert too_few_uploads(parts, CLIENTS, 6, first) == {}
-    lacking = {"domain 1": "TrimmedMean needs uploads of 3 clients and has 2"}
+    lacking = {"domain 1": "TrimmedMean needs uploads of 3 clients, got 2"}
     assert too_few_uploads(parts, CLIENTS, 6, [*first, *CLIENTS[4:]]) == lacking
 
 
@@ -164,7 +164,7 @@ def phases(*strategies):
 
 
 def placed(*strategies, rule=PRIVATE, **options):
-    return with_aggregation(phases(*strategies), rule, CLIENTS, **options)
+    return bind_aggregators(phases(*strategies), rule, CLIENTS, **options)
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_each_average_is_counted(strategy, count):
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        (Slots("client"), "its strategy Slots looks at uploads one by one"),
-        (Slots("domain"), "its strategy Slots looks at uploads one by one"),
-        (IndicatorMean(), "its strategy IndicatorMean looks at uploads one by one"),
+        (Slots("client"), "its strategy Slots uses single uploads"),
+        (Slots("domain"), "its strategy Slots uses single uploads"),
+        (IndicatorMean(), "its strategy IndicatorMean uses single uploads"),
         (ByName({"p": FedAvg(), "q": MovingAverage(IndicatorMean(), ema_share(0.5), ("q",))}), "IndicatorMean looks"),
         (ServerComputed(Slots("client"), make), "Slots looks"),
     ],
@@ -208,7 +208,7 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
         def reduces_cohort(self):
             return True
 
-    with pytest.raises(UserError, match="its strategy Own looks at uploads one by one"):
+    with pytest.raises(UserError, match="its strategy Own uses single uploads"):
         placed(Own(FedAvg()))
     assert len(guarantees(placed(Declared(FedAvg())))) == 1
 
@@ -216,8 +216,8 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
 def test_noise_in_one_phase_needs_noise_in_all():
     own = phases(FedAvg(aggregator=FedAdam(inner=PRIVATE)), FedAvg(aggregator=CoordinateMedian()))
     with pytest.raises(UserError, match=r"Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
-        with_aggregation(own, None, CLIENTS)
-    (only,) = with_aggregation(own[:1], None, CLIENTS)
+        bind_aggregators(own, None, CLIENTS)
+    (only,) = bind_aggregators(own[:1], None, CLIENTS)
     assert guarantees([only]) == (PRIVATE.guarantee,)
 
 
@@ -236,5 +236,5 @@ def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
 def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():
     local = DPFedAvg(1.0, 0.5, noise_at="client")
     assert [each.is_local for each in guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
-    with pytest.raises(UserError, match="clients add noise to a whole upload"):
+    with pytest.raises(UserError, match="clients add noise to a whole upload, but"):
         guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))

@@ -85,7 +85,7 @@ def test_a_client_that_raises_is_left_out_and_the_others_go_on(tmp_path, capsys)
     torch.testing.assert_close(found["weight"], expected["weight"], rtol=0, atol=0)
     assert [row["clients/failed"] for row in rows(tmp_path / "failing")] == ["1", "1"]
     printed = capsys.readouterr().out
-    assert "round 1: client 'client0' is left out: it raised RuntimeError: the disk is gone (traceback in" in printed
+    assert "round 1: client 'client0' is skipped: it raised RuntimeError: the disk is gone (traceback in" in printed
     (first, second) = sorted((tmp_path / "failing").glob("run/*/failures/*.txt"))
     assert first.name == "round-00001-train-client-000000.txt"
     assert "raise self.error" in second.read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def test_a_second_try_gives_what_would_have_been_and_is_said_and_counted(tmp_pat
     failing.times = 1
     found = shared_after(tmp_path / "failing", failing, on_failure="retry")
     assert [row["clients/retried"] for row in rows(tmp_path / "failing")] == ["", "1", ""]
-    said = "round 2: client 'client0' trained in a second try; in the first it raised RuntimeError: the disk is gone\n"
+    said = "round 2: client 'client0' succeeded on retry; at first it raised RuntimeError: the disk is gone\n"
     assert said in capsys.readouterr().out
     assert torch.equal(found["weight"], shared_after(tmp_path / "whole", Linear())["weight"])
     failing = Failing()
@@ -105,14 +105,18 @@ def test_a_second_try_gives_what_would_have_been_and_is_said_and_counted(tmp_pat
     assert rows(tmp_path / "twice")[1]["clients/failed"] == "1"
 
 
-LACKING = r"Round 2, phase 'train': TrimmedMean needs uploads of 3 clients and has 2\. Nothing of this round counts"
+LACKING = r"Round 2, phase 'train': TrimmedMean needs uploads of 3 clients, got 2\. This round changes nothing"
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"on_failure": "fail"}, RuntimeError, "the disk is gone"),
-        ({"min_clients": 3}, UserError, "Round 2, phase 'train': 2 of 3 clients could be used, and 3 are needed"),
+        (
+            {"min_clients": 3},
+            UserError,
+            "Round 2, phase 'train': the updates of 2 of 3 clients are usable, and 3 are needed",
+        ),
         ({"aggregation": TrimmedMean(share=0.4)}, UserError, LACKING),
     ],
 )
@@ -155,8 +159,8 @@ def test_a_rule_that_lacks_uploads_of_a_domain_leaves_it_and_says_so(tmp_path, c
     moved = (first["weight"] != second["weight"]).flatten(1).any(1)
     assert moved.tolist() == [False, True]
     assert first["weight"].flatten(1).any(1).tolist() == [True, True]
-    said = "Round 2, phase 'train', domain 0: CoordinateMedian needs uploads of 3 clients and has 2"
-    assert f"{said}, so its tensors are unchanged." in capsys.readouterr().out
+    said = "Round 2, phase 'train', domain 0: CoordinateMedian needs uploads of 3 clients, got 2"
+    assert f"{said}. Its tensors are unchanged." in capsys.readouterr().out
 
 
 def test_what_stays_on_a_client_that_fails_is_as_before_the_round(tmp_path):
@@ -201,7 +205,7 @@ def test_what_cannot_be_combined_is_left_out(tmp_path, capsys, monkeypatch, inst
     expected = shared_after(tmp_path / "expected", Linear(), WithoutFirst(), **options)
     assert torch.equal(found["weight"], expected["weight"])
     printed = capsys.readouterr().out
-    assert "round 1: client 'client0' is left out: it " in printed
+    assert "round 1: client 'client0' is skipped: it " in printed
     assert reason in printed
     counted = [name for name in rows(tmp_path / "found")[1] if name in ("clients/failed", "clients/rejected")]
     assert [rows(tmp_path / "found")[1][name] for name in counted] == ["1"]

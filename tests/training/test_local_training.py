@@ -19,14 +19,14 @@ from tests.helpers.toy_federation import Linear, PersonalBias, Points, federatio
 BATCHES = 6
 
 
-def loader_of(number):
+def make_loader(number):
     """Six batches, named by their shuffle's number and their place in it."""
     return [(number, place) for place in range(BATCHES)]
 
 
 def rounds_of(local, rounds):
     """The batches of each round."""
-    return [list(local.batches(loader_of, round)[0]) for round in range(rounds)]
+    return [list(local.batches(make_loader, round)[0]) for round in range(rounds)]
 
 
 @pytest.mark.parametrize("epochs", [0.01, 0.25, 0.4, 0.7, 1.5, 2.3])
@@ -38,10 +38,10 @@ def test_fractions_leave_out_and_repeat_nothing(epochs):
 
 
 def test_whole_epochs_and_steps_shuffle_anew_in_each_round():
-    assert rounds_of(LocalTraining(epochs=2), 2) == [2 * loader_of(0), 2 * loader_of(1)]
+    assert rounds_of(LocalTraining(epochs=2), 2) == [2 * make_loader(0), 2 * make_loader(1)]
     assert rounds_of(LocalTraining(epochs=2.0), 2) == rounds_of(LocalTraining(epochs=2), 2)
-    assert rounds_of(LocalTraining(steps=4), 2) == [loader_of(0)[:4], loader_of(1)[:4]]
-    assert rounds_of(LocalTraining(steps=7), 1) == [[*loader_of(0), (0, 0)]]
+    assert rounds_of(LocalTraining(steps=4), 2) == [make_loader(0)[:4], make_loader(1)[:4]]
+    assert rounds_of(LocalTraining(steps=7), 1) == [[*make_loader(0), (0, 0)]]
 
 
 def test_steps_and_epochs_at_once_are_refused(tmp_path):
@@ -88,7 +88,7 @@ def test_a_warmup_needs_to_know_the_learning_rate(tmp_path):
 
     method = OwnOptimizer()
     method.make_optimizer = None
-    with pytest.raises(UserError, match="needs a method whose optimizer is an option"):
+    with pytest.raises(UserError, match="needs a method with an optimizer option"):
         federation(tmp_path, schedule=Constant()).fit(method, Points())
     federation(tmp_path, schedule=CosineDecay()).fit(method, Points())
 
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_finite_is_refused_as_ever(tmp_path):
 
 
 def test_an_add_on_that_needs_gradients_unchanged_refuses_it(tmp_path):
-    with pytest.raises(UserError, match=r"Scaffold needs gradients unchanged. Leave local.gradient_clip_val out"):
+    with pytest.raises(UserError, match=r"Scaffold needs gradients unchanged. Remove local.gradient_clip_val"):
         federation(tmp_path, gradient_clip_val=NORM, add_ons=Scaffold())
 
 
@@ -221,7 +221,7 @@ def test_optimizer_that_remembers_more_than_tensors_is_refused(tmp_path):
                 for parameter in group["params"]:
                     self.state[parameter]["calls"] = 1
 
-    with pytest.raises(UserError, match="Counting remembers 'calls' as int"):
+    with pytest.raises(UserError, match="Counting stores 'calls' as int"):
         federation(tmp_path, reset_optimizer=False).fit(
             Remembering(lambda parameters: Counting(parameters, lr=0.1)), Points()
         )

@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.aggregation.server_optimizers import FedAdam
-from fedvlp.core.phases import Phase, with_aggregation
+from fedvlp.core.phases import Phase, bind_aggregators
 from fedvlp.core.state import Client
 from fedvlp.core.strategies import ByName, FedAvg, Local
 from fedvlp.training.privacy_accounting import PrivacyAccount, privacy_account
@@ -24,7 +24,7 @@ def account(*noise_multipliers, num_clients=100, cohort_size=100, delta=1e-5):
 
 def phases(*strategies, rule=None, clients=20):
     made = [Phase(f"phase {index}", ("p",), ("p",), strategy) for index, strategy in enumerate(strategies)]
-    return with_aggregation(made, rule, [Client(id, id, 5) for id in range(clients)])
+    return bind_aggregators(made, rule, [Client(id, id, 5) for id in range(clients)])
 
 
 def by_hand(event, rounds, delta):

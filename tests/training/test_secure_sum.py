@@ -78,7 +78,7 @@ class Failing(Points):
 
 def test_below_the_threshold_the_run_ends(tmp_path):
     assert [sum_threshold(count) for count in (3, 4, 5, 6, 50)] == [3, 3, 3, 4, 26]
-    with pytest.raises(UserError, match="2 of 3 clients could be used, and 3 are needed"):
+    with pytest.raises(UserError, match="2 of 3 clients are usable, and 3 are needed"):
         trained(tmp_path, Failing(3), secure_sum=True)
 
 

@@ -183,7 +183,7 @@ def test_rules_are_tried_and_nothing_is_gone_on_from(tmp_path):
     asked = LambdaCallback(on_fit_end=lambda trainer, module: None)
     run = federation(tmp_path, fast_dev_run=True, aggregation=TrimmedMean(0.25), callbacks=asked)
     run.fit(Linear(), Points(clients=4))
-    with pytest.raises(UserError, match=r"starts from scratch and keeps nothing. Leave ckpt_path out"):
+    with pytest.raises(UserError, match=r"starts from scratch and saves nothing. Remove ckpt_path"):
         run.fit(Linear(), Points(clients=4), ckpt_path="last")
     assert federation(tmp_path, fast_dev_run=True, rounds=0).fit(Linear(), Points()).round == 0
 

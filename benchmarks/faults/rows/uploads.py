@@ -44,7 +44,7 @@ def tried_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = 
     count = left_out(run)
     bench.expect(count == len(faults), f"{count} of {len(faults)} were left out")
     bench.lose(f"{count} of {COHORT * len(faults)} updates: those of the faulty client")
-    lines = [line.partition("left out: it ")[2] for line in finished.output.splitlines() if "is left out" in line]
+    lines = [line.partition("skipped: it ")[2] for line in finished.output.splitlines() if "is skipped: it" in line]
     bench.note(
         f"{count} of {len(faults)} left out with a reason (“{quote(lines[-1], 70)}”), the others averaged as without"
     )
@@ -73,7 +73,7 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
     )
     bench.expect(left_out(run) == 1, f"{name}: {left_out(run)} updates were left out, not 1")
     bench.lose(f"1 of {COHORT * ROUNDS} updates: that of the faulty client")
-    lines = [line.partition("left out: it ")[2] for line in finished.output.splitlines() if "is left out" in line]
+    lines = [line.partition("skipped: it ")[2] for line in finished.output.splitlines() if "is skipped: it" in line]
     bench.note(
         f"{who or 'first'} client left out (“{quote(''.join(lines[:1]), 90)}”), the others averaged as without it"
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedvlp.core.state import Client, State
-from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext
+from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult
 from fedvlp.training.cohort import Attack
 from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
@@ -54,17 +54,17 @@ class HostileUpload(AddOn):
 
     needs_average = False
 
-    def finish(self, local: LocalContext, upload: State) -> Finished:
+    def finish(self, local: LocalContext, upload: State) -> LocalResult:
         """Change the upload of a hostile client."""
         if local.client.id not in self.hostile:
-            return Finished(upload)
+            return LocalResult(upload)
         generator = torch.Generator().manual_seed(derive_seed(local.seed, ATTACK))
         changed: State = {}
         for name, value in upload.items():
             # In float32, since a long update would overflow half precision.
             before = downloaded_value(local.downloaded, name, value, local.client)
             changed[name] = self.attack.changed(value.float(), before.float(), generator).to(value.dtype)
-        return Finished(changed)
+        return LocalResult(changed)
 
 
 def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:

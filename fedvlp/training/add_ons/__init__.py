@@ -1,4 +1,4 @@
-"""Changes to local training that work with any method. ``trainer.local.add_ons`` lists those of a run.
+"""Add-ons: changes to local training that work with any method, listed in ``trainer.local.add_ons``.
 
 An add-on declares the tensors that clients and server exchange for it. Each add-on has its own file.
 """
@@ -6,7 +6,7 @@ An add-on declares the tensors that clients and server exchange for it. Each add
 from importlib import import_module
 from pkgutil import iter_modules
 
-from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
+from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, ServerRound
 
 
 def _public_add_ons() -> dict[str, type[AddOn]]:
@@ -15,11 +15,11 @@ def _public_add_ons() -> dict[str, type[AddOn]]:
         for kind in vars(import_module(module.name)).values():
             if isinstance(kind, type) and issubclass(kind, AddOn) and kind.__module__ == module.name:
                 public[kind.__name__] = kind
-    # The library adds these itself, as other options ask.
+    # The add-ons in base.py belong to other options.
     return {name: kind for name, kind in public.items() if kind.__module__ != AddOn.__module__}
 
 
-# The add-ons that a config can name. A site makes no others, whatever a server asks for.
+# The add-ons that a config can name. A site builds no others, even if a server asks for them.
 PUBLIC = _public_add_ons()
 
-__all__ = ["PUBLIC", "AddOn", "Finished", "LocalContext", "ServerRound"]
+__all__ = ["PUBLIC", "AddOn", "LocalContext", "LocalResult", "ServerRound"]

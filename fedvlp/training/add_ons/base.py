@@ -1,4 +1,4 @@
-"""What every add-on is: something that a client's training does beside the method, and what is exchanged for it."""
+"""Base class of add-ons: changes to a client's training that work with any method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,27 +17,30 @@ from fedvlp.core.state import Client, ClientUpdate, State
 from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
 
-# Sets a client's noise apart from the other draws of its seed.
+# Separates a client's noise from the other random draws of its seed.
 NOISE = 1
 
 
 @dataclass(frozen=True)
 class LocalContext:
-    """One client's training in one phase, as an add-on sees it; the client's tensors are in the module.
+    """One client's training in one phase, as seen by an add-on. The module holds the client's tensors.
 
     Attributes:
-        optimizer: takes the steps, as Fabric has set it up; None where nothing is trained.
-        names: the trained tensors that are averaged over clients; an add-on that corrects updates corrects no others.
-        trained: all trained tensors by name, themselves and no copies.
-        start: copies of them as training begins.
-        downloaded: all that the client downloaded for the method.
-        received: what the add-on's server part sent, by name.
-        kept: what the add-on kept on this client after its last training in this phase; empty before its first.
-        steps: optimizer steps of this training, at least 1.
+        client: The client.
+        module: The method.
+        fabric: Lightning's Fabric, for devices and precision.
+        optimizer: The client's optimizer, wrapped by Fabric; None if nothing is trainable.
+        names: Trained tensors that are averaged over clients. Add-ons that correct updates correct only these.
+        trained: All trained tensors by name. They are not copies.
+        start: Copies of ``trained`` before the first step.
+        downloaded: The tensors that the client downloaded for the method.
+        received: The tensors from :meth:`AddOn.download`, by name.
+        memory: ``LocalResult.memory`` of the client's previous training in this phase; empty before the first.
+        steps: Optimizer steps of this training, at least 1.
         proximal_weight: Sum of all add-ons' ``proximal_weight``.
-        seed: of the client's random draws in this phase and round.
-        accuracy: measures the client's tensors as they are now on its validation images, in [0, 1].
-        scratch: tensors that the add-on needs until the client's training ends; empty as it begins.
+        seed: Seed of the client's random draws in this phase and round.
+        accuracy: Computes the accuracy of the client's current tensors on its validation images, in [0, 1].
+        scratch: The add-on's own tensors during this training; empty at its start.
     """
 
     client: Client
@@ -49,7 +52,7 @@ class LocalContext:
     start: State
     downloaded: State
     received: State
-    kept: State
+    memory: State
     steps: int
     proximal_weight: float
     seed: int
@@ -58,36 +61,38 @@ class LocalContext:
 
     @property
     def averaged(self) -> State:
-        """The averaged tensors as training began: w_t."""
+        """The averaged tensors w_t before the first step."""
         return {name: self.start[name] for name in self.names}
 
 
-class Finished(NamedTuple):
-    """What an add-on makes of a client's training.
+class LocalResult(NamedTuple):
+    """Result of an add-on at the end of a client's training.
 
     Attributes:
-        upload: what the client sends for the method.
-        sent: what it sends for the add-on's server part; the same names and shapes for all clients.
-        kept: what the client keeps for its next training in this phase.
+        upload: The client's upload for the method.
+        sent: The client's upload for the add-on, with the same names and shapes for all clients.
+        memory: Tensors that stay on the client for its next training in this phase.
     """
 
     upload: State
     sent: Mapping[str, Tensor] = {}
-    kept: Mapping[str, Tensor] = {}
+    memory: Mapping[str, Tensor] = {}
 
 
 @dataclass(frozen=True)
 class ServerRound:
-    """What the server has before it combines the uploads of a phase.
+    """The uploads of a phase before the server combines them.
 
     Attributes:
-        updates: of the cohort, without what add-ons sent; at least one.
-        sent: what the add-on's client part sent, one an update.
-        shared: the tensors that the clients started from.
-        memory: what the add-on remembered in the last round of this phase; empty before the first.
-        names: the tensors that are averaged.
-        weights: how much each client counts in averages, by its id: its images, or 1 where each counts once.
-        round: number of finished rounds of all ``rounds``.
+        updates: Updates of the cohort, at least one, without the tensors of add-ons.
+        sent: ``LocalResult.sent`` of each update's client.
+        shared: The tensors that the clients started from.
+        memory: The add-on's memory on the server after the previous round of this phase; empty before the first.
+        names: The averaged tensors.
+        clients: All clients.
+        weights: Each client's weight in averages, by client id: its number of images, or 1 for uniform weights.
+        round: Number of finished rounds.
+        rounds: Total number of rounds.
     """
 
     updates: Sequence[ClientUpdate]
@@ -102,17 +107,17 @@ class ServerRound:
 
 
 class AddOn:
-    """Changes local training, whatever the method; a subclass is a frozen dataclass and overrides the hooks it needs.
+    """A change to local training. Subclasses are frozen dataclasses that override the hooks they need.
 
-    Hooks are called in the order in which they stand here. They are pure: what has to be remembered goes through what
-    they return, and is in every checkpoint.
+    Hooks are called in the order of their definition. They have no side effects: state for later rounds is part of
+    their return values and of every checkpoint.
 
     Attributes:
-        needs_average: whether it is at work only in phases that average what clients train.
-        needs_accuracy: whether it measures clients on their own validation images.
-        needs_gradients: whether it needs gradients unchanged, neither scaled nor clipped.
-        needs_rounds: whether it depends on the number of all rounds.
-        sets_weights: whether it decides how much each client counts in an average.
+        needs_average: Whether it is active only in phases that average the clients' parameters.
+        needs_accuracy: Whether it evaluates clients on their own validation images.
+        needs_gradients: Whether it needs gradients that are neither scaled nor clipped.
+        needs_rounds: Whether it depends on the total number of rounds.
+        sets_weights: Whether it sets the clients' weights in averages.
     """
 
     needs_average: ClassVar[bool] = True
@@ -123,68 +128,68 @@ class AddOn:
 
     @property
     def proximal_weight(self) -> float:
-        """The weight mu, at least 0, if ``loss`` contains mu / 2 |w - w_t|^2; other add-ons take it into account."""
+        """The weight mu, at least 0, if ``loss`` contains mu / 2 |w - w_t|^2. Other add-ons may use it."""
         return 0.0
 
     def download(self, memory: State, shared: State) -> State:
-        """What clients download for the add-on, of its memory of this phase and the tensors that are averaged."""
+        """Make the add-on's tensors for clients to download, from its server memory and the averaged tensors."""
         return {}
 
     def begin(self, local: LocalContext) -> None:
-        """Called before the first step; may fill ``local.scratch``."""
+        """Prepare the training before its first step, e.g. fill ``local.scratch``."""
 
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
-        """What is added to the loss of each step; None for nothing."""
+        """Compute a term to add to the loss of each step; None for no term."""
         return None
 
     def after_backward(self, local: LocalContext) -> None:
-        """Called in each step once all gradients are there, before the optimizer takes it."""
+        """Read or change the gradients of each step before the optimizer uses them."""
 
-    def finish(self, local: LocalContext, upload: State) -> Finished:
-        """What the client sends and keeps after its last step; ``upload`` is what it would send, copies on the CPU."""
-        return Finished(upload)
+    def finish(self, local: LocalContext, upload: State) -> LocalResult:
+        """Make the client's upload and memory after its last step, from the method's ``upload``, copies on the CPU."""
+        return LocalResult(upload)
 
-    def sent_like(self, averaged: State) -> State:
-        """Tensors of the names, shapes and types of ``Finished.sent``, made of the averaged tensors."""
+    def upload_template(self, averaged: State) -> State:
+        """Make tensors with the names, shapes and types of ``LocalResult.sent``, given the averaged tensors."""
         return {}
 
     def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
-        """The updates as they are to be combined, and what the add-on remembers."""
+        """Change the updates before the server combines them; return them and the add-on's server memory."""
         return server.updates, {}
 
     def after_aggregation(self, server: ServerRound, combined: State) -> tuple[State, State]:
-        """Change the tensors ``server.names`` as the strategy combined them; return also what is remembered."""
+        """Change the combined tensors ``server.names``; return them and the add-on's server memory."""
         return combined, {}
 
 
 def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
-    """The squared Euclidean distance |w - w_t|^2 of trained tensors from where they started."""
-    # Stacked, since Python's sum begins with an integer that is moved to the device.
+    """Compute the squared Euclidean distance |w - w_t|^2 of trained tensors from their start."""
+    # Stacked, because Python's sum starts with an integer that would be moved to the device.
     return torch.stack([(trained[name] - value).square().sum() for name, value in start.items()]).sum()
 
 
 @dataclass(frozen=True)
 class ClipGradients(AddOn):
-    """Shortens the gradient of all tensors that a client trains together, as Lightning's ``gradient_clip_val`` does."""
+    """Clips the joint gradient norm of all trained tensors, like Lightning's ``gradient_clip_val``."""
 
     max_norm: PositiveFloat
 
     needs_average = False
 
     def after_backward(self, local: LocalContext) -> None:
-        """Clips; a gradient that is not finite remains so, and the update is rejected."""
+        """Clip the gradient. A gradient that is not finite stays so, and the server rejects the update."""
         if local.optimizer is not None:
             local.fabric.clip_gradients(local.module, local.optimizer, max_norm=self.max_norm, error_if_nonfinite=False)
 
 
 @dataclass(frozen=True)
 class NoisyUpload(AddOn):
-    """Protects each upload from the server, as ``DPFedAvg`` with noise at the clients asks."""
+    """Adds noise to each upload before it leaves the client, for ``DPFedAvg`` with noise at the clients."""
 
     noise: ClientNoise
 
     needs_average = False
 
-    def finish(self, local: LocalContext, upload: State) -> Finished:
-        """The clipped and noised upload."""
-        return Finished(noised_upload(self.noise, upload, local.downloaded, derive_seed(local.seed, NOISE)))
+    def finish(self, local: LocalContext, upload: State) -> LocalResult:
+        """Clip the upload and add noise."""
+        return LocalResult(noised_upload(self.noise, upload, local.downloaded, derive_seed(local.seed, NOISE)))

@@ -1,30 +1,36 @@
-"""FedDG-GA: domains whose accuracy falls most where clients' tensors are averaged count more in the next average.
+"""FedDG-GA: domains that lose the most accuracy by averaging get a larger weight in the next average.
 
 Paper: Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR 2023.
 
-Symbols: a_k -> ``weights`` in the server's memory, from 1 / K; G_k -> gap: accuracy of the client's tensors after its
-training, less that of the average of the same round, both on its own validation images; d -> ``step``, R -> ``rounds``.
+Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``, R -> ``rounds``; G_k -> gap, the
+accuracy of the client's tensors after its training minus the accuracy of the same round's average, on its own
+validation images.
     d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjusted`
     a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjusted`
     a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
     theta <- sum_k a_k theta_k                                            :meth:`FedDGGA.before_aggregation`
 
-What is sent: a client uploads two numbers more: G_k of its last round, and whether it has one. It keeps the accuracy
-after its training, and measures the average on its next download. Nothing is measured on a held-out domain.
+Communication: a client also uploads two numbers: G_k of its previous round, and whether it has a gap. It stores the
+accuracy after its training, and measures the average at its next download. Held-out domains are not used.
 
-Departures:
-    * Step size: the released code divides the step by its 3 clients; fedvlp divides it by the number of clients. Both
-      divide by the largest absolute gap, so that no weight moves farther.
-    * Mean gap: the released code does not subtract it (``centered`` false), so equal gaps change unequal weights.
-    * Schedule: the released code counts R + 1 rounds from 0 with the step d (1 - (r - 1) / R), at first above d.
+Deviations:
+    * Step size: the released code divides the step by 3, its number of clients; fedvlp divides it by the actual number
+      of clients. Both divide by the largest absolute gap, which bounds the change of a weight.
+    * Mean gap: the paper subtracts it; the released code does not, so equal gaps change unequal weights; fedvlp
+      subtracts it unless ``centered`` is false.
+    * Schedule: the paper's step is (1 - r / R) d; the released code counts R + 1 rounds from 0 and uses
+      d (1 - (r - 1) / R), which starts above d; fedvlp follows the paper.
     * Risk: the released code offers error rates and losses; fedvlp uses error rates.
-    * Cohorts: a client without a previous round has no gap and keeps its weight; then all weights are normalised. The
-      average of a cohort normalises its clients' weights again.
-    * Ties: gaps within 1e-12 of their mean (of 0 if not centered) change no weight, since rounding errors would become
-      full steps: gaps of n images differ by 1 / n^2 or more. In the released code, zero gaps make the weights NaN.
-    * Rounding: weights are multiples of 1e-9 and at least 1e-9, so that a single client still counts.
-    * Pauses: a client that skips rounds compares its last tensors with the average that it finds.
-    * Shared domains: clients with images of one domain measure on the same validation images.
+    * Cohorts: in fedvlp a client without a previous round has no gap and keeps its weight before all weights are
+      normalized; the average of a cohort normalizes its clients' weights again.
+    * Ties: the released code divides by zero gaps, which makes the weights NaN; fedvlp changes no weight if all gaps
+      are within 1e-12 of their mean (of 0 if not centered), because rounding errors would become full steps. Real gaps
+      of n images differ by 1 / n^2 or more.
+    * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, because sums of integers are exact and a
+      cohort of one client needs a weight above 0.
+    * Skipped rounds: in fedvlp a client that skips rounds compares its previous tensors with the average that it
+      downloads next.
+    * Shared domains: in fedvlp clients of one domain are evaluated on the same validation images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,23 +40,23 @@ import torch
 from torch import Tensor
 
 from fedvlp.core.state import ClientUpdate, State
-from fedvlp.training.add_ons.base import AddOn, Finished, LocalContext, ServerRound
+from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, ServerRound
 from fedvlp.utils.ranges import FractionAboveZero
 
-# Weights are rounded to one part of so many, which keeps sums of them exact.
-COUNTED = 10**9
+# Weights are rounded to integers of this unit, whose sums are exact.
+UNITS = 10**9
 
-# Gaps that are no farther from their mean are tied.
+# Gaps within this distance of their mean count as equal.
 TIE = 1e-12
 
 
 @dataclass(frozen=True)
 class FedDGGA(AddOn):
-    """Weighs clients by how far averaging takes them from what they had learned.
+    """Weights clients by the accuracy that they lose when their tensors are averaged.
 
     Args:
-        step: How far weights move in the first round, in (0, 1], divided by the number of clients; it falls to 0.
-        centered: Whether the mean of the gaps is taken away from each, as in the paper.
+        step: Largest change of a weight in the first round times the number of clients, in (0, 1]; it decays to 0.
+        centered: Whether to subtract the mean gap from all gaps, as in the paper.
     """
 
     step: FractionAboveZero = 0.2
@@ -64,51 +70,51 @@ class FedDGGA(AddOn):
         """Measure the average that the client downloaded."""
         local.scratch["accuracy"] = torch.tensor(local.accuracy(), dtype=torch.float64)
 
-    def finish(self, local: LocalContext, upload: State) -> Finished:
-        """Send G_k and whether there is one, and keep the accuracy after training."""
-        # A client that never trained has no gap, which is not the same as a gap of zero.
+    def finish(self, local: LocalContext, upload: State) -> LocalResult:
+        """Upload G_k and whether it exists, and store the accuracy after training on the client."""
+        # A client that never trained has no gap, which differs from a gap of zero.
         gap = [0.0, 0.0]
-        if local.kept:
-            gap = [local.kept["accuracy"].item() - local.scratch["accuracy"].item(), 1.0]
-        # In float64: what float32 takes of an accuracy differs from client to client, and would be their gap.
+        if local.memory:
+            gap = [local.memory["accuracy"].item() - local.scratch["accuracy"].item(), 1.0]
+        # In float64, because float32 rounding errors would look like gaps.
         accuracy = torch.tensor([local.accuracy()], dtype=torch.float64)
-        return Finished(upload, {"gap": torch.tensor(gap, dtype=torch.float64)}, {"accuracy": accuracy})
+        return LocalResult(upload, {"gap": torch.tensor(gap, dtype=torch.float64)}, {"accuracy": accuracy})
 
-    def sent_like(self, averaged: State) -> State:
-        """Two numbers."""
+    def upload_template(self, averaged: State) -> State:
+        """Make two numbers: G_k, and 1 if it exists."""
         return {"gap": torch.zeros(2, dtype=torch.float64)}
 
     def before_aggregation(self, server: ServerRound) -> tuple[Sequence[ClientUpdate], State]:
-        """Updates with weights a_k, and these."""
+        """Set the updates' weights to the new a_k, and store these."""
         ids = [client.id for client in server.clients]
         weights = server.memory.get("weights", torch.full((len(ids),), 1 / len(ids), dtype=torch.float64))
         gaps: dict[int, float] = {}
         for update, sent in zip(server.updates, server.sent, strict=True):
-            # A flag that travelled as a number.
+            # The second number is a flag.
             if sent["gap"][1] > 0.5:
                 gaps[ids.index(update.client.id)] = sent["gap"][0].item()
         weights = self.adjusted(weights, gaps, 1 - (server.round - 1) / max(1, server.rounds))
         by_id = dict(zip(ids, weights.tolist(), strict=True))
         weighted: list[ClientUpdate] = []
         for update in server.updates:
-            # Whole numbers, which every strategy can sum exactly in any order.
-            counted = int(0.5 + COUNTED * by_id[update.client.id])
-            weighted.append(replace(update, weight=max(1, counted)))
+            # Integers, because their sums are exact in any order.
+            weight = int(0.5 + UNITS * by_id[update.client.id])
+            weighted.append(replace(update, weight=max(1, weight)))
         return weighted, {"weights": weights}
 
     def adjusted(self, weights: Tensor, gaps: Mapping[int, float], share: float) -> Tensor:
-        """Compute the weights [K] after a round from a, the gaps G_k by the client's position, and 1 - r / R."""
+        """Compute the new weights [K] from the old ones, the gaps G_k by client index, and ``share``, 1 - r / R."""
         if not gaps:
             return weights
-        places = list(gaps)
-        differences = torch.tensor([gaps[place] for place in places], dtype=torch.float64)
+        indices = list(gaps)
+        differences = torch.tensor([gaps[index] for index in indices], dtype=torch.float64)
         if self.centered:
             differences = differences - differences.mean()
         largest = differences.abs().max()
         if largest <= TIE:
             return weights
         moved = weights.clone()
-        moved[places] += self.step * share / len(weights) * differences / largest
-        # A weight below zero would draw the average away from a client.
+        moved[indices] += self.step * share / len(weights) * differences / largest
+        # A negative weight would push the average away from a client.
         moved = moved.clamp(0, 1)
         return moved / moved.sum() if moved.sum() > 0 else torch.full_like(moved, 1 / len(moved))

@@ -1,13 +1,14 @@
-"""FedProx: a proximal term holds each client's tensors to what it downloaded, whatever the method.
+"""FedProx: a proximal term that keeps each client's tensors near the tensors that it downloaded.
 
 Paper: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2 and Algorithm 2:
     h_k(w; w_t) = F_k(w) + mu / 2 |w - w_t|^2    :meth:`FedProx.loss`
 
 Symbols: w_t -> ``start``, mu -> ``weight``.
 
-What is sent: nothing more than without.
+Communication: no extra tensors.
 
-Departure: tensors that stay on a client are left out, since the server has no w_t to which they could be held.
+Deviations:
+    * Personal tensors: fedvlp excludes them from the proximal term, because the server has no w_t for them.
 """
 
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from fedvlp.utils.ranges import PositiveFloat
 
 @dataclass(frozen=True)
 class FedProx(AddOn):
-    """Holds clients to what they downloaded.
+    """Keeps clients near the downloaded tensors.
 
     Args:
-        weight: mu, above 0; the paper tries 0.001, 0.01, 0.1 and 1.
+        weight: mu, > 0; the paper tries 0.001, 0.01, 0.1 and 1.
     """
 
     weight: PositiveFloat = 0.01
@@ -38,7 +39,7 @@ class FedProx(AddOn):
         return self.weight
 
     def loss(self, local: LocalContext, inputs: Inputs) -> Tensor | None:
-        """The proximal term mu / 2 |w - w_t|^2; None where nothing that is shared is trained."""
+        """Compute the proximal term mu / 2 |w - w_t|^2; None if only personal tensors are trained."""
         personal = (*local.module.personal, *local.module.train_only_personal)
         start = {name: value for name, value in local.start.items() if not matches_prefix(personal, name)}
         return self.weight / 2 * squared_distance(local.trained, start) if start else None

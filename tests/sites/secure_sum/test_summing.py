@@ -330,7 +330,7 @@ def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, caps
     """Else all others could be asked for updates that it knows, and the sum would show that site's."""
     transport = Crossed(deployment.homes, change=other_model)
     assert deployment.serve(transport, rounds=1) == 1
-    assert "could be used, and 3 are needed" in capsys.readouterr().err
+    assert "are usable, and 3 are needed" in capsys.readouterr().err
     assert not [reply for _, reply in transport.crossed if reply.kind == "summed"]
     reasons = {reply.values["reason"] for _, reply in transport.crossed if reply.kind == "failed"}
     assert "was asked for something else than 'oil', or their rosters differ" in reasons

@@ -7,7 +7,7 @@ import torch
 
 from fedvlp.core.state import Client
 from fedvlp.tools.attacks import GaussianNoise, LabelFlip, Scaling, SignFlip
-from fedvlp.training.add_ons import AddOn, Finished
+from fedvlp.training.add_ons import AddOn, LocalResult
 from fedvlp.training.callback import FederationCallback
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal, run_tensors
@@ -88,7 +88,7 @@ def test_update_is_flipped_around_what_was_downloaded_in_every_round(tmp_path):
 
         def finish(self, local, upload):
             trained[local.client.id] = upload["weight"].clone()
-            return Finished(upload)
+            return LocalResult(upload)
 
     options = {"rounds": 2, "attack": attack, "add_ons": Noted(), "default_callbacks": False}
     federation(tmp_path, **options).fit(Linear(), Points(clients=5))

@@ -114,6 +114,6 @@ class Unmeasured(Whole):
 def test_what_it_cannot_be_had_with_is_refused(tmp_path):
     with pytest.raises(UserError, match="'client1' has none"):
         federation(tmp_path, add_ons=FedDGGA()).fit(Linear(), Unmeasured())
-    with pytest.raises(UserError, match="CoordinateMedian does not look at"):
+    with pytest.raises(UserError, match="CoordinateMedian ignores weights"):
         federation(tmp_path, add_ons=FedDGGA(), aggregation=CoordinateMedian()).fit(Linear(), Whole())
     federation(tmp_path, rounds=1, add_ons=FedDGGA(), aggregation=ServerMomentum()).fit(Linear(), Whole())

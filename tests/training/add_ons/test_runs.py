@@ -10,7 +10,7 @@ from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.phases import Phase
 from fedvlp.core.slots import Slots
 from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ema_share
-from fedvlp.training.add_ons import AddOn, Finished
+from fedvlp.training.add_ons import AddOn, LocalResult
 from fedvlp.training.add_ons.fed_dg_ga import FedDGGA
 from fedvlp.training.add_ons.fed_dyn import FedDyn
 from fedvlp.training.add_ons.fed_nova import FedNova
@@ -76,7 +76,7 @@ def test_what_is_sent_is_counted(tmp_path, add_on):
 @pytest.mark.parametrize("add_on", ADD_ONS[:-1], ids=lambda add_on: type(add_on).__name__)
 def test_privacy_is_not_claimed_where_an_add_on_gets_past_the_noise(tmp_path, add_on):
     private = DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)
-    with pytest.raises(UserError, match=f"not what {type(add_on).__name__} makes of it"):
+    with pytest.raises(UserError, match=f"not to what {type(add_on).__name__} derives from them"):
         federation(tmp_path, aggregation=private, add_ons=add_on).fit(Linear(), Points())
 
 
@@ -153,9 +153,9 @@ def test_the_largest_update_is_of_the_methods_own_tensors(tmp_path):
     @dataclass(frozen=True)
     class Loud(AddOn):
         def finish(self, local, upload):
-            return Finished(upload, {"number": torch.full((1,), 900.0)})
+            return LocalResult(upload, {"number": torch.full((1,), 900.0)})
 
-        def sent_like(self, averaged):
+        def upload_template(self, averaged):
             return {"number": torch.zeros(1)}
 
     run = federation(tmp_path, rounds=1, add_ons=Loud(), max_update_norm=50.0)
