@@ -34,7 +34,7 @@ from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Runtime, Server, check_clients
 from fedvlp.training.prediction import predict_images, without_validation, write_folder_scores, write_scores
 from fedvlp.training.privacy_accounting import privacy_account
-from fedvlp.training.secure_sum import with_secure_sum
+from fedvlp.training.secure_sum import require_secure_sum
 from fedvlp.training.task import check_add_ons
 from fedvlp.utils.errors import UserError, check_range, check_ranges, escape_control_chars
 from fedvlp.utils.files import check_replaceable
@@ -165,7 +165,7 @@ class Federation(RunView):
             return train(self._checkpoint("last"), checkpoint, may_start_fresh=ckpt_path == "last")
         if ckpt_path is not None:
             raise UserError("fast_dev_run starts from scratch and saves nothing. Remove ckpt_path.")
-        self.data = setup.with_short_splits(datamodule)
+        self.data = setup.shorten_splits(datamodule)
         self.fabric.print(setup.FAST_DEV_RUN_NOTICE, flush=True)
         with TemporaryDirectory(prefix="fedvlp-") as folder:
             state = train(Path(folder), None)
@@ -275,7 +275,7 @@ class Federation(RunView):
             phase.strategy.check(clients)
         check_clients(options, clients)
         if options.server.secure_sum:
-            self.options = with_secure_sum(options, phases, len(clients))
+            self.options = require_secure_sum(options, phases, len(clients))
         self.phases = phases
         self.description = describe_run(model, datamodule, phases, self.options.describe())
 

@@ -19,7 +19,7 @@ from fedvlp.sites.wire import Message, SiteError, SiteRefusal
 from fedvlp.training.callback import RunView
 from fedvlp.training.client import Workspace
 from fedvlp.training.engine import PhaseResults
-from fedvlp.training.evaluation import shared_predictions, with_means
+from fedvlp.training.evaluation import add_means, predict_shared
 from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
@@ -184,11 +184,11 @@ class SitesEngine:
         is_measurable = not module.personal or module.held_out_evaluation == "shared"
         for split in splits:
             if is_measurable and not isinstance(split, SplitAtSite):
-                predictions = shared_predictions(module, federation.fabric, split, deployed)
+                predictions = predict_shared(module, federation.fabric, split, deployed)
                 accuracy[split.name] = predictions.accuracy
                 class_names = split.class_names or federation.data.class_names
                 self.class_counts[split.name] = count_classes(predictions, class_names)
-        means = with_means(accuracy)
+        means = add_means(accuracy)
         return means if is_complete else {name: means[name] for name in means if name not in MEASURED}
 
     def _accuracies(

@@ -28,7 +28,7 @@ from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, read
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
-from fedvlp.training.evaluation import split_predictions
+from fedvlp.training.evaluation import predict_split
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.local_training import LocalTraining
 from fedvlp.training.options import Clients, RunOptions, Server
@@ -293,7 +293,7 @@ class SiteWorker:
         count: dict[str, int] = {}
         by_class: dict[str, list[list[int]]] = {}
         for split in self.data.evaluation_splits():
-            predictions = split_predictions(module, self.fabric, split, state)
+            predictions = predict_split(module, self.fabric, split, state)
             correct[split.name] = int((predictions.predicted == predictions.labels).sum())
             count[split.name] = len(predictions.labels)
             if self.allows_class_counts:

@@ -1,4 +1,4 @@
-"""The view that callbacks have of a run, and the hooks of a federation."""
+"""The callbacks' view of a run, and the hooks of a federation."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -22,22 +22,26 @@ from fedvlp.training.task import PhaseTask
 
 
 class RunView:
-    """What callbacks see of a federation; :class:`fedvlp.Federation` is one.
+    """The callbacks' view of a federation; :class:`fedvlp.Federation` is a subclass.
 
-    Lightning's own callbacks see it as their ``trainer``: a round is an epoch. Other attributes of Lightning's Trainer
-    have no meaning here.
+    Lightning's own callbacks receive it as their ``trainer``, with a round as an epoch. It lacks the other attributes
+    of Lightning's Trainer.
 
     Attributes:
-        engine: Where clients train and are measured: in this program, unless another engine is put here before ``fit``.
-        phases: The phases of a round, with their aggregators; empty before ``prepare``.
+        engine: Trains and evaluates clients: in this program, unless it is replaced before ``fit``.
+        fabric: Lightning's Fabric, for devices and precision.
+        module: The method.
+        data: Clients and splits.
+        phases: The phases of a round, with bound aggregators; empty before ``prepare``.
         run_state: The state after the last finished round.
-        options: All options of training that determine a result.
-        description: Method, phases, data and ``options`` as plain values, by which runs are compared.
-        folder: The run's folder; None outside ``fit``.
-        should_stop: Whether the run ends after this round, as a callback may ask.
-        current_epoch: The running round, from 0.
+        options: All options that determine the result.
+        description: Method, phases, data and ``options`` as JSON values, used to compare runs.
+        folder: The run folder; None outside ``fit``.
+        default_root_dir: The folder of all runs.
         baselines: Names of the untrained baselines that tables show next to the method.
-        evaluate_every: Rounds from one evaluation to the next.
+        evaluate_every: Number of rounds between evaluations.
+        should_stop: Whether the run ends after this round. A callback may set it.
+        current_epoch: The current round, from 0.
         configs: Names of the configs on the command line, such as ``methods/promptfl``; files by their stem.
     """
 
@@ -71,13 +75,13 @@ class RunView:
 
     @property
     def log_dir(self) -> str:
-        """The run's folder; inside ``fit`` the same as ``folder``."""
+        """The run folder; outside ``fit`` the folder of all runs."""
         return str(self.folder or self.default_root_dir)
 
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each column of ``metrics.csv``, accuracies in percent."""
-        # A round that was not evaluated has no accuracies; callbacks then see those of the last one that was.
+        # Rounds without an evaluation have no accuracies, so callbacks get those of the last evaluation.
         newest: dict[str, Any] = {}
         for row in self.run_state.history:
             newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}
@@ -90,11 +94,11 @@ class RunView:
 
     @property
     def balance(self) -> Balance:
-        """The scores by class of the last evaluation, without splits whose sites report no counts by class."""
+        """The scores by class of the last evaluation, without splits of sites that report no counts by class."""
         return class_balance(getattr(self.engine, "class_counts", {}))
 
     def evaluate(self, module: FederatedModule, deployed: State, personal: Mapping[int, State]) -> dict[str, float]:
-        """Compute the accuracies, in percent, of a state on all splits; one process does so for all."""
+        """Compute the accuracies of a state on all splits, in percent. One process computes them for all."""
         measured: dict[str, float] = {}
         if self.is_global_zero:
             measured = self.engine.evaluate(self, module, deployed, personal)
@@ -102,7 +106,7 @@ class RunView:
 
 
 class FederationCallback(Callback):
-    """Lightning's callback with four hooks of a federation; a subclass overrides those that it needs.
+    """Lightning's callback with four more hooks of a federation. Subclasses override the hooks they need.
 
     ::
 
@@ -112,32 +116,32 @@ class FederationCallback(Callback):
             on_round_start
             for each phase:
                 on_train_batch_end            Lightning's, after each optimizer step of a client
-                on_client_problem             a client is left out, or trained in a second try
+                on_client_problem             a client is skipped, or succeeded on retry
                 on_phase_end                  the server has aggregated
             on_validation_start               Lightning's, if the round is evaluated
             on_validation_end                 Lightning's, if the round was evaluated
             on_train_epoch_end                Lightning's; may add to the round's row, ``trainer.run_state.history[-1]``
-            on_round_end                      the round counts: ``federation.run_state`` holds it
+            on_round_end                      the round is complete: ``federation.run_state`` includes it
         on_train_end, on_fit_end, teardown    Lightning's
         on_exception                          Lightning's, if the run ends by an error or is interrupted
     """
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Called when the cohort is sampled."""
+        """React to a new round, after its cohort was sampled."""
 
     def on_client_problem(
-        self, federation: RunView, phase: Phase, client: Client, reason: str, is_left_out: bool
+        self, federation: RunView, phase: Phase, client: Client, reason: str, is_skipped: bool
     ) -> None:
-        """Called for a client that failed, dropped out, or sent an update that was rejected.
+        """React to a client that failed, dropped out, or sent an update that was rejected.
 
-        ``reason`` is the predicate of a sentence about the client, such as ``uploads NaN or infinity``. A client that
-        is not left out for the rest of the round trained in a second try.
+        ``reason`` is the predicate of a sentence about the client, such as ``uploads NaN or infinity``. A client is
+        either skipped for the rest of the round, or succeeded on retry.
         """
 
     def on_phase_end(
         self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Called after the server aggregated all ``updates``; ``task`` has the state before it, and the downloads."""
+        """React to the aggregation of ``updates``. ``task`` has the state before it and the downloads."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Called with the round's row of metrics when the round is over and counts."""
+        """React to the end of a round; ``row`` holds its metrics."""

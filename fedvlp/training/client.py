@@ -30,7 +30,7 @@ from fedvlp.core.state import (
 )
 from fedvlp.runs.client_store import ClientStore
 from fedvlp.training.add_ons.base import AddOn, LocalContext
-from fedvlp.training.evaluation import accuracy_now
+from fedvlp.training.evaluation import current_accuracy
 from fedvlp.training.local_training import make_optimizer, optimizer_state, reset_gradient_scale
 from fedvlp.training.options import RunOptions
 from fedvlp.training.task import ClientResult, PhaseTask, method_tensors
@@ -249,7 +249,7 @@ def begin_add_ons(
             steps=steps,
             proximal_weight=sum(add_on.proximal_weight for add_on in task.add_ons),
             seed=task.seeds[client.id],
-            accuracy=partial(accuracy_now, workspace.module, workspace.fabric, splits),
+            accuracy=partial(current_accuracy, workspace.module, workspace.fabric, splits),
         )
         add_on.begin(local)
         active.append((add_on, local))

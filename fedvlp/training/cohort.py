@@ -1,4 +1,4 @@
-"""Which clients take part in a round, and, for studies, which of them drop out, straggle or attack."""
+"""Sampling of the clients of a round and, for studies, of clients that drop out, straggle or attack."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,18 @@ from fedvlp.training.add_ons.base import AddOn
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
-# They name the two draws of a round. Five numbers make their seeds, four those of a client, so none is the same.
+# Distinguish the two draws of a round. Their seeds derive from five numbers, clients' seeds from four.
 DROPOUT = 1
 STRAGGLERS = 2
-# Marks the draw of hostile clients among all that depends on a seed.
+# Separates the draw of hostile clients from all others of the same seed.
 HOSTILE = 0x486F7374
 
-# Of its steps that a straggler takes.
+# Smallest share of its steps that a straggler takes.
 SMALLEST_SHARE = 0.1
 
 
 def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> list[Client]:
-    """The clients of one round by ascending id: all, or ``size`` drawn without replacement.
+    """Sample ``size`` clients without replacement, or take all, by ascending id.
 
     >>> clients = [Client(i, i, 1) for i in range(5)]
     >>> [c.id for c in sample_cohort(clients, 2, seed=3)] == [c.id for c in sample_cohort(clients[::-1], 2, seed=3)]
@@ -38,15 +38,15 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
     return [ordered[i] for i in sorted(chosen)]
 
 
-def present_clients(cohort: Sequence[Client], dropout: float, least: int, seed: int, round: int) -> list[Client]:
-    """Leave out clients with this probability, but keep ``least``, those with the largest draws, in their order."""
+def present_clients(cohort: Sequence[Client], dropout: float, minimum: int, seed: int, round: int) -> list[Client]:
+    """Drop clients with this probability, but keep at least ``minimum``, those with the largest draws, in order."""
     draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
-    needed = set(np.argsort(-draws, kind="stable")[:least].tolist())
-    return [client for place, client in enumerate(cohort) if draws[place] >= dropout or place in needed]
+    needed = set(np.argsort(-draws, kind="stable")[:minimum].tolist())
+    return [client for index, client in enumerate(cohort) if draws[index] >= dropout or index in needed]
 
 
 def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, round: int) -> dict[int, float]:
-    """Draw the share of its steps that each straggler takes, uniform in [0.1, 1), by the client's id.
+    """Draw the share of its steps that each straggler takes, uniform in [0.1, 1), by client id.
 
     A fixed share of the clients straggles in each round (FedProx, Li et al. 2020, Section 5.2).
     """
@@ -56,17 +56,17 @@ def shares_of_steps(clients: Sequence[Client], stragglers: float, seed: int, rou
     generator = np.random.default_rng(derive_seed(seed, round, 0, 0, STRAGGLERS))
     chosen = generator.choice(len(clients), count, replace=False)
     shares = generator.uniform(SMALLEST_SHARE, 1.0, count)
-    return {clients[place].id: share for place, share in zip(chosen.tolist(), shares.tolist(), strict=True)}
+    return {clients[index].id: share for index, share in zip(chosen.tolist(), shares.tolist(), strict=True)}
 
 
 class Attack:
-    """Hostile clients among honest ones; a subclass is a frozen dataclass that changes data, uploads or both.
+    """An attack by hostile clients. Subclasses are frozen dataclasses that change data, uploads or both.
 
-    What a hostile client draws depends on seed, round, phase and client alone.
+    Random draws of a hostile client depend only on seed, round, phase and client.
 
     Attributes:
-        clients: how many are hostile: a number, or a share below 1 of all clients, rounded down.
-        seed: of the choice of hostile clients. With more of them, those of fewer are among them.
+        clients: Number of hostile clients, or their share of all clients if below 1, rounded down.
+        seed: Seed of the choice of hostile clients. A larger number of them includes the smaller choice.
     """
 
     clients: float
@@ -80,23 +80,23 @@ class Attack:
             )
 
     def hostile(self, clients: Sequence[Client]) -> frozenset[int]:
-        """The ids of the hostile ones of all clients; raises UserError if there are fewer than are to be hostile."""
-        # As a fraction of decimals, since 0.29 * 100 is less than 29 in floating point.
+        """Choose the ids of the hostile clients; raise UserError if there are too few clients."""
+        # As an exact fraction, because 0.29 * 100 is less than 29 in floating point.
         share = Fraction(str(self.clients))
         count = math.floor(share * len(clients)) if share < 1 else int(share)
         if count > len(clients):
-            raise UserError(f"Expected at most {len(clients)} hostile clients, as there are no more; got {count}.")
+            raise UserError(f"Expected at most {len(clients)} hostile clients, the number of clients; got {count}.")
         ids = sorted(client.id for client in clients)
-        # Each has a draw of its own, so that with more hostile clients those of fewer are among them.
+        # Each client has its own draw, so that a larger number of hostile clients includes the smaller choice.
         drawn = {client: derive_seed(HOSTILE, self.seed, client) for client in ids}
         return frozenset(sorted(ids, key=drawn.__getitem__)[:count])
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """Make what the clients train on of honest data that are bound to the method; leave the method unchanged."""
+        """Make the training data of all clients from ``data``, which are bound to the method. Do not change it."""
         return data
 
     def add_on(self, clients: Sequence[Client]) -> AddOn | None:
-        """What changes the uploads of hostile ones of all clients; None if the attack leaves uploads alone."""
+        """Make the add-on that changes the uploads of hostile clients; None if the attack changes no uploads."""
         return None
 
     def measure(
@@ -107,5 +107,5 @@ class Attack:
         deployed: State,
         personal: Mapping[int, State],
     ) -> dict[str, float]:
-        """Measure how far the attack succeeds, in each evaluated round; ``data`` is what ``training_data`` returned."""
+        """Measure the attack's success in each evaluated round; ``data`` is the result of ``training_data``."""
         return {}

@@ -1,4 +1,4 @@
-"""What a method sends, counted from its phases without training."""
+"""Communication cost of a method, counted from its phases without training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,34 +18,36 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Cost:
-    """What crosses the network: by phase the ``COUNTS`` of each client in one round.
+    """Communication cost of a method.
 
-    ``once`` has the parameters and bytes that the server sends to each client before the first round, and never again.
+    Attributes:
+        phases: The ``COUNTS`` of each client in one round, by phase.
+        once: Parameters and bytes that the server sends to each client once, before the first round.
     """
 
     phases: Mapping[str, Sequence[Counts]]
     once: tuple[int, int]
 
     def rows(self, rounds: int, cohort_size: int | None = None) -> list[dict[str, Any]]:
-        """Return the counts of the client that sends most, and totals over clients and rounds, by phase and for all.
+        """List maximum counts over clients, and totals over clients and rounds, for each phase and for all phases.
 
-        ``once`` belongs to the row ``all``. With a ``cohort_size`` totals are means over samples.
+        The row ``all`` includes ``once``. With a ``cohort_size`` totals are expected values over random cohorts.
         """
         rows = [_row(phase, counts, (0, 0), rounds, cohort_size) for phase, counts in self.phases.items()]
-        all_phases = [_summed(counts) for counts in zip(*self.phases.values(), strict=True)]
+        all_phases = [_add_counts(counts) for counts in zip(*self.phases.values(), strict=True)]
         return [*rows, _row("all", all_phases, self.once, rounds, cohort_size)]
 
 
 def communication_cost(module: FederatedModule, clients: Sequence[Client], add_ons: Sequence[AddOn] = ()) -> Cost:
-    """Count from the tensors what each client and the server would send in one round; train nothing."""
+    """Count the parameters and bytes that clients and server would send in one round, without training."""
     server = ServerState.start(module.shared_state())
     phases: dict[str, list[Counts]] = {}
     method_phases = check_phases(module)
     for index, phase in enumerate(method_phases):
         phase.strategy.check(clients)
-        of_round = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: clients}
-        task = PhaseTask.of_phase(module, method_phases, index, add_ons, **of_round)
-        # A phase is counted after those before it are aggregated: it may send what they made.
+        round_settings = {"state": RunState(server), "seeds": {}, "rounds": 1, "all_clients": lambda: clients}
+        task = PhaseTask.of_phase(module, method_phases, index, add_ons, **round_settings)
+        # Each phase is aggregated before the next one is counted, which may send its results.
         updates: list[ClientUpdate] = []
         counts: list[Counts] = []
         is_mean = type(phase.strategy) is FedAvg
@@ -54,9 +56,9 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
             module.load_state(method_tensors(download))
             module.start_client(RoundContext(0, phase, client))
             upload = {**module.upload_state(), **task.upload_template(server.shared)}
-            # The images of a pool lie where the model is, so nothing crosses a network.
+            # Pooled images are in the same place as the model, so nothing is sent.
             counts.append(exchange({}, {}) if client.is_pool else exchange(download, upload))
-            # The mean of equal uploads is any of them, and they may be large.
+            # All uploads are equal, so their mean needs only one of them, which saves memory.
             if not (updates and is_mean):
                 updates.append(ClientUpdate(client, method_tensors(detached(upload)), client.num_examples))
         server = phase.aggregate(server, updates)
@@ -68,7 +70,7 @@ def communication_cost(module: FederatedModule, clients: Sequence[Client], add_o
 
 
 def exchange(download: State, upload: State) -> Counts:
-    """Count the parameters and bytes of what one client downloads and uploads."""
+    """Count the parameters and bytes of one client's download and upload."""
     return {
         "upload_parameters": numel(upload),
         "upload_bytes": num_bytes(upload),
@@ -77,7 +79,7 @@ def exchange(download: State, upload: State) -> Counts:
     }
 
 
-def _summed(counts: Sequence[Counts]) -> Counts:
+def _add_counts(counts: Sequence[Counts]) -> Counts:
     return {name: sum(map(itemgetter(name), counts)) for name in COUNTS}
 
 
@@ -86,7 +88,7 @@ def _row(
 ) -> dict[str, Any]:
     num_clients = len(counts)
     cohort = num_clients if cohort_size is None else min(cohort_size, num_clients)
-    all_clients = _summed(counts)
+    all_clients = _add_counts(counts)
     largest = {name: max(map(itemgetter(name), counts), default=0) for name in COUNTS}
 
     def total(unit: str, sent_once: int) -> int:

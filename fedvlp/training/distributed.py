@@ -1,4 +1,4 @@
-"""Several processes of one run: they train different clients, and exchange what these send and keep."""
+"""Several processes of one run, which train different clients and exchange their results."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -24,63 +24,63 @@ Value = TypeVar("Value")
 
 
 class GlooStrategy(DDPStrategy):
-    """Starts processes as Lightning's ``ddp`` does, which exchange Python objects in the CPU's memory.
+    """Lightning's ``ddp`` with exchange of Python objects in CPU memory.
 
     A process waits ``limit`` seconds for the others.
     """
 
     def __init__(self, limit: float) -> None:
-        # No gradient is shared between processes, so nothing is gained by NCCL; gloo's time limit raises an error.
+        # NCCL has no advantage, because processes share no gradients. Gloo raises an error at its time limit.
         super().__init__(process_group_backend="gloo", timeout=timedelta(seconds=limit))
         self.limit = limit
 
     def gather(self, value: Value) -> list[Value]:
-        """Return the values of all processes, by rank; raise MachineError if one does not answer."""
+        """Gather the values of all processes, by rank; raise MachineError if one does not answer."""
         values: list[Value | None] = [None] * self.world_size
-        with self._all_answer():
+        with self._check_answers():
             torch.distributed.all_gather_object(values, value)
         return cast(list[Value], values)
 
     def broadcast(self, obj: Value, src: int = 0) -> Value:
-        """Return the value of one process; raise MachineError if one does not answer."""
-        with self._all_answer():
+        """Send the value of one process to all; raise MachineError if one does not answer."""
+        with self._check_answers():
             return super().broadcast(obj, src)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """Whether all processes decide so, or any."""
-        # By the barrier above, whose error names the rank that is missing; Lightning's own would only wait.
+        """Combine the processes' decisions by ``and``, or by ``or`` if ``all`` is false."""
+        # Lightning's implementation would only wait, but gather() names the missing rank.
         decisions = self.gather(bool(decision))
         return min(decisions) if all else max(decisions)
 
     @contextmanager
-    def _all_answer(self) -> Iterator[None]:
-        """Raise MachineError where a process has ended, or is busy for longer than the limit."""
+    def _check_answers(self) -> Iterator[None]:
+        """Raise MachineError if another process has ended, or is busy for longer than the limit."""
         try:
-            # Unlike other collectives it names the first rank that is missing.
+            # Unlike other collectives, this one names the first missing rank.
             torch.distributed.monitored_barrier(timeout=timedelta(seconds=self.limit))
             yield
         except RuntimeError as error:
             reason = str(error).strip().split("\n")[0]
             raise MachineError(
-                f"One of {self.world_size} processes does not answer within "
-                f"runtime.collective_timeout={self.limit:g} seconds: {reason}. The last checkpoint is whole; resume "
+                f"One of {self.world_size} processes did not answer within "
+                f"runtime.collective_timeout={self.limit:g} seconds: {reason}. The last checkpoint is complete; resume "
                 "with --ckpt_path last."
             ) from error
 
 
 def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
-    """Return what a step gives on this process; raise UserError on all processes if the step did on any."""
+    """Run a step on all processes, and return its value; if it raises UserError on one process, raise it on all."""
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return step()
-    # Other errors end this process, and the barrier of the others names it.
+    # Other errors end this process, and the barrier of the others names its rank.
     value: Value | None = None
     problem = ""
     try:
         value = step()
     except UserError as error:
         problem = str(error)
-    # Who failed must tell the others, which would else wait for it in the next collective.
+    # Without this exchange the others would wait for the failed process in the next collective.
     for rank, message in enumerate(processes.gather(problem)):
         if message:
             raise UserError(message if rank == fabric.global_rank else f"{message} (found by rank {rank})")
@@ -90,15 +90,15 @@ def on_every_process(fabric: Fabric, step: Callable[[], Value]) -> Value:
 def check_same_run(
     fabric: Fabric, data: FederatedData, description: Mapping[str, Any], state: RunState, changeable: str
 ) -> None:
-    """Raise UserError on every process if images, options, libraries or checkpoint differ on any.
+    """Raise UserError on every process if images, options, libraries or checkpoints differ between processes.
 
-    ``changeable`` are the options that a resumed run may change, which the description lacks.
+    ``changeable`` describes the options that a resumed run may change. The description does not include them.
     """
     processes = fabric.strategy
     if not isinstance(processes, GlooStrategy):
         return
     libraries = [__version__, torch.__version__, version("lightning")]
-    # Files of equal names may hold other images; data modules of other packages may not know.
+    # Files of equal names may hold different images. Data modules of other packages may lack this method.
     identify_images = getattr(data, "image_identities", dict)
     sizes = [client.num_examples for client in data.clients]
     images: list[Any] = [list(data.class_names), sizes, identify_images()]
@@ -108,8 +108,8 @@ def check_same_run(
     for rank, fingerprint in enumerate(fingerprints):
         if fingerprint != fingerprints[0]:
             raise UserError(
-                f"Rank {rank} has other images, options, checkpoints or versions of fedvlp, torch or lightning than "
-                "rank 0. Make them equal on every machine; nothing was trained."
+                f"Rank {rank} and rank 0 have different images, options, checkpoints or versions of fedvlp, torch or "
+                "lightning. Make them equal on every machine; nothing was trained."
             )
 
 
@@ -117,6 +117,6 @@ def _digest(server: ServerState) -> str:
     groups = (server.shared, server.deployed, server.memory)
     hashed = hashlib.sha256()
     for tensors in groups:
-        # Copies, since safetensors takes neither views nor tensors that share memory.
+        # Copied, because safetensors accepts neither views nor tensors that share memory.
         hashed.update(save({name: value.contiguous() for name, value in detached(tensors).items()}))
     return hashed.hexdigest()

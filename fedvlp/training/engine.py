@@ -1,4 +1,4 @@
-"""Where clients train, keep what is theirs and are measured: in this program, or wherever another engine has them."""
+"""Engines train and evaluate clients and store their personal tensors, in this program or at sites."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fedvlp.training.task import ClientResult, PhaseTask
 
 @dataclass(frozen=True)
 class PhaseResults:
-    """What the clients of a phase left.
+    """Results of a phase.
 
     Attributes:
         clients: The result of each client, in any order.
-        total: The weighted mean of all updates as one update, where the server sees no single update.
+        total: The weighted mean of all updates as one update, if a secure sum hides single updates.
         is_final: Whether some clients can't repeat the round.
     """
 
@@ -38,42 +38,43 @@ class PhaseResults:
 
     @classmethod
     def of_sum(cls, clients: Sequence[ClientResult], mean: State, is_final: bool = False) -> PhaseResults:
-        """Results of a sum: the mean, as large as any update, is all that the server knows of a client's update."""
-        shown: list[ClientResult] = []
+        """Make the results of a secure sum, in which the mean replaces each client's update."""
+        visible: list[ClientResult] = []
         for result in clients:
             update = result.update if result.failure else replace(result.update, state=mean, metrics={})
-            shown.append(replace(result, update=update))
-        return cls(shown, next((result.update for result in shown if not result.failure), None), is_final)
+            visible.append(replace(result, update=update))
+        return cls(visible, next((result.update for result in visible if not result.failure), None), is_final)
 
     def updates(self, accepted: Iterable[ClientResult]) -> list[ClientUpdate]:
-        """The updates that the server combines: those of accepted clients, or the one sum."""
+        """List the updates for the server to combine: those of accepted clients, or the secure sum's mean."""
         return [result.update for result in accepted] if self.total is None else [self.total]
 
 
 @runtime_checkable
 class Engine(Protocol):
-    """What a federation leaves to the place where its clients are; all else is the same for every place."""
+    """The part of a federation that depends on whether clients are simulated or real sites."""
 
     def client_store(self, run: Path | None) -> ClientStore:
-        """What keeps the clients' own tensors from round to round, in the run's folder if there is one."""
+        """Make the store of clients' personal tensors between rounds, in the run folder if there is one."""
 
     def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
-        """Train a phase's clients, some of which may fail; sum their updates if ``options.server.secure_sum``."""
+        """Train the clients of a phase; some may fail. Sum their updates if ``options.server.secure_sum``."""
 
     def evaluate(
         self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """The accuracies as :func:`fedvlp.training.evaluation.evaluate` returns them."""
+        """Compute accuracies in percent, like :func:`fedvlp.training.evaluation.evaluate`."""
 
 
 @dataclass
 class LocalEngine:
-    """Trains and measures all clients in this program, of which each process trains a part.
+    """Trains and evaluates all clients in this program. Each process trains a part of the clients.
 
     Attributes:
-        initial_personal: Personal tensors of the last trained method before its first round; None before that.
-        predictions: by split, the predicted classes of the last measurement, also of images out of distribution.
-        class_counts: Counts by class for each split of the last measurement.
+        personal_on_disk: Whether personal tensors are stored in files rather than in memory.
+        initial_personal: Personal tensors of the last trained method before its first round; None before training.
+        predictions: Predicted classes of the last evaluation by split, including images out of distribution.
+        class_counts: Counts by class of the last evaluation by split.
     """
 
     personal_on_disk: bool = False
@@ -82,24 +83,24 @@ class LocalEngine:
     class_counts: dict[str, ClassCounts] = field(default_factory=dict)
 
     def client_store(self, run: Path | None) -> ClientStore:
-        """Memory, or files in the run's folder where the options ask for them."""
+        """Make a store in memory, or in the run folder if ``personal_on_disk``."""
         return DiskStore(run) if self.personal_on_disk and run is not None else ClientStore()
 
     def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
         """Train this process's share of the clients, and exchange the results with the other processes."""
         self.initial_personal = workspace.initial_personal
         fabric = workspace.fabric
-        # Without batches a client's images are its steps; only the balance of processes depends on it.
+        # Without a batch size count images instead of steps, which affects only the balance of processes.
         batch_size = getattr(workspace.data, "batch_size", 1)
         local = workspace.options.local
         shares = balance_clients(clients, lambda client: local.num_steps(client, batch_size), fabric.world_size)
-        # Otherwise an error of an earlier phase could be raised.
+        # Errors of earlier phases must not be raised for this one.
         workspace.errors.clear()
         results = train_clients(shares[fabric.global_rank], task, workspace)
         if isinstance(fabric.strategy, GlooStrategy):
             by_rank = fabric.strategy.gather([_on_cpu(result) for result in results])
-            results = [result for of_rank in by_rank for result in of_rank]
-        # Gathered by rank, and ranks train unequal shares.
+            results = [result for rank_results in by_rank for result in rank_results]
+        # They were gathered by rank, and ranks train different shares.
         results = sorted(results, key=lambda result: result.client.id)
         if workspace.options.server.secure_sum:
             return PhaseResults.of_sum(*summed(results, task.phase.strategy))
@@ -108,8 +109,8 @@ class LocalEngine:
     def evaluate(
         self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """Measure on all splits in this process."""
-        # Where nothing was trained, the method still holds what its clients begin with.
+        """Evaluate all splits in this process."""
+        # Before any training, the method still holds the initial personal tensors.
         initial = module.personal_state() if self.initial_personal is None else self.initial_personal
         self.predictions = {}
         accuracy = evaluate(module, federation.data, federation.fabric, deployed, personal, initial, self.predictions)
@@ -122,10 +123,10 @@ class LocalEngine:
 
 
 def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], processes: int) -> list[list[Client]]:
-    """The clients of each process by ascending id, so that all are done at about the same time.
+    """Divide clients, by ascending id, among processes that should finish at about the same time.
 
-    The longest come first, each goes to the process that has least to do (Graham 1969): no process has more than 4/3 of
-    what the best division would give it.
+    Clients with the most steps are assigned first, each to the process with the fewest steps so far (Graham 1969). The
+    longest process takes at most 4/3 of the optimum.
 
     >>> clients = [Client(i, 0, size) for i, size in enumerate([3, 1, 5, 2, 1])]
     >>> [[client.id for client in share] for share in balance_clients(clients, lambda client: client.num_examples, 2)]
@@ -138,13 +139,14 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
     for client in sorted(clients, key=lambda client: (-steps(client), client.id)):
         load, process = heapq.heappop(loads)
         shares[process].append(client)
-        # Ties go to the lower process, so that all processes find the same shares.
+        # Ties go to the lower process, so that all processes compute the same shares.
         heapq.heappush(loads, (load + steps(client), process))
     return [sorted(share, key=lambda client: client.id) for share in shares]
 
 
 def _on_cpu(result: ClientResult) -> ClientResult:
-    """Copy a result's tensors: pickle would send the whole storage of a view, and GPUs differ by process."""
-    stored = [each if isinstance(each, str) else detached(each) for each in (result.personal, result.optimizer_state)]
+    """Copy a result's tensors, because pickle would send the whole storage of a view, and GPUs differ by process."""
+    parts = (result.personal, result.optimizer_state)
+    stored = [part if isinstance(part, str) else detached(part) for part in parts]
     update = replace(result.update, state=detached(result.update.state))
     return replace(result, update=update, personal=stored[0], optimizer_state=stored[1])

@@ -1,4 +1,4 @@
-"""Accuracy of a state on every evaluation split, and what protocols report of these accuracies."""
+"""Accuracy of a state on every evaluation split, and the summaries that protocols report."""
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,18 +22,18 @@ from fedvlp.utils.errors import UserError
 def baselines(
     module: FederatedModule, data: FederatedData, fabric: Fabric, names: Sequence[str]
 ) -> dict[str, FederatedModule]:
-    """Make the baselines among ``names``, by the titles of their rows; class means are of cached features."""
+    """Build the baselines among ``names``, by their title in tables. Class means need cached features."""
     zero_shot = module.baseline()
-    found: dict[str, FederatedModule | None] = {}
+    built: dict[str, FederatedModule | None] = {}
     if zero_shot is not None:
         fabric.to_device(zero_shot)
-        # The only row of a method that is its own baseline is never left out.
-        found["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
+        # A method that is its own baseline always keeps this row.
+        built["zero_shot"] = zero_shot if "zero_shot" in names or zero_shot is module else None
         if "class_means" in names and module.precomputes:
-            # With a fixed seed, since sums are rounded in the order of the images.
+            # With a fixed seed, because rounding of sums depends on the order of the images.
             loaders = (data.train_dataloader(client, seed=0) for client in data.clients)
-            found["class_means"] = zero_shot.class_means_baseline(chain.from_iterable(loaders))
-    return {BASELINES[name]: each for name, each in found.items() if each is not None}
+            built["class_means"] = zero_shot.class_means_baseline(chain.from_iterable(loaders))
+    return {BASELINES[name]: baseline for name, baseline in built.items() if baseline is not None}
 
 
 @torch.no_grad()
@@ -46,20 +46,26 @@ def evaluate(
     initial_personal: State | None = None,
     predictions: dict[str, Predictions] | None = None,
 ) -> dict[str, float]:
-    """Compute the accuracy, in percent, of every split, the mean of each role, and what :func:`with_means` adds.
+    """Compute the accuracy of every split in percent, and the summaries of :func:`add_means`.
 
-    A method that keeps tensors on the clients is tested on a domain with the tensors of each client that trains on it;
-    the result is the mean. A held-out domain has no client: the method's ``held_out_evaluation`` applies. Splits of
-    other classes are measured by the method for those.
+    A method with personal tensors is evaluated on a domain with the tensors of each client of this domain, and the
+    accuracies are averaged. Held-out domains have no client, so the method's ``held_out_evaluation`` applies. Splits of
+    other classes are evaluated by a copy of the method for these classes.
 
-    ``personal`` is what each client keeps, by its id, and ``initial_personal`` what one keeps that has never trained.
-    ``predictions`` receives the predicted classes by split, also of images out of distribution.
+    Args:
+        module: The method.
+        data: The evaluation splits.
+        fabric: Device and precision.
+        deployed: The shared tensors to evaluate.
+        personal: Personal tensors by client id.
+        initial_personal: Personal tensors of clients that have never trained.
+        predictions: Receives the predicted classes by split, including images out of distribution.
     """
     module.eval()
     splits = [split for split in data.evaluation_splits() if not (split.class_names and module.is_of_own_classes)]
     if predictions is not None and isinstance(data, HasOutOfDistribution):
         splits += data.out_of_distribution_splits()
-    # Without a shared tensor there is no global model: its tensors would be the untrained ones.
+    # Without shared tensors there is no trained global model.
     if module.personal and not module.shared_state():
         splits = [split for split in splits if split.role != "global"]
     accuracy: dict[str, float] = {}
@@ -67,49 +73,49 @@ def evaluate(
         owners = split.clients or data.clients
         personal_states = (personal.get(client.id, initial_personal or {}) for client in owners)
         by_state = _predictions_of_states(module, fabric, split, deployed, personal_states)
-        # A row of predictions is a client's where each client's state was measured by itself.
+        # Rows of predictions belong to clients if each client's state was evaluated separately.
         is_by_client = bool(split.clients) or (bool(module.personal) and module.held_out_evaluation == "each")
         names = [client.name for client in owners] if is_by_client else []
-        measured = stack(by_state, names, split.class_names)
+        split_predictions = stack(by_state, names, split.class_names)
         if predictions is not None:
-            predictions[split.name] = measured
+            predictions[split.name] = split_predictions
         if split.name.split("/")[0] != OUT_OF_DISTRIBUTION:
-            accuracy[split.name] = measured.accuracy
-    return with_means(accuracy)
+            accuracy[split.name] = split_predictions.accuracy
+    return add_means(accuracy)
 
 
 def _predictions_of_states(
     module: FederatedModule, fabric: Fabric, split: EvaluationSplit, deployed: State, personal: Iterable[State]
 ) -> list[Predictions]:
-    """The predictions of each state that a split is measured with: one, or those of the clients."""
+    """Predict a split with the shared state, or with the state of each client."""
     class_names = split.class_names
     classifier = module.for_classes(class_names) if class_names else module
     is_held_out = not split.clients
     if not module.personal or split.role == "global" or (is_held_out and module.held_out_evaluation == "shared"):
-        return [shared_predictions(classifier, fabric, split, deployed)]
-    # A generator: the states of all clients may not fit into memory side by side.
-    states = (deployed | kept for kept in personal)
+        return [predict_shared(classifier, fabric, split, deployed)]
+    # A generator, because the states of all clients may not fit into memory together.
+    states = (deployed | client_state for client_state in personal)
     if is_held_out and module.held_out_evaluation == "mean":
         return [_mean_predictions(classifier, fabric, split, states)]
-    return [split_predictions(classifier, fabric, split, state) for state in states]
+    return [predict_split(classifier, fabric, split, state) for state in states]
 
 
-def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
-    """Add to accuracies by ``<role>/<domain>`` the mean over domains of each role and what protocols report.
+def add_means(accuracy: Mapping[str, float]) -> dict[str, float]:
+    """Add the mean over domains of each role, and the summaries of the protocol, to accuracies by ``<role>/<domain>``.
 
-    Harmonic means are of base and new classes, as CoCoOp's, and of the clients' own classes where they are measured, as
-    FedTPG's. A spread is the population standard deviation over clients.
+    Harmonic means combine base and new classes, as in CoCoOp, and the clients' own classes if these are evaluated, as
+    in FedTPG. A spread is the population standard deviation over clients.
 
-    >>> with_means({"validation/ink": 50.0, "validation/photo": 70.0})
+    >>> add_means({"validation/ink": 50.0, "validation/photo": 70.0})
     {'validation/ink': 50.0, 'validation/photo': 70.0, 'validation': 60.0}
-    >>> with_means({"test/ink": 60.0, "test_new/ink": 20.0})["test_harmonic"]
+    >>> add_means({"test/ink": 60.0, "test_new/ink": 20.0})["test_harmonic"]
     30.0
     """
     by_role: dict[str, list[float]] = {}
     for name, value in accuracy.items():
         by_role.setdefault(name.split("/")[0], []).append(value)
     scores = {role: sum(values) / len(values) for role, values in by_role.items()}
-    # A protocol with new classes always measures them; the other roles depend on its options.
+    # A protocol with new classes always evaluates them; the other roles depend on its options.
     for name, harmonic in ROLES.items():
         if any(role in by_role for role in harmonic.harmonic_of[-1:]):
             scores[name] = statistics.harmonic_mean([scores[role] for role in harmonic.harmonic_of if role in by_role])
@@ -121,27 +127,27 @@ def with_means(accuracy: Mapping[str, float]) -> dict[str, float]:
 
 
 def filter_roles(scores: Mapping[str, float], roles: Sequence[str]) -> dict[str, float]:
-    """Keep the scores of some roles, their means included; raise UserError if there are none."""
+    """Keep the scores of some roles, including their means; raise UserError if there are none."""
     chosen = {name: value for name, value in scores.items() if name.split("/")[0] in roles}
     if not chosen:
         raise UserError(
-            "No domain is held out and none has a test split, so there is nothing to test. "
-            "Set --data.held_out or --data.test_fraction, or validate."
+            "There is nothing to test: no domain is held out, and no domain has a test split. "
+            "Set --data.held_out or --data.test_fraction, or use validate."
         )
     return chosen
 
 
-def shared_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Predict one split by what all clients share."""
+def predict_shared(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
+    """Predict a split with the shared tensors only."""
     with module.shared_part_only():
-        return split_predictions(module, fabric, split, state)
+        return predict_split(module, fabric, split, state)
 
 
 @torch.no_grad()
-def split_predictions(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
-    """Predict a split by a state; the module is in evaluation mode."""
+def predict_split(module: FederatedModule, fabric: Fabric, split: EvaluationSplit, state: State) -> Predictions:
+    """Predict a split with a state. The module must be in evaluation mode."""
     module.load_state(state)
-    # They stay on the device to the end: to copy each batch would wait for it.
+    # Collected on the device, because copying each batch would wait for its computation.
     predicted: list[Tensor] = []
     confidence: list[Tensor] = []
     labels: list[Tensor] = []
@@ -159,7 +165,7 @@ def _mean_predictions(
     for state in states:
         module.load_state(state)
         probabilities.append(torch.cat([logits.softmax(-1) for logits, _ in _logits(module, fabric, split)]))
-    # Probabilities, and not logits: each client's may have a scale of its own.
+    # Probabilities are averaged rather than logits, because each client's logits may have a different scale.
     mean = torch.stack(probabilities).mean(0)
     labels = torch.cat([labels for _, labels in split.loader])
     return single_state(labels, mean.argmax(-1), mean.amax(-1))
@@ -167,23 +173,26 @@ def _mean_predictions(
 
 @torch.no_grad()
 def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric, shared: State) -> float:
-    """Compute the mean over source domains of the mean cross-entropy of validation images; UserError without any."""
+    """Average the cross-entropy of validation images per source domain, then over domains; UserError without images."""
     losses: list[float] = []
     module.eval()
     module.load_state(shared)
     for split in data.evaluation_splits():
         if split.role == "validation":
-            # All images of a domain at once, since its last batch may be smaller.
+            # Concatenated, because the last batch may be smaller.
             logits, labels = zip(*_logits(module, fabric, split), strict=True)
             losses.append(F.cross_entropy(torch.cat(logits), torch.cat(labels)).item())
     if not losses:
-        raise UserError(f"{type(module).__name__} looks at the source validation loss, but no image validates.")
+        raise UserError(
+            f"{type(module).__name__} needs the source validation loss, but there are no validation images. "
+            "Set data.validation_fraction above 0."
+        )
     return sum(losses) / len(losses)
 
 
 @torch.no_grad()
-def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
-    """Compute the share, in [0, 1], of images that what the running phase trains classifies correctly."""
+def current_accuracy(module: FederatedModule, fabric: Fabric, splits: Sequence[EvaluationSplit]) -> float:
+    """Compute the accuracy of the current client's tensors in the current phase, in [0, 1]."""
     was_training = module.training
     module.eval()
     correct = 0
@@ -197,10 +206,10 @@ def accuracy_now(module: FederatedModule, fabric: Fabric, splits: Sequence[Evalu
 
 
 def _logits(
-    logits_of: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
+    compute_logits: Callable[[Any], Tensor], fabric: Fabric, split: EvaluationSplit
 ) -> Iterator[tuple[Tensor, Tensor]]:
     for inputs, labels in split.loader:
         with fabric.autocast():
-            logits = logits_of(fabric.to_device(inputs))
-        # Decisions and losses are taken in float32, whatever the towers' precision.
+            logits = compute_logits(fabric.to_device(inputs))
+        # Decisions and losses use float32 for any precision of the towers.
         yield logits.float(), fabric.to_device(labels)

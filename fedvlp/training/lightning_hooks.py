@@ -1,4 +1,4 @@
-"""Runs the hooks of callbacks, and refuses Lightning's callbacks that can't work in a federation."""
+"""Call the hooks of callbacks, and reject Lightning's callbacks that do not work in a federation."""
 
 import inspect
 import logging
@@ -27,19 +27,19 @@ REFUSED = {
     "LearningRateMonitor": "`metrics.csv` has the column `learning_rate_factor` with a `--trainer.local.schedule`",
     "LearningRateFinder": "`--model.optimizer.lr` sets the rate, and `fedvlp sweep` tries several",
     "BatchSizeFinder": "`--data.batch_size` sets it",
-    "GradientAccumulationScheduler": "`--data.batch_size` sets how many images a step sees",
+    "GradientAccumulationScheduler": "`--data.batch_size` sets the number of images per step",
     "DeviceStatsMonitor": "`metrics.csv` has the seconds of each round",
     "ThroughputMonitor": "`metrics.csv` has the seconds of each round",
     "ModelSummary": "`fedvlp cost` lists what a method trains and sends",
-    "ProgressBar": "`--trainer.enable_progress_bar` shows the federation's own",
+    "ProgressBar": "`--trainer.enable_progress_bar` shows the federation's progress bar",
     "BasePredictionWriter": "`fedvlp predict` writes a CSV, without callbacks",
-    "SpikeDetection": "`--trainer.server.max_update_norm` refuses updates that are too large",
+    "SpikeDetection": "`--trainer.server.max_update_norm` rejects updates that are too large",
     "BaseFinetuning": "a method defines what it trains",
     "ModelPruning": "a method defines what it trains",
     "StochasticWeightAveraging": "the server averages; the method SWAD averages over rounds",
     "WeightAveraging": "the server averages; `--trainer.server.aggregation` has other averages",
 }
-"""Lightning's callbacks, including their subclasses, that a federation refuses, each with the replacement."""
+"""Lightning's callbacks that a federation does not support, including subclasses, each with its replacement."""
 
 ALL_HOOKS = [name for name, value in vars(Callback).items() if inspect.isfunction(value) and not name.startswith("_")]
 
@@ -50,8 +50,8 @@ class Hooks:
     Callbacks may be added before the first call of a hook.
 
     Attributes:
-        has_raised: Whether a hook has raised, which is not a failure of the client in training.
-        stopping: Callbacks that set ``should_stop`` of the federation, in that order.
+        has_raised: Whether a hook has raised an error, which is then not the current client's fault.
+        stopping: Callbacks that set ``should_stop`` of the federation, in this order.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Hooks:
     def call(self, name: str, *arguments: Any) -> None:
         """Call one hook of every callback that has it."""
         if name not in self.methods:
-            having = [callback for callback in self.callbacks if hasattr(callback, name)]
-            self.methods[name] = [(callback, getattr(callback, name)) for callback in having]
+            callbacks = [callback for callback in self.callbacks if hasattr(callback, name)]
+            self.methods[name] = [(callback, getattr(callback, name)) for callback in callbacks]
         run = self.federation
         first = (run, self.module) if name in HOOKS else (run,)
         for callback, method in self.methods[name]:
@@ -88,19 +88,19 @@ class Hooks:
         return CallbackStates({key: state for key, state in states.items() if state}, stopped_by)
 
     def restore(self, saved: CallbackStates) -> None:
-        """Restore callbacks from a checkpoint; warn of states whose callbacks are missing."""
-        # By their keys, since the order of callbacks may have changed.
+        """Restore callbacks from a checkpoint; warn about states without a callback."""
+        # By key, because the order of callbacks may have changed.
         by_key = {callback.state_key: callback for callback in self.callbacks}
         for key, state in saved.states.items():
             if key in by_key:
                 by_key[key].load_state_dict(dict(state))
             else:
-                log.warning("The checkpoint holds the state of %s, which is not among the callbacks now.", key)
+                log.warning("The checkpoint has a state of the callback %s, which this run does not use.", key)
         self.stopping = [by_key[key] for key in saved.stopped_by if key in by_key]
 
 
 def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None = None) -> None:
-    """Raise UserError for a callback that a federation refuses, whose hooks are never called, or that stops wrongly.
+    """Raise UserError for unsupported callbacks, hooks that are never called, and wrong stopping criteria.
 
     ``splits`` are the names of the accuracies, if they are known.
     """
@@ -109,12 +109,12 @@ def check_callbacks(callbacks: Sequence[Callback], splits: Sequence[str] | None 
         # By name, since some of these classes exist only in newer versions of Lightning.
         for kind in type(callback).__mro__:
             if kind.__name__ in REFUSED and kind.__module__.startswith(("lightning.", "pytorch_lightning.")):
-                raise UserError(f"A federation has no use for {title}: {REFUSED[kind.__name__]}. Leave it out.")
+                raise UserError(f"A federation does not support {title}: {REFUSED[kind.__name__]}. Remove it.")
         bound = {name: getattr(callback, name) for name in ALL_HOOKS}
-        # A LambdaCallback holds plain functions, which override Lightning's methods as well.
+        # The plain functions of a LambdaCallback also override Lightning's methods.
         overridden = [name for name in bound if getattr(bound[name], "__func__", None) is not getattr(Callback, name)]
         never = [name for name in overridden if name not in HOOKS]
-        # Hooks of other commands than fit do no harm next to hooks that are called.
+        # Hooks of other commands are harmless if the callback also has hooks that are called.
         in_fit = [name for name in never if not name.startswith(("on_test", "on_predict", "on_sanity_check"))]
         if in_fit or len(never) == len(overridden) > 0:
             raise UserError(
@@ -140,6 +140,6 @@ def _check_early_stopping(callback: EarlyStopping, splits: Sequence[str] | None)
         raise UserError(f"EarlyStopping monitors {callback.monitor}, an accuracy, with mode 'min'. Pass mode='max'.")
     if callback.strict and (is_misspelt or role not in ("validation", "validation_loss", "client", "clients")):
         raise UserError(
-            f"EarlyStopping monitors {callback.monitor!r}, which no round has. Monitor validation, validation/DOMAIN, "
-            "client/CLIENT/loss (of up to 100 clients) or clients/loss/mean (of more)."
+            f"EarlyStopping monitors {callback.monitor!r}, which is no metric of a round. Monitor validation, "
+            "validation/DOMAIN, client/CLIENT/loss (up to 100 clients) or clients/loss/mean (more clients)."
         )

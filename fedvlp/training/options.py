@@ -1,6 +1,6 @@
-"""The options of a federation in groups: what the server does, which clients take part, what the program uses.
+"""Options of a federation in groups: server, clients and runtime.
 
-How a client trains is the group :class:`fedvlp.training.local_training.LocalTraining`.
+A fourth group, local training, is :class:`fedvlp.training.local_training.LocalTraining`.
 """
 
 import logging
@@ -19,22 +19,22 @@ from fedvlp.utils.ranges import ClosedFraction, FractionBelowOne, PositiveFloat,
 log = logging.getLogger(__name__)
 
 OnClientFailure = Literal["skip", "retry", "fail"]
-"""How to handle a failing client: skip it for the rest of the round, let it try once more, or end the run."""
+"""How to handle a failing client: skip it for the rest of the round, retry it once, or end the run."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """What the server does with the clients' updates.
+    """How the server checks and combines the clients' updates.
 
     Args:
-        aggregation: How the server makes one state of several clients' uploads, such as ``TrimmedMean`` or ``FedAdam``,
-            in every phase that averages; the method's own mean if not given.
-        min_clients: Updates that each phase needs; with fewer the run ends, and can be resumed from its last
+        aggregation: How the server combines several clients' uploads in every phase that averages, such as
+            ``TrimmedMean`` or ``FedAdam``; the method's own mean if not given.
+        min_clients: Number of updates that each phase needs. With fewer the run ends and can be resumed from its last
             checkpoint.
-        max_update_norm: The largest norm of an update's difference to what is shared; a larger one is left out. Any if
-            not given.
-        secure_sum: Let the server see no update but the sum of all, in fixed point; for methods and aggregations that
-            need no more. Sites hide their updates by masks that cancel in the sum.
+        max_update_norm: Largest norm of the difference between an update and the shared tensors. Larger updates are
+            rejected. No limit if not given.
+        secure_sum: Hide single updates from the server, which sees only their sum in fixed point. Works with methods
+            and aggregations that need no single updates. Sites hide their updates by masks that cancel in the sum.
     """
 
     aggregation: Aggregator | None = None
@@ -45,20 +45,20 @@ class Server:
 
 @dataclass(frozen=True)
 class Clients:
-    """Which clients take part in a round, what becomes of those that fail, and where they keep what is theirs.
+    """Which clients take part in a round, how to handle failing clients, and where to store their personal tensors.
 
     Args:
-        cohort_size: Clients sampled each round; all of them if not given.
-        on_failure: What is done about a client that fails: ``skip`` leaves it out for the rest of the round, ``retry``
-            first lets it train again, ``fail`` ends the run.
-        dropout: Probability that a client of a round's cohort takes no part in it, for studies; drawn from the seed. As
-            many as ``server.min_clients`` or the aggregation needs always stay.
-        stragglers: Share of a round's clients that do only a part of their steps, for studies; who, and which part
-            from a tenth to all, is drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
-        attack: What some clients do against the others, such as ``SignFlip`` or ``BackdoorPatch``, to test an
-            aggregation or a method; all clients are honest if not given.
-        personal_on_disk: Keep what belongs to the clients (personal tensors, kept optimizers) in a file a client in the
-            run's folder; only those of the client that trains are in memory.
+        cohort_size: Number of clients sampled each round; all clients if not given.
+        on_failure: How to handle a failing client: ``skip`` skips it for the rest of the round, ``retry`` first lets it
+            train again, ``fail`` ends the run.
+        dropout: For studies: probability that a sampled client skips the round, drawn from the seed. At least as many
+            clients stay as ``server.min_clients`` or the aggregation needs.
+        stragglers: For studies: share of a round's clients that take only part of their steps. The clients and their
+            parts, from a tenth to all, are drawn from the seed (FedProx, Li et al. 2020, Section 5.2).
+        attack: Attack by some of the clients, such as ``SignFlip`` or ``BackdoorPatch``, to test an aggregation or a
+            method; all clients are honest if not given.
+        personal_on_disk: Store personal tensors and optimizer states in one file per client in the run folder, and load
+            only those of the client in training.
     """
 
     cohort_size: PositiveInt | None = None
@@ -71,13 +71,13 @@ class Clients:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What the program uses of the machine, and what it writes; changes results by rounding at most.
+    """Threads, timeouts and output of the program. They change results only by rounding.
 
     Args:
-        num_threads: CPU threads of PyTorch; its own choice if not given. A tiny model is fastest with 1.
+        num_threads: CPU threads of PyTorch; PyTorch's default if not given. Tiny models are fastest with 1.
         default_callbacks: Write the run folder with checkpoints, metrics, table and plots.
-        collective_timeout: Seconds that processes wait for one of them before the run ends, such as for the one that
-            evaluates for all or that still trains.
+        collective_timeout: Seconds that processes wait for another one, which may still train or evaluate, before the
+            run ends.
     """
 
     num_threads: PositiveInt | None = None
@@ -87,7 +87,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All options of a federation that determine a result; ``auto`` as ``precision`` is resolved."""
+    """All options of a federation that determine its result. ``precision`` is resolved if it was ``auto``."""
 
     rounds: int = field(compare=False)
     seed: int
@@ -97,12 +97,12 @@ class RunOptions:
     clients: Clients = Clients()
 
     def describe(self) -> dict[str, Any]:
-        """Describe the options as plain values, which must be equal for a run to be resumed.
+        """Describe the options as JSON values. A run can be resumed only with equal values.
 
-        The number of rounds is among them only if a schedule or an add-on depends on it.
+        They include the number of rounds only if a schedule or an add-on depends on it.
         """
         described: dict[str, Any] = to_jsonable(self)
-        # One add-on and a list of it are the same.
+        # A single add-on equals a list of one.
         described["local"]["add_ons"] = to_jsonable(self.local.listed_add_ons)
         parts = [self.local.schedule, *self.local.listed_add_ons]
         if any(part is not None and part.needs_rounds for part in parts):
@@ -111,7 +111,7 @@ class RunOptions:
 
 
 def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
-    """Raise UserError for too few clients in a round, or options of clients with pooled data."""
+    """Raise UserError for too few clients in a round, or for options that need clients if the data are pooled."""
     if any(client.is_pool for client in clients):
         needs_clients = {
             "server.aggregation": options.server.aggregation,
@@ -121,25 +121,27 @@ def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
             "clients.stragglers": options.clients.stragglers,
             "local.add_ons": options.local.add_ons,
         }
-        if wrong := [name for name, value in needs_clients.items() if value not in (None, 0, [])]:
+        if used := [name for name, value in needs_clients.items() if value not in (None, 0, [])]:
             raise UserError(
-                f"The partition Pooled trains centrally, without clients, so there can be no {', '.join(wrong)}. "
-                "Leave that out, or take another partition."
+                f"The partition Pooled trains centrally, without clients, so it does not support {', '.join(used)}. "
+                "Remove these options, or use another partition."
             )
         if options.local.reset_optimizer and options.rounds > 1:
             log.warning(
-                "The optimizer starts from scratch in each round. Ordinary centralised training keeps it: "
-                "set trainer.local.reset_optimizer to false, as --config centralised does."
+                "The optimizer starts from scratch in each round. For ordinary centralised training set "
+                "trainer.local.reset_optimizer to false, as --config centralised does."
             )
     cohort = min(len(clients), options.clients.cohort_size or len(clients))
     needed = options.server.min_clients
     if cohort < needed:
-        raise UserError(f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or let more take part.")
+        raise UserError(
+            f"A round has {cohort} clients, but min_clients is {needed}. Lower min_clients, or use more clients."
+        )
 
 
 def link_method_options(parser: Any) -> None:
-    """Make a parser of the keys ``model``, ``data`` and ``trainer`` fill in what a method takes of the other two."""
-    # A data module must be made to know its classes; the number of rounds is known from the words alone.
+    """Link a method's arguments in the parser to values of ``data`` and ``trainer``."""
+    # Class names need an instantiated data module; the number of rounds is known from the parsed options.
     parser.link_arguments("data.class_names", "model.init_args.class_names", apply_on="instantiate")
     parser.link_arguments("data.source_domains", "model.init_args.domains", apply_on="instantiate")
     parser.link_arguments("data.num_clients", "model.init_args.num_clients", apply_on="instantiate")
@@ -153,15 +155,15 @@ REPLACEMENTS = {
     "max_steps": "--trainer.rounds sets the number of rounds, --trainer.local.steps the steps of a client in each",
     "max_time": "--trainer.callbacks Timer with --trainer.callbacks.interval epoch ends a run after a round",
     "limit_train_batches": "--trainer.local.epochs or --trainer.local.steps sets how long a client trains in a round",
-    "limit_val_batches": "accuracies are of whole splits; --trainer.evaluate_every measures less often",
-    "val_check_interval": "--trainer.evaluate_every sets after how many rounds results are measured",
-    "check_val_every_n_epoch": "--trainer.evaluate_every sets after how many rounds results are measured",
-    "log_every_n_steps": "metrics are logged once a round, as means over each client's steps",
+    "limit_val_batches": "evaluation always uses whole splits; --trainer.evaluate_every evaluates less often",
+    "val_check_interval": "--trainer.evaluate_every sets the number of rounds between evaluations",
+    "check_val_every_n_epoch": "--trainer.evaluate_every sets the number of rounds between evaluations",
+    "log_every_n_steps": "metrics are logged once per round, as means over each client's steps",
     "enable_checkpointing": "--trainer.runtime.default_callbacks false writes neither checkpoints nor anything else",
     "enable_model_summary": "`fedvlp cost` lists what a method trains and sends",
-    "accumulate_grad_batches": "--data.batch_size sets how many images a step sees",
+    "accumulate_grad_batches": "--data.batch_size sets the number of images per step",
     "profiler": "metrics.csv has the seconds of each round; in Python use torch.profiler around Federation.fit",
     "detect_anomaly": "in Python call torch.autograd.set_detect_anomaly(True) before fit",
     **{field.name: f"it is --trainer.{name}.{field.name}" for name, group in GROUPS.items() for field in fields(group)},
 }
-"""What to use in place of an option of Lightning's Trainer, or of one that was given without its group."""
+"""Replacements of options of Lightning's Trainer, and of options that were given without their group."""

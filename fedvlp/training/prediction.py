@@ -1,4 +1,4 @@
-"""Class probabilities of image files as a CSV, and what was measured of images as JSON."""
+"""Write class probabilities of image files as CSV, and scores of predictions as JSON."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,19 +16,18 @@ from fedvlp.core.roles import OUT_OF_DISTRIBUTION
 from fedvlp.utils.files import atomic_write, check_replaceable, write_json
 
 LABELLED = "labelled"
-"""The role of image files whose folders say their classes."""
+"""The role of image files in folders with the name of a class."""
 
 
 @torch.no_grad()
 def predict_images(
     module: FederatedModule, fabric: Fabric, batches: Iterable[tuple[Sequence[Path], Tensor]], output: Path
 ) -> Predictions:
-    """Write path, class and every class's probability for each image into a CSV, which appears whole or not at all.
+    """Write a CSV with path, class and class probabilities of each image. It is written completely or not at all.
 
-    ``batches`` are paths of images with their pixels [B, 3, V, V]. The predictions are in this order; their labels are
-    -1.
+    ``batches`` are paths of images with their pixels [B, 3, V, V]. The predictions have the same order, and labels -1.
     """
-    # A batch at a time, so that a folder of any size fits into memory.
+    # One batch at a time, so that a folder of any size fits into memory.
     module.eval()
     class_names = list(module.hparams["class_names"])
     predicted: list[Tensor] = []
@@ -36,7 +35,7 @@ def predict_images(
     output.parent.mkdir(parents=True, exist_ok=True)
     with (
         atomic_write(output) as temporary,
-        # Names of images may hold bytes that are not UTF-8; they are written unchanged.
+        # File names may contain bytes that are not UTF-8. They are written unchanged.
         open(temporary, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
         writer = csv.writer(file)
@@ -54,37 +53,37 @@ def predict_images(
 
 
 def write_scores(
-    path: Path, about: Mapping[str, Any], predictions: Mapping[str, Predictions], class_names: Sequence[str]
+    path: Path, header: Mapping[str, Any], predictions: Mapping[str, Predictions], class_names: Sequence[str]
 ) -> dict[str, Any]:
-    """Write ``about``, what is computed of each split's predictions, and their confusions; return the scores."""
+    """Write ``header``, the scores of each split and the confusions of classes as JSON; return the scores."""
     scores = all_scores(predictions, class_names)
     confusion: dict[str, dict[str, dict[str, int]]] = {}
-    for split, of_split in predictions.items():
+    for split, split_predictions in predictions.items():
         if split.split("/")[0] == OUT_OF_DISTRIBUTION:  # there is no true class
             continue
-        names = of_split.class_names or class_names
+        names = split_predictions.class_names or class_names
         confusion[split] = {}
-        for (true, predicted), images in sorted(confusion_of(of_split).items()):
-            # Sorted, so that equal predictions make equal files.
+        for (true, predicted), images in sorted(confusion_of(split_predictions).items()):
+            # Sorted, so that equal predictions give equal files.
             confusion[split].setdefault(names[true], {})[names[predicted]] = images
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, {**about, "metrics": scores, "confusion": confusion})
+    write_json(path, {**header, "metrics": scores, "confusion": confusion})
     return scores
 
 
 def write_folder_scores(
     csv: Path, by_domain: Mapping[str, Predictions], class_names: Sequence[str], other_folders: Sequence[str]
 ) -> list[str]:
-    """Write the scores of images whose folders name their classes, beside the CSV, and return them in lines.
+    """Write the scores of images in class folders next to the CSV, and describe them in lines.
 
-    ``other_folders`` have no class's name, so nothing in them is scored.
+    ``other_folders`` are folders without a class name. Their images are not scored.
     """
     if not by_domain:
         names = ", ".join(map(repr, other_folders))
-        return [f"not scored, since these folders are called as no class: {names}"] if other_folders else []
+        return [f"not scored, because these folders have no class name: {names}"] if other_folders else []
     path = csv.with_name(f"{csv.stem}_scores.json")
     check_replaceable(path)
-    by_split = {f"{LABELLED}/{domain}": of_domain for domain, of_domain in by_domain.items()}
+    by_split = {f"{LABELLED}/{domain}": predictions for domain, predictions in by_domain.items()}
     scores = write_scores(path, {}, by_split, class_names)
     lines: list[str] = []
     if len(by_domain) > 1:
@@ -103,6 +102,6 @@ def write_folder_scores(
 
 
 def without_validation(predictions: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Leave out the predictions of images that choose a round; none if only images out of distribution remain."""
-    tested = {name: each for name, each in predictions.items() if name.split("/")[0] != "validation"}
+    """Remove validation splits; return nothing if only images out of distribution remain."""
+    tested = {name: value for name, value in predictions.items() if name.split("/")[0] != "validation"}
     return {} if all(name.split("/")[0] == OUT_OF_DISTRIBUTION for name in tested) else tested

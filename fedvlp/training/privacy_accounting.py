@@ -1,8 +1,8 @@
-"""How much of a client's data a run gives away: the (epsilon, delta) of all its rounds, by Renyi differential privacy.
+"""Privacy accounting: the (epsilon, delta) of all rounds of a run, by Renyi differential privacy.
 
-The bound compares federations that differ in all data of one client (``REPLACE_ONE``), and covers all tensors that the
-server makes of uploads, in every phase of every round. A client that is left out changes nothing in it: zero in place
-of its clipped update is one of the changes that the bound allows for, and the sum is divided by a fixed number.
+The bound compares federations that differ in all data of one client (``REPLACE_ONE``). It covers all tensors that the
+server computes from uploads, in every phase of every round. A skipped client does not change the bound: replacing its
+clipped update by zero is one of the changes that the bound allows, and the sum is divided by a fixed number.
 """
 
 import math
@@ -19,12 +19,17 @@ from fedvlp.utils.errors import UserError
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """Counts what rounds cost, by the accountant of Google's ``dp_accounting``.
+    """Computes the privacy cost of rounds with the accountant of Google's ``dp_accounting``.
 
-    A cohort drawn without replacement hides who took part (Wang et al., Subsampled Renyi differential privacy, 2019).
-    All phases of a round have the same cohort, so they are drawn together. Of local noise the server knows who took
-    part, so the draw hides nobody. ``noise_multipliers`` are of each combination of uploads in a round; the other
-    attributes are those of :class:`.PrivacyGuarantee`.
+    Sampling a cohort without replacement hides which clients took part (Wang et al., Subsampled Renyi differential
+    privacy, 2019). All phases of a round share one cohort and count as one sample. With local noise the server knows
+    the cohort, so sampling adds no privacy.
+
+    Attributes:
+        noise_multipliers: Noise multiplier of each reduction of uploads in a round.
+        num_clients: Number of all clients.
+        cohort_size: Number of sampled clients per round.
+        delta, repeats, is_local: See :class:`.PrivacyGuarantee`.
     """
 
     noise_multipliers: tuple[float, ...]
@@ -35,7 +40,7 @@ class PrivacyAccount:
     is_local: bool = False
 
     def epsilon(self, rounds: int) -> float:
-        """The bound epsilon after so many rounds; infinity where there is no noise."""
+        """Compute the bound epsilon after a number of rounds; infinity without noise."""
         if rounds == 0:
             return 0.0
         if min(self.noise_multipliers) == 0:
@@ -46,29 +51,30 @@ class PrivacyAccount:
         return float(compute_epsilon(orders, rounds * divergences, self.delta)[0])
 
     def describe(self, rounds: int) -> str:
-        """The guarantee after so many rounds in one line."""
-        warning = " (the noise repeats with the seed: it protects from no one who knows it)" if self.repeats else ""
+        """Describe the guarantee after a number of rounds in one line."""
+        warning = " (the noise repeats with the seed: no privacy if the seed is known)" if self.repeats else ""
         spent = f"epsilon {self.epsilon(rounds):.4g}, delta {self.delta:g} after {rounds} rounds"
         covered = f"for all data of any one of {self.num_clients} clients"
         if self.is_local:
-            covered += ", from the server too"
+            covered += ", also from the server"
         return f"privacy of tensors, not of metrics: {spent}, {covered}{warning}"
 
     @cached_property
     def _round(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The orders, and the Renyi divergence of one round at each of them."""
+        """The orders, and the Renyi divergence of one round at each order."""
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
 
-        # Replacing a client changes a sum of clipped updates by up to twice the limit; events ask for noise per change.
+        # Replacing a client changes a sum of clipped updates by up to twice the clip norm, and an event's noise is
+        # relative to this change.
         halves = [dp_accounting.GaussianDpEvent(noise / 2) for noise in self.noise_multipliers]
-        of_all = dp_accounting.ComposedDpEvent(halves)
-        drawn = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, of_all)
+        whole_round = dp_accounting.ComposedDpEvent(halves)
+        sampled = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, whole_round)
         accountants = []
-        for event in (of_all, drawn):
+        for event in (whole_round, sampled):
             accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
             accountants.append(accountant.compose(event))
-        # Drawing never costs privacy, but with few clients the bound for it is above that without.
+        # Sampling never costs privacy, but with few clients its bound is looser than the bound without sampling.
         divergences = np.minimum(accountants[0].rdp, accountants[1].rdp)
         return accountants[0].orders, accountants[0].rdp if self.is_local else divergences
 
@@ -76,34 +82,34 @@ class PrivacyAccount:
 def privacy_account(
     phases: Sequence[Phase], num_clients: int, cohort_size: int | None, processes: int = 1
 ) -> PrivacyAccount | None:
-    """Count a run's privacy; None if none of its aggregators gives any.
+    """Make a run's privacy account; None without a private aggregator.
 
-    Raises UserError if a phase gets past the noise, delta is too large, or each process would draw other noise.
+    Raises UserError if uploads get no noise, delta is too large, or processes would draw different noise.
     """
-    given = guarantees(phases)
-    if not given:
+    found = guarantees(phases)
+    if not found:
         return None
     try:
         import dp_accounting  # noqa: F401
     except ImportError as error:
         missing = 'DPFedAvg needs dp-accounting, which is not installed. Run: pip install "fedvlp[privacy]"'
         raise UserError(missing) from error
-    delta = min(guarantee.delta for guarantee in given)
+    delta = min(guarantee.delta for guarantee in found)
     if delta * num_clients >= 1:
         raise UserError(
-            f"DPFedAvg needs a delta below 1 / {num_clients}, the number of clients; got {delta:g}. An aggregator that "
-            "gives away all data of a client drawn at random would be as private."
+            f"DPFedAvg needs a delta below 1 / {num_clients}, one over the number of clients; got {delta:g}. With a "
+            "larger delta, publishing all data of a random client would count as private."
         )
-    # One phase whose noise can be taken off gives the round away.
-    repeats = any(guarantee.repeats for guarantee in given)
-    is_local = any(guarantee.is_local for guarantee in given)
+    # A single phase with reproducible noise reveals the whole round.
+    repeats = any(guarantee.repeats for guarantee in found)
+    is_local = any(guarantee.is_local for guarantee in found)
     if processes > 1 and not (repeats or is_local):
         raise UserError(
             f"DPFedAvg with noise_from system needs one process, but there are {processes}, which would draw different "
             "noise. Use devices=1."
         )
     return PrivacyAccount(
-        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in given),
+        noise_multipliers=tuple(guarantee.noise_multiplier for guarantee in found),
         num_clients=num_clients,
         cohort_size=min(cohort_size or num_clients, num_clients),
         delta=delta,

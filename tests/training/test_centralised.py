@@ -151,7 +151,7 @@ def options(rounds=2, **options):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_only_a_federation_has_is_refused(name):
     refused = options(**{name: REFUSED[name]})
-    with pytest.raises(UserError, match=rf"centrally, without clients, so there can be no \w+\.{name}\. "):
+    with pytest.raises(UserError, match=rf"centrally, without clients, so it does not support \w+\.{name}\. "):
         check_clients(refused, POOL_ALONE)
     check_clients(refused, [Client(0, 0, 9), Client(1, 1, 9)])
 

@@ -78,7 +78,7 @@ def test_ranks_of_another_run_are_refused(two_ranks):
     state = RunState(ServerState.start({"prompt": torch.tensor([1.0, 2.0], dtype=torch.bfloat16)}))
     about = (Points(), description, state, "rounds=3")
     check_same_run(two_ranks(str), *about)
-    with pytest.raises(UserError, match=r"^Rank 1 has other images, options, checkpoints or versions"):
+    with pytest.raises(UserError, match=r"^Rank 1 and rank 0 have different images, options, checkpoints or versions"):
         check_same_run(two_ranks(lambda fingerprint: fingerprint[::-1]), *about)
 
 

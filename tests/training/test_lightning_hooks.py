@@ -95,7 +95,7 @@ def test_every_callback_of_lightning_works_or_is_refused_with_the_replacement():
         callback = object.__new__(type(name, (kind,), {}))  # without the arguments of its constructor
         if name in WORK:
             continue
-        with pytest.raises(UserError, match=f"no use for {name}: ") as raised:
+        with pytest.raises(UserError, match=f"does not support {name}: ") as raised:
             check_callbacks([callback])
         assert any(text in str(raised.value) for text in REFUSED.values())
     assert set(REFUSED) - {"WeightAveraging"} <= set(lightnings.__all__)  # which Lightning has since 2.6
@@ -110,8 +110,11 @@ def overriding(name, *hooks):
     ("callback", "message"),
     [
         (EarlyStopping("held_out/ink", mode="max"), "monitors held_out/ink, on which results are reported"),
-        (EarlyStopping("val_loss"), "monitors 'val_loss', which no round has. Monitor validation, "),
-        (EarlyStopping("validation/nowhere", mode="max"), "monitors 'validation/nowhere', which no round has"),
+        (EarlyStopping("val_loss"), "monitors 'val_loss', which is no metric of a round. Monitor validation, "),
+        (
+            EarlyStopping("validation/nowhere", mode="max"),
+            "monitors 'validation/nowhere', which is no metric",
+        ),
         (
             overriding("Gradients", "on_fit_start", "on_after_backward"),
             "Gradients overrides on_after_backward, which a federation never calls",
@@ -189,7 +192,7 @@ def test_a_stopped_run_stays_stopped_until_its_callback_is_left_out(tmp_path, ca
     assert "stopped by EarlyStopping{'monitor': 'validation', 'mode': 'max'} after round 7" in capsys.readouterr().out
     free = fitted(tmp_path, "run", 8, [], "last")
     assert len(free.run_state.history) == 8
-    assert "holds the state of EarlyStopping" in caplog.text
+    assert "has a state of the callback EarlyStopping" in caplog.text
 
 
 def test_a_run_that_is_stopped_ends_with_a_round_that_was_evaluated(tmp_path):

@@ -125,5 +125,5 @@ def test_noise_at_the_clients_is_counted_without_the_draw_of_a_cohort():
     drawn = privacy_account(local, 200, 5)
     assert drawn == PrivacyAccount((1.25,), 200, 5, 1e-5, repeats=False, is_local=True)
     assert drawn.epsilon(4) == pytest.approx(by_hand(dp_accounting.GaussianDpEvent(1.25 / 2), 4, 1e-5), rel=1e-9)
-    assert "from the server too" in drawn.describe(4)
+    assert "also from the server" in drawn.describe(4)
     privacy_account(local, 200, 5, processes=2)

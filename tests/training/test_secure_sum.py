@@ -104,24 +104,24 @@ class Unknown(FedAvg):
     reduces_cohort = False
 
 
-AT_ONE = "phase 'train': its aggregator {} looks at single updates"
+AT_ONE = "phase 'train', because its aggregator {} reads single updates"
 RULED_OUT = {
     "median": ({"aggregation": CoordinateMedian()}, AT_ONE.format("CoordinateMedian")),
     "noise": ({"aggregation": DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)}, AT_ONE.format("DPFedAvg")),
     "around": ({"aggregation": FedAdam(inner=CoordinateMedian())}, AT_ONE.format("FedAdam")),
-    "norm bound": ({"max_update_norm": 2.5}, "server.max_update_norm, since no single update can be measured"),
-    "cohort": ({"cohort_size": 4}, "clients.cohort_size, since sums over changing clients can be subtracted"),
-    "stragglers": ({"stragglers": 0.5}, "clients.stragglers, since all clients must be asked for the same"),
-    "retry": ({"on_failure": "retry"}, "clients.on_failure retry, since a sum is over once a client fails"),
-    "weights": ({"add_ons": FedNova()}, "the add-on FedNova, whose server part looks at single updates"),
-    "controls": ({"add_ons": [FedProx(0.5), FedDyn(0.5)]}, "the add-on FedDyn, whose"),
+    "norm bound": ({"max_update_norm": 2.5}, "server.max_update_norm, because single updates are hidden"),
+    "cohort": ({"cohort_size": 4}, "clients.cohort_size, because sums over different cohorts could be subtracted"),
+    "stragglers": ({"stragglers": 0.5}, "clients.stragglers, because all clients must get the same task"),
+    "retry": ({"on_failure": "retry"}, "clients.on_failure retry, because a failed client can't rejoin a sum"),
+    "weights": ({"add_ons": FedNova()}, "the add-on FedNova, which reads single updates on the server"),
+    "controls": ({"add_ons": [FedProx(0.5), FedDyn(0.5)]}, "the add-on FedDyn, which"),
 }
 
 
 @pytest.mark.parametrize("name", RULED_OUT)
 def test_what_needs_single_updates_is_refused_by_name_before_the_run(name, tmp_path):
     options, reason = RULED_OUT[name]
-    with pytest.raises(UserError, match=f"secure_sum can't be had with {reason}"):
+    with pytest.raises(UserError, match=f"secure_sum does not support {reason}"):
         trained(tmp_path, secure_sum=True, **options)
     assert not list(tmp_path.glob("*/*/checkpoints"))
 
@@ -137,13 +137,15 @@ def test_strategies_that_need_more_than_one_sum_are_refused_by_name(strategy, na
             return [Phase("train", train=("weight",), upload=("weight",), strategy=strategy)]
 
     run = federation(tmp_path, default_callbacks=False, secure_sum=True)
-    with pytest.raises(UserError, match=f"phase 'train': its strategy {name} needs more than one weighted mean"):
+    with pytest.raises(
+        UserError, match=f"phase 'train', because its strategy {name} needs more than one weighted mean"
+    ):
         run.fit(Method(), Points(5))
 
 
 @pytest.mark.parametrize("count", [2, 64])
 def test_sums_of_two_and_of_more_than_there_is_room_for_are_refused(count, tmp_path):
-    with pytest.raises(UserError, match=f"with {count} clients, as it has sums of 3 to 63"):
+    with pytest.raises(UserError, match=f"does not support {count} clients, but only 3 to 63"):
         trained(tmp_path, Points(count), secure_sum=True)
 
 

@@ -11,7 +11,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from fedvlp.core.aggregation.robust import TrimmedMean
 from fedvlp.training.distributed import GlooStrategy
-from fedvlp.training.setup import bfloat16_units, check_writable, choose_precision, with_short_splits
+from fedvlp.training.setup import bfloat16_instructions, check_writable, choose_precision, shorten_splits
 from fedvlp.utils.errors import UserError
 from tests.helpers.toy_federation import Linear, PersonalBias, Points, federation, noting
 
@@ -55,7 +55,7 @@ def test_processes_that_run_the_same_program(tmp_path):
         assert made.fabric.strategy.limit == 7.5
         assert made.fabric.world_size == 2
     assert not isinstance(federation(tmp_path, devices=1).fabric.strategy, GlooStrategy)
-    with pytest.raises(UserError, match="by auto or ddp alone"):
+    with pytest.raises(UserError, match="need the strategy auto or ddp"):
         federation(tmp_path, devices=2, strategy="ddp_spawn")
 
 
@@ -76,13 +76,13 @@ def test_optimizers_that_no_client_can_use(tmp_path, make, message):
 def test_a_cohort_of_more_than_all_is_said(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "fedvlp"):
         federation(tmp_path, rounds=1, cohort_size=5).fit(Linear(), Points(clients=3))
-    assert "cohort_size is 5, but all 3 clients" in caplog.text
+    assert "cohort_size is 5, but there are only 3 clients" in caplog.text
 
 
 def test_where_nothing_validates_the_last_round_is_reported(tmp_path, caplog, capsys):
     with caplog.at_level(logging.WARNING, "fedvlp"):
         federation(tmp_path, rounds=2).fit(Linear(), HeldOutOnly())
-    assert "none validates" in caplog.text
+    assert "no validation images" in caplog.text
     printed = capsys.readouterr().out
     assert "last round (2)" in printed
     assert "best on source validation" not in printed
@@ -97,7 +97,7 @@ def test_rounds_of_method_and_federation(tmp_path):
 
 def test_a_file_in_place_of_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         check_writable(tmp_path / "file" / "runs")
 
 
@@ -125,14 +125,14 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("has", "accelerator", "name", "reason"),
     [
-        ({}, "auto", "32-true", "no units"),
+        ({}, "auto", "32-true", "no instructions"),
         ({"units": True}, "auto", "bf16-mixed", "AVX512-BF16"),
         ({"tiles": True}, "cpu", "bf16-mixed", "AMX"),
         ({"units": True, "cuda": True}, "auto", "32-true", "this GPU does not"),
         ({"cuda": True, "half_on_gpu": True}, "gpu", "bf16-mixed", "this GPU multiplies"),
         ({"units": True, "cuda": True, "half_on_gpu": True}, "cpu", "bf16-mixed", "AVX512-BF16"),
-        ({"units": True, "mps": True}, "auto", "32-true", "CUDA alone"),
-        ({"units": True}, "tpu", "32-true", "CUDA alone"),
+        ({"units": True, "mps": True}, "auto", "32-true", "only on CPUs and CUDA"),
+        ({"units": True}, "tpu", "32-true", "only on CPUs and CUDA"),
     ],
 )
 def test_the_hardware_decides(machine, has, accelerator, name, reason):
@@ -146,14 +146,14 @@ def test_the_hardware_decides(machine, has, accelerator, name, reason):
 def test_questions_that_pytorch_no_longer_answers_count_as_no(monkeypatch):
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
-    assert bfloat16_units() == ""
+    assert bfloat16_instructions() == ""
 
 
 def test_a_run_says_what_was_chosen_and_records_it(machine, tmp_path, capsys):
     machine(units=True)
     run = federation(tmp_path, rounds=1, precision="auto", default_callbacks=False)
     run.fit(Linear(), Points())
-    assert "Precision bf16-mixed: this processor multiplies bfloat16 by AVX512-BF16." in capsys.readouterr().out
+    assert "Precision bf16-mixed: this processor multiplies bfloat16 with AVX512-BF16." in capsys.readouterr().out
     assert run.description["training"]["precision"] == "bf16-mixed"
 
 
@@ -175,7 +175,7 @@ def test_one_round_of_one_step_leaves_nothing(tmp_path, capsys):
     assert not folders[-1].exists()
     assert not list(tmp_path.iterdir())
     printed = capsys.readouterr().out
-    assert "1 step of each client, 1 batch of each split; no accuracy means anything, nothing is kept" in printed
+    assert "1 step per client, 1 batch per split. Accuracies are meaningless, and nothing is saved" in printed
     assert "run folder" not in printed
 
 
@@ -192,7 +192,7 @@ def test_each_split_has_one_batch_and_the_data_stay_whole():
     data = Points()
     whole = [replace(split, loader=3 * split.loader) for split in data.evaluation_splits()]
     data.evaluation_splits = lambda: whole
-    short = with_short_splits(data)
+    short = shorten_splits(data)
     assert [len(split.loader) for split in short.evaluation_splits()] == [1] * 4
     assert {len(split.loader) for split in data.evaluation_splits()} == {3}
     assert short.clients is data.clients
