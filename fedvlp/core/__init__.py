@@ -1,1 +1,1 @@
-"""What every method and the loop agree on: states, phases, the base class, strategies. Imports utils."""
+"""States, phases, strategies and the base class of methods, shared by methods and the federation. Imports utils."""

@@ -1,4 +1,4 @@
-"""The scores of predicted classes: accuracy, of classes, of confidence, and intervals over images."""
+"""Scores of predictions: accuracy, scores by class, calibration, detection, and intervals over images."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,27 +20,27 @@ from fedvlp.core.predictions import Predictions, Samples, interval, percent, res
 from fedvlp.core.roles import OUT_OF_DISTRIBUTION, ROLES
 
 Scores = dict[str, Any]
-# By split, ``<role>/<domain>``.
+# Predictions by split, ``<role>/<domain>``.
 BySplit = Mapping[str, Predictions]
 
-# Confidences are rounded to multiples of 1 / GRID, float32's own step below 1, so that their sums are exact.
+# Confidences are rounded to multiples of 1 / GRID, float32's step below 1, so that their sums are exact.
 GRID = 2**24
-# Scores of which a role has the mean over its domains.
+# Scores that a role averages over its domains.
 AVERAGED = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error")
 
 
 def single_state(labels: Int[Tensor, "N"], predicted: Int[Tensor, "N"], confidence: Float[Tensor, "N"]) -> Predictions:
-    """Return the predictions of a single state, on the CPU."""
+    """Make the predictions of a single state, on the CPU."""
     finite = confidence.cpu().float().nan_to_num(0.0)
     return Predictions(labels.cpu().int().numpy(), predicted.cpu().int()[None].numpy(), finite[None].numpy())
 
 
 def class_scores(predictions: Predictions, num_classes: int) -> Scores:
-    """Compute scores that count each class the same, over all states, in percent.
+    """Compute scores that weight all classes equally, over all states, in percent.
 
     Returns:
-        ``balanced_accuracy``, the mean recall of the classes that have images; ``macro_f1``, the mean F1 of those that
-        have images or are predicted; ``class_accuracy``, the recall of each class that has images, by its label.
+        ``balanced_accuracy``, the mean recall of classes with images; ``macro_f1``, the mean F1 of classes with images
+        or predictions; ``class_accuracy``, the recall of each class with images, by label.
     """
     labels = torch.from_numpy(predictions.labels).expand(predictions.predicted.shape).flatten()
     predicted = torch.from_numpy(predictions.predicted).flatten()
@@ -56,26 +56,26 @@ def class_scores(predictions: Predictions, num_classes: int) -> Scores:
 
 
 def calibration_error(predictions: Predictions, bins: int = 15) -> float:
-    """The expected calibration error (Guo et al., ICML 2017, Eq. 3), in points; of several states the mean.
+    """Compute the expected calibration error (Guo et al., ICML 2017, Eq. 3), in points, averaged over states.
 
-    Images are put into bins of equal width by their confidence; the error is the mean over images of the distance
-    between their bin's mean confidence and its accuracy. A bin has its lower bound, and the last one 1 as well.
+    Images are put into bins of equal width by their confidence. The error is the mean over images of the difference
+    between mean confidence and accuracy of their bin. A bin includes its lower bound; the last one also includes 1.
     """
     is_right = torch.from_numpy(predictions.predicted == predictions.labels)
     # Sums of multiples of a power of two are exact, so they do not depend on the order of images.
     confidence = torch.from_numpy(predictions.confidence).double().mul(GRID).round().div(GRID)
-    below_one = confidence.clamp(max=1 - torch.finfo(torch.float64).eps)  # else torchmetrics gives 1 a bin of its own
+    below_one = confidence.clamp(max=1 - torch.finfo(torch.float64).eps)  # torchmetrics would put 1 into an extra bin
     errors: list[float] = []
-    for of_state, right in zip(below_one, is_right, strict=True):
-        errors.append(float(binary_calibration_error(of_state, right.int(), bins, "l1", validate_args=False)))
+    for state_confidence, right in zip(below_one, is_right, strict=True):
+        errors.append(float(binary_calibration_error(state_confidence, right.int(), bins, "l1", validate_args=False)))
     return 100 * statistics.fmean(errors)
 
 
 def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
-    """Measure how well the maximum softmax probability tells images ``inside`` the classes from those ``outside``.
+    """Measure how well the confidence separates images of the classes from other images (Hendrycks & Gimpel).
 
-    Each state's own images are compared, and states are averaged; a single state measures both kinds of images for all
-    (Hendrycks & Gimpel).
+    The confidence is the maximum softmax probability. The scores are averaged over the states of ``inside``. Each state
+    is compared with the same client's predictions of ``outside``, or with the first state's if there are none.
 
     Returns:
         ``auroc``, the area under the receiver operating characteristic with images of the classes as positives, and
@@ -84,12 +84,11 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
     """
     aurocs: list[float] = []
     false_positive_rates: list[float] = []
-    for row, of_inside in enumerate(inside.confidence):
-        # States of clients are compared with themselves; a single state measured both kinds.
+    for row, inside_confidence in enumerate(inside.confidence):
         has_own = row < len(inside.clients) and inside.clients[row] in outside.clients
-        of_outside = outside.confidence[outside.of_client(inside.clients[row]) if has_own else 0]
-        confidence = torch.from_numpy(np.concatenate([of_inside, of_outside]))
-        is_inside = (torch.arange(len(confidence)) < len(of_inside)).int()
+        outside_confidence = outside.confidence[outside.of_client(inside.clients[row]) if has_own else 0]
+        confidence = torch.from_numpy(np.concatenate([inside_confidence, outside_confidence]))
+        is_inside = (torch.arange(len(confidence)) < len(inside_confidence)).int()
         false_positives, true_positives, _ = binary_roc(confidence, is_inside, validate_args=False)
         aurocs.append(float(binary_auroc(confidence, is_inside, validate_args=False)))
         false_positive_rates.append(float(false_positives[true_positives >= 0.95].min()))
@@ -97,32 +96,32 @@ def detection(inside: Predictions, outside: Predictions) -> dict[str, float]:
 
 
 def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Scores]:
-    """Compute the scores of each split, then of each role, in percent or points, as JSON can hold them.
+    """Compute the scores of each split, then of each role, in percent or points, as JSON values.
 
-    ``predictions`` may include images out of distribution. ``class_names`` are the classes that train.
+    ``predictions`` may include images out of distribution. ``class_names`` are the training classes.
     """
     outside: dict[str, Predictions] = {}
     by_role: dict[str, dict[str, Predictions]] = {}
-    for name, of_split in predictions.items():
+    for name, split in predictions.items():
         role, _, domain = name.partition("/")
         if role == OUT_OF_DISTRIBUTION:
-            outside[domain] = of_split
+            outside[domain] = split
         else:
-            by_role.setdefault(role, {})[name] = of_split
+            by_role.setdefault(role, {})[name] = split
     split_scores: dict[str, Scores] = {}
     role_scores: dict[str, Scores] = {}
     for role, splits in by_role.items():
         samples = {}
-        for name, of_split in splits.items():
-            names = of_split.class_names or class_names
-            samples[name] = resample(of_split, len(names), name)
-            split_scores[name] = _split_scores(of_split, samples[name], outside, names)
-        # A role's intervals are those of its mean, from the resamples of all its domains together.
-        of_role = {name: split_scores[name] for name in splits}
-        role_scores[role] = _role_scores(of_role, splits, list(samples.values()))
-        # Images that a user labels by folders have no role of a run. By client, domains are clients.
+        for name, split in splits.items():
+            names = split.class_names or class_names
+            samples[name] = resample(split, len(names), name)
+            split_scores[name] = _split_scores(split, samples[name], outside, names)
+        # A role's intervals are intervals of its mean, from the joint resamples of all its domains.
+        by_split = {name: split_scores[name] for name in splits}
+        role_scores[role] = _role_scores(by_split, splits, list(samples.values()))
+        # Images in class folders of a user have none of these roles. Splits by client have no domains.
         if role not in ROLES or not ROLES[role].by_client:
-            accuracies = {name.partition("/")[2]: scores["accuracy"] for name, scores in of_role.items()}
+            accuracies = {name.partition("/")[2]: scores["accuracy"] for name, scores in by_split.items()}
             role_scores[role]["worst_domain"] = _worst(accuracies)
     return split_scores | role_scores
 
@@ -130,13 +129,13 @@ def all_scores(predictions: BySplit, class_names: Sequence[str]) -> dict[str, Sc
 def _split_scores(
     predictions: Predictions, samples: Mapping[str, Samples], outside: BySplit, class_names: Sequence[str]
 ) -> Scores:
-    of_classes = class_scores(predictions, len(class_names))
-    by_label = of_classes.pop("class_accuracy")
+    by_class = class_scores(predictions, len(class_names))
+    by_label = by_class.pop("class_accuracy")
     detected = {name: detection(predictions, others) for name, others in outside.items()}
     return {
         "images": len(predictions.labels),
         "accuracy": predictions.accuracy,
-        **of_classes,
+        **by_class,
         "calibration_error": calibration_error(predictions),
         "intervals": {name: interval(values) for name, values in samples.items()},
         **({OUT_OF_DISTRIBUTION: detected} if detected else {}),
@@ -145,29 +144,29 @@ def _split_scores(
 
 
 def _role_scores(scores: Mapping[str, Scores], splits: BySplit, samples: Sequence[Mapping[str, Samples]]) -> Scores:
-    of_splits = list(scores.values())
-    means: Scores = {name: _mean_of(of_splits, name) for name in AVERAGED}
+    split_scores = list(scores.values())
+    means: Scores = {name: _average(split_scores, name) for name in AVERAGED}
     means["intervals"] = {}
     for name in samples[0]:
-        means["intervals"][name] = interval(np.mean([each[name] for each in samples], axis=0))
-    if OUT_OF_DISTRIBUTION in of_splits[0]:
+        means["intervals"][name] = interval(np.mean([sample[name] for sample in samples], axis=0))
+    if OUT_OF_DISTRIBUTION in split_scores[0]:
         by_domain: Scores = {}
-        for domain, detected in of_splits[0][OUT_OF_DISTRIBUTION].items():
-            of_domain = [each[OUT_OF_DISTRIBUTION][domain] for each in of_splits]
-            by_domain[domain] = {score: _mean_of(of_domain, score) for score in detected}
+        for domain, detected in split_scores[0][OUT_OF_DISTRIBUTION].items():
+            domain_scores = [split[OUT_OF_DISTRIBUTION][domain] for split in split_scores]
+            by_domain[domain] = {score: _average(domain_scores, score) for score in detected}
         means[OUT_OF_DISTRIBUTION] = by_domain
     clients = client_accuracies(list(splits.values()))
     return means | ({"worst_client": _worst(clients)} if clients else {})
 
 
-def _mean_of(scores: Sequence[Mapping[str, float]], name: str) -> float:
-    return statistics.fmean(each[name] for each in scores)
+def _average(scores: Sequence[Mapping[str, float]], name: str) -> float:
+    return statistics.fmean(score[name] for score in scores)
 
 
 def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
-    """Each client's accuracy in percent: the mean over the splits of its domains, or measured with its state.
+    """Compute each client's accuracy in percent, averaged over the splits of its domains.
 
-    Where all share one state, clients of the same domains are equal.
+    If all clients share one state, clients of the same domains have equal accuracies.
     """
     accuracies: dict[str, list[float]] = {}
     for predictions in splits:
@@ -178,6 +177,5 @@ def client_accuracies(splits: Sequence[Predictions]) -> dict[str, float]:
 
 
 def _worst(accuracies: Mapping[str, float]) -> Scores:
-    """The name with the lowest accuracy, the first of equals."""
-    name = min(accuracies, key=lambda each: accuracies[each])
+    name = min(accuracies, key=lambda name: accuracies[name])
     return {"name": name, "accuracy": accuracies[name]}

@@ -1,4 +1,4 @@
-"""What travels between clients and server, what an update must be, and the state of a federation."""
+"""States of clients, server and federation, updates, and checks of updates."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 State = dict[str, Tensor]
 Value = TypeVar("Value")
-# What was measured in one round, by the names of the columns of ``metrics.csv``.
+# Metrics of one round, by column of ``metrics.csv``.
 RoundMetrics = dict[str, Any]
 
-# Begins, before a slash, the names of what add-ons exchange beside the method's own tensors.
+# Prefix, before a slash, of the tensors that add-ons exchange in addition to the method's.
 ADD_ON = "add_on"
 NOT_FINITE = "uploads NaN or infinity"
 KEEPS_NOT_FINITE = "keeps NaN or infinity"
@@ -24,14 +24,14 @@ KEEPS_NOT_FINITE = "keeps NaN or infinity"
 
 @dataclass(frozen=True)
 class Client:
-    """One participant: who it is, which domain its data come from and how much it has.
+    """One participant of a federation.
 
     Attributes:
-        id: position among all clients, from 0.
-        domain: position of its domain among the source domains, from 0; -1 if its images come from several.
-        num_examples: size of its training split, in images.
-        name: what people call it; the domain's name where a domain is one client.
-        is_pool: whether it is no participant but all source domains in one place, so that nothing is sent.
+        id: Index among all clients, from 0.
+        domain: Index of its domain among the source domains, from 0; -1 if its images come from several domains.
+        num_examples: Number of training images.
+        name: Displayed name; the domain's name if the domain is one client.
+        is_pool: Whether it is the pool of all source domains in centralised training, which sends nothing.
     """
 
     id: int
@@ -43,12 +43,14 @@ class Client:
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """Everything one client sends after one phase. What is not in ``state`` was not communicated.
+    """Everything that one client sends after one phase.
 
     Attributes:
-        num_examples: images that it trained on, the weight of federated averaging.
-        metrics: means over its local steps, for logging; not counted as communication.
-        weight: how much it counts in averages, where an add-on of the server decides; None for its images.
+        client: The client.
+        state: The uploaded tensors. Only these count as communication.
+        num_examples: Number of training images, the weight in federated averaging.
+        metrics: Means over its local steps, for logging.
+        weight: Weight in averages if an add-on sets it; None for the number of images.
     """
 
     client: Client
@@ -60,13 +62,13 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class ServerState:
-    """All the server knows between rounds; a value that strategies replace and never change.
+    """The server's state between rounds. Strategies replace it and never change it.
 
     Attributes:
-        shared: the tensors that clients download.
-        deployed: the tensors that are evaluated; ``shared`` unless a strategy keeps an average.
-        memory: the strategies' own book-keeping; never leaves the server.
-        round: the number of finished rounds.
+        shared: The tensors that clients download.
+        deployed: The tensors that are evaluated; ``shared`` unless a strategy deploys an average.
+        memory: The strategies' own state, which never leaves the server.
+        round: The number of finished rounds.
     """
 
     shared: State
@@ -76,12 +78,12 @@ class ServerState:
 
     @classmethod
     def start(cls, shared: State) -> ServerState:
-        """The state before the first round, in which what is shared is also deployed."""
+        """Make the state before the first round, which deploys the shared tensors."""
         return cls(shared=shared, deployed=dict(shared))
 
     def updated(self, shared: State, **memory: Tensor) -> ServerState:
-        """A new server state in which ``shared`` replaces the tensors of the same names."""
-        # What is shared is deployed too; a strategy that deploys an average replaces it afterwards.
+        """Make a new state in which ``shared`` replaces the tensors of the same names."""
+        # Shared tensors are also deployed. A strategy that deploys an average replaces them afterwards.
         return replace(self, shared=self.shared | shared, deployed=self.deployed | shared, memory=self.memory | memory)
 
     def scoped(self, group: str, change: Callable[[ServerState], ServerState]) -> ServerState:
@@ -93,7 +95,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class CallbackStates:
-    """JSON values and tensors of callbacks after a round, by key, and the keys of those that stopped the run."""
+    """States of callbacks after a round, as JSON values and tensors by key, and keys of callbacks that stopped it."""
 
     states: Mapping[str, Any] = field(default_factory=dict)
     stopped_by: tuple[str, ...] = ()
@@ -101,15 +103,15 @@ class CallbackStates:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a federation after a round; nothing else is needed to resume it.
+    """The state of a federation after a round, from which it can resume.
 
     Attributes:
-        server: the server's state; ``server.round`` rounds are finished.
-        personal: the tensors that stay on each client, by client id.
-        history: the metrics of each finished round.
-        optimizer_states: what each client's optimizers continue from, and what an add-on kept on it, by client id;
-            empty where optimizers start from scratch in each round and no add-on keeps anything.
-        callbacks: what callbacks remember.
+        server: The server's state; ``server.round`` rounds are finished.
+        personal: Personal tensors by client id.
+        history: Metrics of each finished round.
+        optimizer_states: States of each client's optimizers and add-ons, by client id; empty if they start from scratch
+            in each round.
+        callbacks: States of callbacks.
     """
 
     server: ServerState
@@ -140,7 +142,7 @@ def add_prefix(tensors: State, group: str) -> State:
 
 
 def strip_prefix(tensors: State, group: str) -> State:
-    """Those of the tensors that are under ``group/``, without that prefix.
+    """Select the tensors under ``group/``, and remove this prefix.
 
     >>> strip_prefix({"3/prompt": torch.zeros(1), "30/prompt": torch.ones(1)}, "3")
     {'prompt': tensor([0.])}
@@ -150,24 +152,24 @@ def strip_prefix(tensors: State, group: str) -> State:
 
 
 def detached(state: Mapping[str, Tensor]) -> State:
-    """Copy a state to the CPU so that later training can't change it."""
+    """Copy a state to the CPU, so that later training can't change it."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
 def numel(state: State) -> int:
-    """The number of entries in a state, the unit in which papers report communication."""
+    """Count the entries of all tensors, the unit in which papers report communication."""
     return sum(tensor.numel() for tensor in state.values())
 
 
 def num_bytes(state: State) -> int:
-    """The bytes of a state as it would be sent, uncompressed."""
+    """Count the uncompressed bytes of all tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
-    """Average states key by key, sum_k w_k s_k / sum_k w_k, in float32 and in the order given.
+    """Average at least one state, sum_k w_k s_k / sum_k w_k, in float32 and in the given order.
 
-    There is at least one state, all have the same names and shapes, and weights are at least 0 and not all 0.
+    All states have the same names and shapes. Weights are at least 0 and not all 0.
 
     >>> weighted_mean([{"p": torch.tensor([0.0])}, {"p": torch.tensor([3.0])}], [2, 1])
     {'p': tensor([1.])}
@@ -175,7 +177,7 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
     total = float(sum(weights))
     means: State = {}
     for name, first in states[0].items():
-        # In place, so that no tensor is made for each client.
+        # In place, to avoid a temporary tensor per client.
         mean = torch.zeros_like(first, dtype=torch.float32)
         for state, weight in zip(states, weights, strict=True):
             mean.add_(state[name].float(), alpha=weight / total)
@@ -184,37 +186,37 @@ def weighted_mean(states: Sequence[State], weights: Sequence[float]) -> State:
 
 
 def is_finite(*states: State) -> bool:
-    """Whether no tensor of the states holds NaN or infinity."""
+    """Whether the states are free of NaN and infinity."""
     tensors = chain.from_iterable(state.values() for state in states)
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
 
 
 class TensorSpec(NamedTuple):
-    """The shape of a tensor, and the type of its entries."""
+    """The shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def __str__(self) -> str:
-        """Such as ``[2, 3] of float32``."""
+        """Format it like ``[2, 3] of float32``."""
         return f"{list(self.shape)} of {str(self.dtype).removeprefix('torch.')}"
 
 
 def tensor_specs(state: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
-    """The spec of each tensor of a state."""
+    """Get the shape and dtype of each tensor of a state."""
     return {name: TensorSpec(tuple(value.shape), value.dtype) for name, value in state.items()}
 
 
 def upload_error(state: object) -> str:
-    """Explain why something can't be sent as a state; an empty string if it can."""
+    """Explain why an object is not a valid upload; an empty string if it is."""
     if not isinstance(state, dict):
         return f"uploads a {type(state).__name__}, not a dict of tensors by name"
     for name, value in state.items():
         if not isinstance(value, Tensor):
             return f"uploads {name!r} as a {type(value).__name__}, not a tensor"
-        # Sparse and meta tensors have no bytes that a file or a message could hold.
+        # Sparse and meta tensors can't be stored as plain bytes in a file or message.
         if value.layout != torch.strided or value.is_meta:
-            return f"uploads {name!r} as a tensor without plain numbers in memory"
+            return f"uploads {name!r} as a sparse or meta tensor"
     return ""
 
 
@@ -223,34 +225,34 @@ def update_error(
 ) -> str:
     """Explain why an update can't be combined with others; an empty string if it can.
 
-    ``expected`` are the tensors that the phase uploads, ``shared`` those that clients started from. ``max_norm`` is the
-    largest :func:`update_norm`, above 0; None for any.
+    ``expected`` describes the tensors of the phase's upload; ``shared`` are the tensors that clients started from.
+    ``max_norm`` is the largest allowed :func:`update_norm`, above 0; None for no limit.
     """
-    if problem := _wrong_tensors(update.state, expected):
+    if problem := _tensor_error(update.state, expected):
         return problem
-    # A weight from elsewhere: true, NaN or a negative one would spoil the whole average.
+    # An untrusted weight: True, NaN or a negative number would spoil the whole average.
     if type(update.num_examples) is not int or update.num_examples <= 0:
-        return f"reports that it trained on {update.num_examples!r} images"
-    # The slowest look comes last, and only at what has the right form.
+        return f"reports {update.num_examples!r} training images"
+    # The slowest check comes last.
     if not is_finite(update.state):
         return NOT_FINITE
     if max_norm is None:
         return ""
     norm = update_norm(update.state, shared)
-    return f"has moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
+    return f"moved by {norm:.4g}, more than max_update_norm of {max_norm:g}" if norm > max_norm else ""
 
 
 def update_norm(upload: State, shared: State) -> float:
-    """Compute the Euclidean norm of the difference to what is shared, over all tensors but those of add-ons.
+    """Compute the Euclidean norm of an upload minus the shared tensors, without the tensors of add-ons.
 
-    A tensor that the server keeps in another shape counts itself.
+    If the server stores a tensor in another shape, the norm includes the uploaded tensor itself.
     """
     norms: list[float] = []
     for name, value in upload.items():
         if name.startswith(f"{ADD_ON}/"):
             continue
         start = shared.get(name)
-        # In float64, where the square of no float32 overflows.
+        # In float64, because squares of float32 numbers may overflow.
         moved = value.double()
         if start is not None and start.shape == value.shape:
             moved = moved - start.double()
@@ -258,7 +260,7 @@ def update_norm(upload: State, shared: State) -> float:
     return math.hypot(*norms)
 
 
-def _wrong_tensors(state: State, expected: Mapping[str, TensorSpec]) -> str:
+def _tensor_error(state: State, expected: Mapping[str, TensorSpec]) -> str:
     specs = tensor_specs(state)
     for name, spec in expected.items():
         if name not in specs:

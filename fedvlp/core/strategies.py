@@ -1,4 +1,4 @@
-"""Server side of a phase: what each client downloads, and how uploads become the next server state."""
+"""Strategies, the server side of a phase: the clients' downloads, and the next server state from uploads."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from fedvlp.core.aggregation.base import Aggregator, WeightedMean
 from fedvlp.core.state import Client, ClientUpdate, ServerState, State, detached, matches_prefix, select
 
 Names = str | tuple[str, ...]
-"""A name (or prefix) of tensors, or several."""
+"""One or several names or prefixes of tensors."""
 
 
 class Strategy:
-    """Server side of a phase: a pure pair of functions; a subclass is a frozen dataclass that overrides ``aggregate``.
+    """Server side of a phase. Subclasses are frozen dataclasses that override ``aggregate``.
 
-    Neither function changes its arguments, and both are deterministic. Updates come sorted by client id, so that sums
-    are taken in that order. ``server.memory`` holds only what the phase's strategy wrote there; a strategy inside
+    Methods are deterministic and do not change their arguments. Updates are sorted by client id, because rounding of
+    sums depends on the order. ``server.memory`` holds only the memory of the phase's strategy; a strategy inside
     :class:`ByName` sees only its own part.
 
     Attributes:
-        uses_validation_loss: whether ``after_validation`` is called whenever the federation is evaluated.
+        uses_validation_loss: Whether to call ``after_validation`` after each evaluation of the federation.
     """
 
     uses_validation_loss: ClassVar[bool] = False
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Choose what this client downloads before it trains; by default every shared tensor."""
+        """Choose the tensors that a client downloads before it trains; by default every shared tensor."""
         return server.shared
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
@@ -51,7 +51,7 @@ class Strategy:
         return server
 
     def nested(self) -> Mapping[Names, Strategy]:
-        """The strategies inside this one, each by the tensors that it combines; ``()`` stands for all tensors."""
+        """Get the strategies inside this one by the names of their tensors; ``()`` means all tensors."""
         return {}
 
     def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
@@ -60,7 +60,7 @@ class Strategy:
 
     @property
     def reduces_cohort(self) -> bool:
-        """Whether uploads change the server only through aggregators, each of which reduces the whole cohort's."""
+        """Whether uploads change the server only through aggregators of the whole cohort's uploads."""
         nested = self.nested().values()
         return bool(nested) and all(strategy.reduces_cohort for strategy in nested)
 
@@ -79,12 +79,12 @@ class Strategy:
 
 
 class Reducer(Strategy):
-    """A strategy whose ``aggregator`` makes one state of several uploads; a frozen dataclass with that field."""
+    """A strategy that combines uploads with its ``aggregator``; subclasses are frozen dataclasses with that field."""
 
     aggregator: Aggregator
 
     def groups(self, clients: Sequence[Client], cohort_size: int) -> Mapping[str, int]:
-        """Count the uploads that are reduced together in a round, by group; empty if each is kept by itself."""
+        """Count the uploads that are combined in a round, by group; empty if uploads are kept apart."""
         return {"": cohort_size}
 
     @property
@@ -94,19 +94,19 @@ class Reducer(Strategy):
 
     def with_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
         """Replace the strategy's own aggregator."""
-        this: Any = self  # a dataclass, as every subclass is
+        this: Any = self  # every subclass is a dataclass
         changed: Strategy = replace(this, aggregator=choose(self))
         return changed
 
 
 @dataclass(frozen=True)
 class Wrapper(Strategy):
-    """Does something after the strategy ``inner``, whose other properties it has."""
+    """A strategy that adds a step to the strategy ``inner``, and otherwise behaves like it."""
 
     inner: Strategy
 
     def nested(self) -> Mapping[Names, Strategy]:
-        """The inner strategy, which combines all tensors."""
+        """Get the inner strategy, which combines all tensors."""
         return {(): self.inner}
 
     def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
@@ -114,32 +114,32 @@ class Wrapper(Strategy):
         return replace(self, inner=strategies[()])
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Send what the inner strategy sends."""
+        """Send the tensors that the inner strategy sends."""
         return self.inner.broadcast(server, client)
 
 
 @dataclass(frozen=True)
 class Local(Strategy):
-    """No communication at all, the baseline that every federation must beat: each client keeps what it trains."""
+    """No communication, the baseline that every federation must beat: trained tensors stay on the client."""
 
     reduces_cohort = True  # no upload changes the server
 
     def broadcast(self, server: ServerState, client: Client) -> State:
-        """Nothing."""
+        """Send nothing."""
         return {}
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """The server, unchanged."""
+        """Leave the server's state unchanged."""
         return server
 
 
 @dataclass(frozen=True)
 class FedAvg(Reducer):
-    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or what another aggregator makes of them.
+    """Weighted mean of the uploads (McMahan et al. 2017, Algorithm 1), or the result of another aggregator.
 
     Args:
-        weighting: ``examples`` weighs a client by its training images, ``uniform`` counts each client once.
-        aggregator: what combines the uploads; some count each client once, whatever the weighting.
+        weighting: ``examples`` weights a client by its training images, ``uniform`` counts each client once.
+        aggregator: Combines the uploads. Some aggregators ignore weights and count each client once.
 
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> few = ClientUpdate(Client(0, 0, 10), {"prompt": torch.tensor([1.0])}, num_examples=10)
@@ -156,8 +156,8 @@ class FedAvg(Reducer):
     reduces_cohort = True  # all uploads go through the aggregator
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Replace the uploaded tensors by what is made of them; too few uploads for the aggregator change nothing."""
-        # The loop has reported it; a method may also be trained outside of it.
+        """Replace the uploaded tensors by their aggregate, unless the aggregator needs more uploads."""
+        # In a federation the loop has already reported too few uploads.
         if len(updates) < self.aggregator.min_clients:
             return server
         weights = [self.weight(update) for update in updates]
@@ -166,7 +166,7 @@ class FedAvg(Reducer):
         return server.updated(shared, **memory)
 
     def weight(self, update: ClientUpdate) -> float:
-        """How much an update counts: what an add-on decided, or the client's images, or 1."""
+        """Get an update's weight: set by an add-on, or the client's number of images, or 1."""
         if update.weight is not None:
             return update.weight
         return update.num_examples if self.weighting == "examples" else 1
@@ -177,7 +177,7 @@ class ByName(Strategy):
     """Different strategies for different tensors of the same upload, applied one after another.
 
     Args:
-        parts: from a name, or several, to the strategy that combines the tensors of these names.
+        parts: Maps one or several names to the strategy that combines these tensors.
 
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"visual": torch.zeros(1), "text": torch.zeros(2, 1)})
@@ -190,7 +190,7 @@ class ByName(Strategy):
     parts: Mapping[Names, Strategy]
 
     def nested(self) -> Mapping[Names, Strategy]:
-        """The parts."""
+        """Get the parts."""
         return self.parts
 
     def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
@@ -201,8 +201,8 @@ class ByName(Strategy):
         """Give each part its own tensors of every upload, and its own memory."""
         for names, strategy in self.parts.items():
             prefixes = _prefixes(names)
-            own = [replace(update, state=select(update.state, prefixes)) for update in updates]
-            server = server.scoped("+".join(prefixes), partial(strategy.aggregate, updates=own))
+            selected = [replace(update, state=select(update.state, prefixes)) for update in updates]
+            server = server.scoped("+".join(prefixes), partial(strategy.aggregate, updates=selected))
         return server
 
 
@@ -211,7 +211,7 @@ def _prefixes(names: Names) -> tuple[str, ...]:
 
 
 def averaged_tensors(strategy: Strategy, names: Sequence[str]) -> list[str]:
-    """Choose, in their order, the uploaded tensors that a strategy averages over the whole cohort."""
+    """Select the uploaded tensors that a strategy averages over the whole cohort, in the given order."""
     if isinstance(strategy, Reducer):
         return list(names) if strategy.reduces_cohort else []
     chosen: set[str] = set()
@@ -225,13 +225,13 @@ def averaged_tensors(strategy: Strategy, names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class MovingAverage(Wrapper):
-    """Deploys a running average over rounds of the shared tensors: d <- (1 - share) d + share s.
+    """Deploys a moving average of the shared tensors over rounds: d <- (1 - share) d + share s.
 
     Args:
-        inner: the strategy that makes the new shared tensors.
-        share: from the number of finished rounds to the newest tensors' share, in [0, 1].
-        names: the tensors (or prefixes) that are averaged; all others are deployed unchanged.
-        sends_average: whether clients start from the average (DiPrompT), not from the newest tensors.
+        inner: The strategy that computes the new shared tensors.
+        share: Maps the number of finished rounds to the newest tensors' share, in [0, 1].
+        names: Names or prefixes of the tensors to average; all others are deployed unchanged.
+        sends_average: Whether clients start from the average, as in DiPrompT, instead of the newest tensors.
 
     >>> server = ServerState.start({"prompt": torch.zeros(1)})
     >>> update = ClientUpdate(Client(0, 0, 1), {"prompt": torch.tensor([8.0])}, 1)
@@ -245,11 +245,11 @@ class MovingAverage(Wrapper):
     sends_average: bool = False
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Aggregates, then moves the deployed tensors a share of the way to the shared ones."""
-        # Taken before the aggregation, which deploys what it shares.
+        """Aggregate, then move the deployed tensors towards the shared ones by the share."""
+        # Saved before the aggregation, which deploys the new shared tensors.
         before = server.deployed
         server = self.inner.aggregate(server, updates)
-        # In float32, since half precision would swallow small shares.
+        # In float32, because half precision would lose small shares.
         share = self.share(server.round)
         average = {
             name: torch.lerp(before[name].float(), value.float(), share).to(value.dtype)
@@ -260,11 +260,11 @@ class MovingAverage(Wrapper):
 
 @dataclass(frozen=True)
 class ServerComputed(Wrapper):
-    """Computes shared tensors from the other shared ones after each aggregation: shared <- shared | make(shared).
+    """Computes some shared tensors from the others after each aggregation: shared <- shared | make(shared).
 
     Args:
         inner: The strategy that combines the uploads.
-        make: From all shared tensors to those computed; pure, and run without gradients.
+        make: Maps all shared tensors to the computed ones, without side effects and without gradients.
 
     >>> from fedvlp.core.slots import Slots
     >>> server = ServerState.start({"prompts": torch.zeros(2, 1), "mean": torch.zeros(1)})
@@ -278,52 +278,50 @@ class ServerComputed(Wrapper):
     make: Callable[[State], State]
 
     def aggregate(self, server: ServerState, updates: Sequence[ClientUpdate]) -> ServerState:
-        """Combine the uploads and compute what follows from them; an empty cohort changes nothing."""
+        """Combine the uploads, and compute the derived tensors. Without updates the state is unchanged."""
         if not updates:
             return server
         server = self.inner.aggregate(server, updates)
-        # The shared tensors are data here, whatever module they came from.
         with torch.no_grad():
             return server.updated(detached(self.make(server.shared)))
 
 
 def beta_share(beta: float, rounds: int, repeats_first: bool = False) -> Callable[[int], float]:
-    """Share of round r in the Beta moving average: its weight over those of the start and of all rounds up to it.
+    """Make the share of round r in the Beta moving average: its weight divided by the sum of weights up to it.
 
-    a_i is the Beta(beta, beta) density at (i + 0.5) / (rounds + 1): large early and late, small between. The tensors
-    before the first round weigh a_0 and round r, from 0, a_{r+1} (DiPrompT, Eq. 5).
+    Weight a_i is the Beta(beta, beta) density at (i + 0.5) / (rounds + 1): large early and late, small between. The
+    initial tensors have weight a_0, and round r, from 0, has weight a_{r+1} (DiPrompT, Eq. 5).
 
     Args:
-        beta: both parameters of the density, > 0.
-        rounds: the number of rounds R; later ones have no share.
-        repeats_first: whether the first round weighs a_0 too, and so round r a_r, as in the released code of TRIP. The
-            last round, which a_R makes the heaviest of all but the start, then weighs less.
+        beta: Both parameters of the density, > 0.
+        rounds: Number of rounds R; later rounds have no share.
+        repeats_first: Whether the first round also has weight a_0, and round r weight a_r, as in TRIP's released code.
+            The last round then does not get a_R, the largest weight together with a_0.
 
     >>> [round(beta_share(1.0, 3)(r), 3) for r in range(3)]
     [0.5, 0.333, 0.25]
     >>> [round(beta_share(0.2, 15, repeats_first=first)(14), 4) for first in (False, True)]
     [0.1791, 0.0785]
     """
-    # At midpoints, since the density is infinite at both ends for a beta below 1.
+    # At midpoints, because for a beta below 1 the density is infinite at both ends.
     points = [(i + 0.5) / (rounds + 1) for i in range(rounds + 1)]
     weights: list[float] = [(x * (1 - x)) ** (beta - 1) for x in points]  # the density's constant cancels
     if repeats_first:
         weights = [weights[0], *weights[:-1]]
 
-    # A partial of a module's function, since a method that keeps it is pickled with it.
-    return partial(_share_of_weights, weights)
+    # A partial of a module-level function, because methods that hold it must be picklable.
+    return partial(_newest_share, weights)
 
 
-def _share_of_weights(weights: Sequence[float], finished: int) -> float:
-    """The newest round's weight over those of the start and of all rounds; weights are of these, in order."""
+def _newest_share(weights: Sequence[float], finished: int) -> float:
     return weights[finished + 1] / sum(weights[: finished + 2])
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
-    """Share of round r in a Gaussian-weighted average: g_r / sum_{i <= r} g_i (PromptSRC's, over rounds).
+    """Make the share of round r in a Gaussian-weighted average, g_r / sum_{i <= r} g_i, as in PromptSRC over epochs.
 
-    g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the tensors before the first round have no share.
-    ``mean`` is at least 1, ``std`` above 0.
+    g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the initial tensors have no share. ``mean`` is at
+    least 1, ``std`` above 0.
 
     >>> [round(gaussian_share(2.0, 1.0)(r), 3) for r in range(3)]
     [1.0, 0.622, 0.274]
@@ -331,14 +329,14 @@ def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
 
     def share(finished: int) -> float:
         logs = [-((i - mean) ** 2) / (2 * std**2) for i in range(1, finished + 2)]
-        # Relative to the largest, since all may be too small for floating point.
-        most = max(logs)
-        weights = [math.exp(log - most) for log in logs]
+        # Relative to the largest, because all may underflow.
+        largest = max(logs)
+        weights = [math.exp(log - largest) for log in logs]
         return weights[-1] / sum(weights)
 
     return share
 
 
 def ema_share(momentum: float) -> Callable[[int], float]:
-    """Share of every round in an exponential moving average: 1 - momentum, with the momentum in [0, 1)."""
+    """Make the constant share of an exponential moving average, 1 - momentum, with the momentum in [0, 1)."""
     return lambda finished: 1 - momentum

@@ -104,7 +104,7 @@ def test_slots_are_as_many_as_the_largest_number_needs(by):
     for enough in (None, 3, 4):
         Slots(by, slots=enough).check(clients)
         Slots(by, slots=enough).check([])
-    with pytest.raises(UserError, match=f"2 slots, one a {by}, but 3 are needed"):
+    with pytest.raises(UserError, match=f"2 slots, one per {by}, but 3 are needed"):
         Slots(by, slots=2).check(clients)
 
 

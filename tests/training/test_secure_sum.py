@@ -93,7 +93,7 @@ class Large(Linear):
 
 def test_a_number_that_is_too_large_is_refused_and_not_cut_off(tmp_path):
     run = federation(tmp_path, default_callbacks=False, secure_sum=True)
-    with pytest.raises(UserError, match="uploads a number beyond the 32 that a secure sum has"):
+    with pytest.raises(UserError, match="uploads a value beyond 32, the limit of a secure sum"):
         run.fit(Large(), Points(3))
 
 

@@ -1,5 +1,5 @@
-"""How the server makes one state of several clients' uploads: means, robust aggregators, optimizers.
+"""Aggregators, which combine several clients' uploads: means, robust aggregators, server optimizers.
 
-A strategy says what is combined, and its aggregator how. ``trainer.server.aggregation`` puts one aggregator into all
-strategies that average.
+A strategy chooses the tensors to combine, and its aggregator combines them. ``trainer.server.aggregation`` replaces the
+aggregator of all strategies that average.
 """

@@ -1,4 +1,4 @@
-"""What every aggregator is: a pure function from uploads to one state, chosen by its short name in a config."""
+"""Base classes of aggregators, which combine uploads without side effects. Configs choose them by class name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fedvlp.utils.errors import UserError, check_ranges
 
 
 class PrivacyGuarantee(NamedTuple):
-    """What the Gaussian noise of an aggregator hides of any one client.
+    """Differential privacy of each client by an aggregator's Gaussian noise.
 
     Attributes:
-        noise_multiplier: standard deviation of the noise, as a multiple of the longest update that a client may send.
-        delta: the probability with which the guarantee may fail.
-        repeats: whether the noise comes from the run's seed, so that anyone who knows it can subtract the noise.
-        is_local: whether each client adds its own noise before it sends, so that it need not trust the server.
+        noise_multiplier: Standard deviation of the noise, as a multiple of the largest update norm.
+        delta: Probability with which the guarantee may fail.
+        repeats: Whether the noise comes from the run's seed. Anyone who knows the seed can subtract it.
+        is_local: Whether each client adds its own noise before uploading, so that it need not trust the server.
     """
 
     noise_multiplier: float
@@ -32,9 +32,9 @@ class PrivacyGuarantee(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientNoise:
-    """What each client does to its upload before it sends it: :func:`fedvlp.core.aggregation.privacy.noised_upload`.
+    """Noise that each client adds to its upload, by :func:`fedvlp.core.aggregation.privacy.noised_upload`.
 
-    ``seed`` is of noise that repeats, mixed with the client's seed; None takes the system's secure randomness.
+    ``seed`` is mixed with the client's seed to make reproducible noise; None uses the system's secure randomness.
     """
 
     clip_norm: float
@@ -43,10 +43,10 @@ class ClientNoise:
 
 
 class Aggregator:
-    """Makes one state of several; a subclass is a frozen dataclass and overrides ``combine``.
+    """Combines several states into one. Subclasses are frozen dataclasses that override ``combine``.
 
-    It is pure and deterministic: the same states in the same order give the same result. What it has to remember from
-    round to round goes through the memory of ``aggregate``, never into the aggregator.
+    An aggregator is deterministic and has no state: the same uploads in the same order give the same result. An
+    aggregator with memory between rounds overrides ``aggregate``, which takes and returns the memory.
     """
 
     def __post_init__(self) -> None:
@@ -54,64 +54,65 @@ class Aggregator:
 
     @property
     def min_clients(self) -> int:
-        """The fewest uploads that it can combine, at least 1."""
+        """The minimum number of uploads, at least 1."""
         return 1
 
     @property
     def is_linear(self) -> bool:
-        """Whether all that it needs of the uploads is their weighted sum, which a secure sum would give."""
+        """Whether it needs only the weighted sum of the uploads, so that it works with a secure sum."""
         return False
 
     @property
     def guarantee(self) -> PrivacyGuarantee | None:
-        """How well it hides what any one client sent; None if it does not."""
+        """The differential privacy of a client's upload; None without noise."""
         return None
 
     @property
     def client_noise(self) -> ClientNoise | None:
-        """What each client does to its upload before it sends it; None for nothing."""
+        """The noise that each client adds to its upload; None for no noise."""
         return None
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
-        """Bind the aggregator to one place in a round; most need to know nothing of it and are unchanged.
+        """Bind the aggregator to a reduction of the round; by default it is unchanged.
 
-        ``num_clients`` are those whose uploads are combined there, if none is left out; ``seed`` is of all draws there.
+        ``num_clients`` is the number of clients whose uploads are combined if none is skipped. ``seed`` is for all
+        random draws of the aggregator.
         """
         return self
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Combine at least ``min_clients`` finite uploads of the same names and shapes, as in a first round.
+        """Combine at least ``min_clients`` finite uploads with the same names and shapes, without memory.
 
-        Weights are at least 0 and not all 0; some aggregators count each client once instead. ``before`` has the
-        tensors that the clients started from, by the same names, and maybe others.
+        Weights are at least 0 and not all 0; some aggregators ignore them and count each client once. ``before`` has
+        the tensors that the clients started from, and may have further ones.
         """
-        # One of the two methods is overridden: this one, or ``aggregate`` where there is a memory.
+        # Subclasses override this method or, with memory, ``aggregate``.
         return self.aggregate(states, weights, before, {})[0]
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """One state of what ``combine`` takes, and the memory for the next round; empty where nothing is remembered.
+        """Combine uploads like ``combine``, and return the memory for the next round as well.
 
-        ``memory`` is what was returned in the last round; empty in the first.
+        ``memory`` was returned in the previous round. It is empty in the first round.
         """
         return self.combine(states, weights, before), {}
 
     def check(self, num_clients: int, where: str) -> None:
-        """Raise UserError if so many clients are too few; ``where`` they are is such as ``phase 'train'``."""
+        """Raise UserError if there are too few clients; ``where`` is a phrase like ``phase 'train'``."""
         if num_clients < self.min_clients:
             raise UserError(
                 f"{to_jsonable(self)} needs uploads of at least {self.min_clients} clients, but {where} has "
-                f"{num_clients} in a round. Take more clients (data.partition, trainer.clients.cohort_size) or another "
+                f"{num_clients} in a round. Use more clients (data.partition, trainer.clients.cohort_size) or another "
                 "aggregator."
             )
 
 
 @dataclass(frozen=True)
 class WeightedMean(Aggregator):
-    """Mean over clients, weighted as the strategy says (McMahan et al. 2017, Algorithm 1).
+    """Mean over clients, weighted by the strategy (McMahan et al. 2017, Algorithm 1).
 
-    One client can move it anywhere.
+    A single hostile client can change it arbitrarily.
 
     >>> WeightedMean().combine([{"p": torch.tensor([0.0])}, {"p": torch.tensor([3.0])}], [2, 1], {})
     {'p': tensor([1.])}
@@ -120,49 +121,45 @@ class WeightedMean(Aggregator):
     is_linear = True
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """The mean sum_k w_k s_k / sum_k w_k."""
+        """Compute the mean sum_k w_k s_k / sum_k w_k."""
         return weighted_mean(states, weights)
 
 
 class OuterAggregator(Aggregator):
-    """Does something before or after an inner aggregator, whose other properties it has; overrides ``aggregate``.
+    """An aggregator that adds a step before or after an ``inner`` aggregator, and otherwise behaves like it.
 
-    A subclass is a frozen dataclass with the field ``inner``.
+    Subclasses are frozen dataclasses with the field ``inner`` that override ``aggregate``.
     """
 
     inner: Aggregator
 
     @property
     def min_clients(self) -> int:
-        """As many as the inner aggregator needs."""
+        """The inner aggregator's minimum."""
         return self.inner.min_clients
 
     @property
     def guarantee(self) -> PrivacyGuarantee | None:
-        """The inner aggregator's: what is done around it depends on each client alone, or on no upload."""
+        """The inner aggregator's guarantee. The outer step depends on single clients or on no upload."""
         return self.inner.guarantee
 
     @property
     def client_noise(self) -> ClientNoise | None:
-        """The inner aggregator's."""
+        """The inner aggregator's noise."""
         return self.inner.client_noise
 
     def bound(self, num_clients: int, seed: int) -> Aggregator:
         """Bind the inner aggregator."""
-        # The base class is no dataclass, so type checkers must be told.
-        this: Any = self
+        this: Any = self  # every subclass is a dataclass
         outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))
         return outer
 
 
-def stacked(states: Sequence[State]) -> dict[str, Tensor]:
-    """The uploads in float32, [clients, ...] by name."""
-    stacks: dict[str, Tensor] = {}
-    for name in states[0]:
-        stacks[name] = torch.stack([state[name].float() for state in states])
-    return stacks
+def stack_uploads(states: Sequence[State]) -> dict[str, Tensor]:
+    """Stack uploads to float32 tensors [clients, ...] by name."""
+    return {name: torch.stack([state[name].float() for state in states]) for name in states[0]}
 
 
-def cast_like(state: State, model: State) -> State:
-    """A state in the number formats of another."""
-    return {name: value.to(model[name].dtype) for name, value in state.items()}
+def cast_like(state: State, template: State) -> State:
+    """Cast a state to the dtypes of another."""
+    return {name: value.to(template[name].dtype) for name, value in state.items()}

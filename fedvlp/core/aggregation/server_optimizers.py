@@ -1,10 +1,10 @@
-"""The server as an optimizer: the mean update is a gradient that it follows, with a memory of earlier rounds.
+"""Server optimizers, which use the mean update as a gradient and remember moments of earlier rounds.
 
 Paper: Reddi et al., Adaptive federated optimization, ICLR 2021; Algorithm 2 is FedOpt with FedAdam and FedYogi. Server
 momentum: Hsu et al., Measuring the effects of non-identical data distribution, 2019 (FedAvgM).
 
-Symbols: x_t -> ``before``; Delta_t, the pseudo-gradient, what the inner aggregator makes of the uploads less x_t ->
-``step``; m_t, v_t -> memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
+Symbols: x_t -> ``before``; pseudo-gradient Delta_t, the inner aggregator's result minus x_t -> ``step``; m_t, v_t ->
+memory; eta -> ``learning_rate``; beta_1, beta_2 -> ``beta1``, ``beta2``; tau -> ``tau``.
 """
 
 from abc import abstractmethod
@@ -20,9 +20,9 @@ from fedvlp.utils.ranges import FractionBelowOne, PositiveFloat
 
 
 class ServerOptimizer(OuterAggregator):
-    """Follows the step from the tensors before a round to what an inner aggregator makes of the uploads.
+    """An optimizer step along the difference between an inner aggregator's result and the tensors before the round.
 
-    A subclass is a frozen dataclass with the field ``inner``. Its memory is in float32, under
+    Subclasses are frozen dataclasses with the field ``inner``. Their memory is in float32, under
     ``moments/<tensor>/<moment>``; the inner aggregator's memory is under ``inner/``.
     """
 
@@ -30,38 +30,38 @@ class ServerOptimizer(OuterAggregator):
 
     @property
     def is_linear(self) -> bool:
-        """Whether the inner aggregator is: the server's own step needs no single upload."""
+        """Whether the inner aggregator is linear. The server's step needs no single uploads."""
         return self.inner.is_linear
 
     @abstractmethod
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """By how much a tensor is moved, and its moments after the round."""
+        """Compute the change of a tensor, and its new moments."""
         ...
 
     def aggregate(
         self, states: Sequence[State], weights: Sequence[float], before: State, memory: State
     ) -> tuple[State, State]:
-        """The state after a step of the optimizer, and the moments."""
+        """Take a step of the optimizer; return the new state and the moments."""
         combined, inner_memory = self.inner.aggregate(states, weights, before, strip_prefix(memory, "inner"))
         after: State = {}
-        remembered = add_prefix(inner_memory, "inner")
+        new_memory = add_prefix(inner_memory, "inner")
         for name, value in combined.items():
             step = value.float() - before[name].float()
-            moved, moments = self.follow(step, strip_prefix(memory, f"moments/{name}"))
-            # Equal to before + moved, and exactly the combined value where the whole step is taken.
-            after[name] = (value.float() + (moved - step)).to(value.dtype)
-            remembered |= add_prefix(moments, f"moments/{name}")
-        return after, remembered
+            change, moments = self.follow(step, strip_prefix(memory, f"moments/{name}"))
+            # Equal to before + change, but exactly the combined value if the change equals the step.
+            after[name] = (value.float() + (change - step)).to(value.dtype)
+            new_memory |= add_prefix(moments, f"moments/{name}")
+        return after, new_memory
 
 
 @dataclass(frozen=True)
 class ServerMomentum(ServerOptimizer):
     """Gradient descent with momentum on the server: v <- beta v + Delta, x <- x + eta v (Hsu et al. 2019, FedAvgM).
 
-    With a learning rate of 1 and no momentum it is the inner aggregator itself.
+    With a learning rate of 1 and no momentum it equals the inner aggregator.
 
     Args:
-        learning_rate: eta, above 0.
+        learning_rate: eta, > 0.
         momentum: beta, in [0, 1).
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
@@ -77,23 +77,23 @@ class ServerMomentum(ServerOptimizer):
     inner: Aggregator = field(default_factory=WeightedMean)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """The move eta v, and v."""
+        """Compute eta v and v."""
         velocity = step + self.momentum * moments["velocity"] if moments else step
         return self.learning_rate * velocity, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
 class FedAdam(ServerOptimizer):
-    """Adam on the server (Reddi et al. 2021, Algorithm 2), without correction of the moments' start, as in the paper.
+    """Adam on the server (Reddi et al. 2021, Algorithm 2), without bias correction, as in the paper.
 
     m <- beta_1 m + (1 - beta_1) Delta, v <- beta_2 v + (1 - beta_2) Delta^2, x <- x + eta m / (sqrt(v) + tau), from
     m = 0 and v = tau^2.
 
     Args:
-        learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
+        learning_rate: eta, > 0: about the change of each value in a round once updates agree.
         beta1: Decay of the mean update, in [0, 1).
         beta2: Decay of the mean squared update, in [0, 1).
-        tau: Adaptivity, above 0; a larger one adapts less.
+        tau: Adaptivity, > 0; a larger value adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
 
     >>> server = FedAdam(learning_rate=0.1, beta1=0.0, beta2=0.0, tau=0.5)
@@ -108,33 +108,32 @@ class FedAdam(ServerOptimizer):
     inner: Aggregator = field(default_factory=WeightedMean)
 
     def follow(self, step: Tensor, moments: State) -> tuple[Tensor, State]:
-        """The move eta m / (sqrt(v) + tau), and m and v."""
+        """Compute eta m / (sqrt(v) + tau), m and v."""
         first = moments["first"] if moments else torch.zeros_like(step)
         second = moments["second"] if moments else torch.full_like(step, self.tau**2)
         first = self.beta1 * first + (1 - self.beta1) * step
         second = self.second_moment(second, step.square())
-        # Without the correction of the first steps that torch.optim.Adam makes, as in the paper.
         return self.learning_rate * first / (second.sqrt() + self.tau), {"first": first, "second": second}
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
-        """The mean beta_2 v + (1 - beta_2) Delta^2."""
+        """Compute beta_2 v + (1 - beta_2) Delta^2."""
         return self.beta2 * second + (1 - self.beta2) * square
 
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """Yogi on the server (Reddi et al. 2021, Algorithm 2): as FedAdam, but v <- v - (1 - beta_2) D^2 sign(v - D^2).
+    """Yogi on the server (Reddi et al. 2021, Algorithm 2): FedAdam with v <- v - (1 - beta_2) D^2 sign(v - D^2).
 
     The second moment follows rare large updates as fast as FedAdam's and forgets them more slowly.
 
     Args:
-        learning_rate: eta, above 0: about how far each number moves in a round once updates agree.
+        learning_rate: eta, > 0: about the change of each value in a round once updates agree.
         beta1: Decay of the mean update, in [0, 1).
         beta2: 1 minus the rate at which the second moment follows, in [0, 1).
-        tau: Adaptivity, above 0; a larger one adapts less.
+        tau: Adaptivity, > 0; a larger value adapts less.
         inner: The aggregator that combines the uploads; the weighted mean if not given.
     """
 
     def second_moment(self, second: Tensor, square: Tensor) -> Tensor:
-        """The moment v - (1 - beta_2) Delta^2 sign(v - Delta^2)."""
+        """Compute v - (1 - beta_2) Delta^2 sign(v - Delta^2)."""
         return second - (1 - self.beta2) * square * torch.sign(second - square)

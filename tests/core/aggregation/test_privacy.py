@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from fedvlp.core.aggregation.base import ClientNoise, PrivacyGuarantee
-from fedvlp.core.aggregation.privacy import DPFedAvg, noised_upload, normals
+from fedvlp.core.aggregation.privacy import DPFedAvg, noised_upload, normal_draws
 from fedvlp.core.aggregation.robust import CoordinateMedian, NormClipping
 from fedvlp.core.aggregation.server_optimizers import FedAdam
 from fedvlp.core.phases import client_noise
@@ -21,7 +21,7 @@ from fedvlp.utils.seeding import derive_seed
 
 
 def test_numbers_are_normal_and_independent():
-    drawn = normals(5)(40_000).numpy()
+    drawn = normal_draws(5)(40_000).numpy()
     assert stats.kstest(drawn, "norm").pvalue > 0.01
     assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.02
     assert stats.kstest(2 * drawn, "norm").pvalue < 1e-6, "or the test shows nothing"
@@ -35,23 +35,23 @@ def test_system_draws_from_the_operating_system_alone(monkeypatch):
         return np.random.default_rng(len(asked)).bytes(count)
 
     monkeypatch.setattr(os, "urandom", urandom)
-    drawn = normals(None)(20_000)
+    drawn = normal_draws(None)(20_000)
     assert asked == [160_000]
     assert drawn.dtype == torch.float64
     assert stats.kstest(drawn.numpy(), "norm").pvalue > 0.01
 
 
 def test_seeded_draws_go_on_and_do_not_repeat():
-    draw = normals(5)
+    draw = normal_draws(5)
     first, second = draw(6), draw(6)
     assert not torch.equal(first, second)
-    assert torch.equal(torch.cat([first, second]), normals(5)(12))
+    assert torch.equal(torch.cat([first, second]), normal_draws(5)(12))
 
 
 def test_first_and_last_words_are_finite_and_opposite(monkeypatch):
     words = np.array([0, 2**64 - 1, 2**63], np.uint64).tobytes()
     monkeypatch.setattr(os, "urandom", lambda count: words)
-    ends = normals(None)(3)
+    ends = normal_draws(None)(3)
     assert ends[0] == -ends[1]
     assert 8 < ends[1] < 9
     assert abs(ends[2]) < 1e-15
@@ -182,7 +182,7 @@ def test_count_has_noise_of_its_own():
 
 
 def test_noise_on_the_count_that_takes_all_is_refused():
-    with pytest.raises(UserError, match=r"above half the noise_multiplier of 1, but it is 0\.5\. Give count_noise=1"):
+    with pytest.raises(UserError, match=r"above half the noise_multiplier of 1; got 0\.5\. Set count_noise=1"):
         rule(1.0, 1.0, quantile=0.5, expected_clients=10)
     unplaced = DPFedAvg(1.0, 1.0, quantile=0.5)
     with pytest.raises(UserError, match="count_noise"):
@@ -223,7 +223,7 @@ SHORT, LONG = SENT[:2]
 @pytest.mark.parametrize("upload", [LONG, SHORT])
 def test_against_a_loop(upload):
     found = noised_upload(ClientNoise(clip_norm=0.75, noise_multiplier=0.5, seed=11), upload, START, client_seed=29)
-    draw = normals(derive_seed(11, 29))
+    draw = normal_draws(derive_seed(11, 29))
     drawn = [*draw(3).tolist(), *draw(1).tolist()]
     move = [after - before for after, before in zip(flat(upload), flat(BEFORE), strict=True)]
     norm = math.sqrt(sum(number * number for number in move))
