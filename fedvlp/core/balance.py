@@ -1,4 +1,4 @@
-"""Scores that classes of different sizes do not distort: balanced accuracy, chance, and the largest class."""
+"""Scores for imbalanced classes: balanced accuracy, chance level, and accuracy of the largest class."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,21 +12,21 @@ from fedvlp.core.predictions import LEVEL, Predictions
 from fedvlp.core.roles import ROLES
 
 ClassCounts = Mapping[str, Sequence[float]]
-"""For each class of a split its images, how many of them are classified rightly, and the images predicted as it."""
+"""By class of a split: the number of its images, of correct ones among them, and of images predicted as the class."""
 Balance = Mapping[str, Mapping[str, Any]]
-"""What :func:`class_balance` computes, by split and by role."""
+"""Results of :func:`class_balance`, by split and by role."""
 
 COLUMNS = {"balanced": "balanced_accuracy", "largest class": "largest_class"}
-"""Titles of the columns that a table of imbalanced classes has next to accuracy, and the scores in them."""
+"""Titles of additional columns in tables of imbalanced classes, and their scores."""
 UNAVAILABLE = "balanced accuracy is not available, since a site's policy does not allow counts by class"
 IMBALANCE = 5.0
-"""Percentage points above chance from which the largest class makes accuracy misleading."""
+"""Classes are imbalanced if the largest class is at least so many percentage points above chance."""
 ONE_CLASS = 95.0
-"""Percentage of the predictions above which one class receives too many."""
+"""Predictions are one-sided if more than this percentage goes to one class."""
 
 
 def count_classes(predictions: Predictions, class_names: Sequence[str]) -> ClassCounts:
-    """Count images by true and by predicted class; with several states, the mean over states.
+    """Count images by true and by predicted class, averaged over states.
 
     >>> labels, predicted = np.int32([0, 0, 1]), np.int32([[0, 0, 0]])
     >>> count_classes(Predictions(labels, predicted, np.ones((1, 3), np.float32)), ["intact", "broken"])
@@ -41,17 +41,16 @@ def count_classes(predictions: Predictions, class_names: Sequence[str]) -> Class
 def class_balance(counts: Mapping[str, ClassCounts]) -> Balance:
     """Compute scores by class for each split, and for each role over its splits, all in percent.
 
-    The 95 % interval of balanced accuracy takes the right images of each class as an independent binomial count. It is
+    The 95 % interval of balanced accuracy models the correct images of each class as independent binomial counts. It is
     the interval of Price and Bonett (Computational Statistics & Data Analysis 45, 2004) for a linear function of m
-    proportions: it adds 2/m right and 2/m wrong images to each class, so it has a width even where all or none of a
-    class's images are right. Images that several clients' states measure count once.
+    proportions: it adds 2/m correct and 2/m wrong images to each class, so its width is not zero even if all or none of
+    the images are correct. Images that several clients' states classify count once.
 
     Returns:
-        ``balanced_accuracy``, the mean recall of the classes with images, with ``low`` and ``high``, the ends of its
-        interval; ``chance``, 100 / C for the C classes that predictions choose from; ``largest_class``, the accuracy of
-        always predicting the largest class; ``predicted_class``, the class with the most predictions, with
-        ``predicted`` and ``images``, its shares of predictions and images. A role has means over its splits, but
-        shares of all its images.
+        ``balanced_accuracy``, the mean recall of classes with images; ``low`` and ``high``, the ends of its interval;
+        ``chance``, 100 / C for C classes to choose from; ``largest_class``, the accuracy of always predicting the
+        largest class; ``predicted_class``, the class with the most predictions; ``predicted`` and ``images``, its
+        shares of predictions and images. Roles average over splits, except for the shares, which count all images.
 
     >>> scores = class_balance({"test/a": {"intact": (70, 70, 99), "broken": (30, 1, 1)}})["test"]
     >>> [round(scores[name], 1) for name in ("balanced_accuracy", "low", "high", "chance", "largest_class")]
@@ -79,9 +78,9 @@ def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
     radius = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
     totals: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(3))
     for by_class in splits:
-        for name, of_class in by_class.items():
-            totals[name] += of_class
-    name = max(totals, key=lambda each: totals[each][2])
+        for name, class_counts in by_class.items():
+            totals[name] += class_counts
+    name = max(totals, key=lambda name: totals[name][2])
     all_images, _, all_predicted = sum(totals.values(), np.zeros(3))
     return {
         "balanced_accuracy": 100 * float((weights * right / images).sum()),
@@ -96,14 +95,14 @@ def _scores(splits: Sequence[ClassCounts]) -> dict[str, Any]:
 
 
 def is_imbalanced(scores: Mapping[str, Any]) -> bool:
-    """Whether the largest class has so many of the images that accuracy misleads."""
+    """Whether the largest class has so many images that accuracy is misleading."""
     return bool(scores["largest_class"] - scores["chance"] >= IMBALANCE)
 
 
 def describe_balance(balance: Balance, title: str) -> list[str]:
-    """Describe in one line a state that predicts a single class or is no better than chance; no line otherwise.
+    """Describe in one line that a state predicts mostly one class or is no better than chance; else no line.
 
-    The line is about the first such role; source validation, which only chooses a round, comes last.
+    The line describes the first such role. Source validation, which only selects a round, comes last.
     """
     for role in sorted((name for name in balance if name in ROLES), key=lambda name: ROLES[name].selects):
         scores = balance[role]

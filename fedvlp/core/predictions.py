@@ -1,4 +1,4 @@
-"""The predicted classes of images, and what NumPy computes of them: accuracy, confusions, intervals over images."""
+"""Predicted classes of images, their accuracy and confusions, and intervals over images. Needs NumPy only."""
 
 import zlib
 from collections import Counter
@@ -10,33 +10,33 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-# How many images there are of each true and predicted class; pairs without an image are left out.
+# Number of images of each true and predicted class, without pairs that have no image.
 Confusion = Counter[tuple[int, int]]
-# One score for each resample, in percent.
+# One score per resample, in percent.
 Samples = NDArray[np.float64]
 
 RESAMPLES = 1000
 LEVEL = 0.95
-# Of these resamples in memory together.
+# Number of resamples in memory at once.
 AT_ONCE = 100
 
 
 def percent(correct: int, count: int) -> float:
-    """Compute the share of images that are right, in percent."""
-    return 100 * float(np.float32(correct) / np.float32(count))  # in float32, as logits are
+    """Compute the share of correct images, in percent."""
+    return 100 * float(np.float32(correct) / np.float32(count))  # in float32, like logits
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predicted classes of a split's images, by one state of a method or by those of several clients.
+    """The predicted classes of a split's images, by one state of a method or by the states of several clients.
 
     Attributes:
-        labels: true class of each image, in the order of the split, int32; -1 of images that are of no class.
-        predicted: class with the highest probability, for each of K states and each image, int32.
-        confidence: that probability, the largest of the softmax, in (0, 1], float32; 0 where logits are no numbers.
-        clients: names of the clients whose states these are. For a single state, the clients that train on the images'
-            domain; empty if it is held out.
-        class_names: the classes, in the order of the labels, if they are others than those that train.
+        labels: True class of each image, in the order of the split, int32; -1 for images that belong to no class.
+        predicted: Class with the highest probability, for each of K states and each image, int32.
+        confidence: The highest probability of the softmax, in (0, 1], float32; 0 if logits are NaN.
+        clients: Names of the clients of the K states. For a single state, the clients of the images' domain; empty if
+            the domain is held out.
+        class_names: The classes, in the order of the labels, if they are not the training classes.
     """
 
     labels: Int[np.ndarray, "N"]
@@ -47,21 +47,20 @@ class Predictions:
 
     @property
     def accuracy(self) -> float:
-        """The share of images that are classified rightly, in percent; the mean over states."""
-        # Each state counts the same, however many images its client has.
-        rights = (self.predicted == self.labels).sum(-1).tolist()
-        return sum(percent(correct, len(self.labels)) for correct in rights) / len(rights)
+        """The share of correctly classified images in percent, averaged over states with equal weights."""
+        correct = (self.predicted == self.labels).sum(-1).tolist()
+        return sum(percent(count, len(self.labels)) for count in correct) / len(correct)
 
     def of_client(self, client: str) -> int:
-        """Return which of the K states is a client's."""
+        """Find the index of a client's state."""
         return self.clients.index(client) if len(self.predicted) > 1 else 0
 
 
-def stack(of_states: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:
-    """Return the predictions of several states, at least one, for the same images."""
-    predicted = np.concatenate([each.predicted for each in of_states])
-    confidence = np.concatenate([each.confidence for each in of_states])
-    return Predictions(of_states[0].labels, predicted, confidence, tuple(clients), tuple(class_names))
+def stack(by_state: Sequence[Predictions], clients: Sequence[str], class_names: Sequence[str] = ()) -> Predictions:
+    """Combine the predictions of at least one state for the same images."""
+    predicted = np.concatenate([predictions.predicted for predictions in by_state])
+    confidence = np.concatenate([predictions.confidence for predictions in by_state])
+    return Predictions(by_state[0].labels, predicted, confidence, tuple(clients), tuple(class_names))
 
 
 def confusion_of(predictions: Predictions) -> Confusion:
@@ -70,23 +69,23 @@ def confusion_of(predictions: Predictions) -> Confusion:
         return Counter()
     predicted = predictions.predicted.astype(np.int64)
     width = int(predicted.max()) + 1
-    # One number for each pair, since that is much faster to count than rows of two.
+    # One integer per pair, because counting rows of two is much slower.
     pairs, counts = np.unique(predictions.labels.astype(np.int64) * width + predicted, return_counts=True)
     return Counter({divmod(pair, width): count for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True)})
 
 
 def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 0) -> dict[str, Samples]:
-    """Score as many images, drawn with replacement again and again: the bootstrap over images (Efron, 1979).
+    """Compute scores of bootstrap resamples of the images (Efron, 1979).
 
-    An image is drawn with the predictions of all states, so several seeds' predictions of the same images, stacked, are
-    drawn together. The draws depend on ``seed``, ``name`` and how often each combination of true and predicted classes
-    occurs, not on the order of images.
+    Images are drawn with replacement, each with the predictions of all states, so stacked predictions of several seeds
+    are resampled jointly. The draws depend on ``seed``, ``name`` and the frequency of each combination of true and
+    predicted classes, but not on the order of images.
 
     Returns:
-        ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` of all states' predictions together, for each resample.
+        ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` over all states together, for each resample.
     """
     images = np.concatenate([predictions.labels[None], predictions.predicted])
-    # Images with the same label and predictions are interchangeable, so their kinds are drawn: one multinomial each.
+    # Images with the same label and predictions are interchangeable, so one multinomial draw per resample is enough.
     kinds, counts = np.unique(images, axis=1, return_counts=True)
     labels = kinds[0]
     predicted = kinds[1:]
@@ -106,8 +105,8 @@ def resample(predictions: Predictions, num_classes: int, name: str, seed: int = 
 
 
 def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) -> Any:
-    """[kinds, C] with the sum of a kind's values of each class, from classes [.., kinds] and one value for each."""
-    from scipy.sparse import csr_matrix  # for intervals alone
+    """Sum values by kind and class to [kinds, C], from ``classes`` and ``values`` [..., kinds]."""
+    from scipy.sparse import csr_matrix  # only needed for intervals
 
     kinds = np.broadcast_to(np.arange(classes.shape[1]), classes.shape)
     shape = (classes.shape[1], num_classes)
@@ -115,7 +114,7 @@ def _matrix(classes: NDArray[np.int32], values: NDArray[Any], num_classes: int) 
 
 
 def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples) -> dict[str, Samples]:
-    """Each resample's scores from its counts [resamples, C] by true class, by predicted class, and of both."""
+    """Compute scores from counts [resamples, C] by true class, by predicted class, and of correct images."""
     has_images = by_label > 0
     recall = np.divide(right, by_label, where=has_images, out=np.zeros_like(by_label))
     is_used = by_label + by_prediction > 0
@@ -128,7 +127,7 @@ def _resampled_scores(by_label: Samples, by_prediction: Samples, right: Samples)
 
 
 def interval(samples: Samples) -> list[float]:
-    """The lower and the upper end of the percentile interval, as JSON holds them.
+    """Compute the lower and upper end of the percentile interval, as JSON values.
 
     >>> [round(end, 6) for end in interval(np.arange(1001.0))]
     [25.0, 975.0]

@@ -1,4 +1,4 @@
-"""What the core asks of backbones and data, so that it need not import them."""
+"""Protocols of backbones and data, so that the core need not import them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from fedvlp.core.roles import MeasuredRole
 from fedvlp.core.state import Client
 
 Inputs = Tensor | dict[str, Tensor]
-# The name under which inputs say of which source domain each image is, [B], where a method asks for it.
+# Name of the input with each image's source domain, [B], for methods that ask for it.
 DOMAIN = "domain"
-# Inputs and labels; a list where PyTorch's own DataLoader made it.
+# Inputs and labels; a list if it comes from PyTorch's DataLoader.
 Batch = tuple[Inputs, Tensor] | list[Any]
 Transform = Callable[[Any], Tensor]
-# Makes of images [B, 3, V, V] what never changes for each, tensors [B, ...] by name.
+# Computes the constants of images [B, 3, V, V], tensors [B, ...] by name.
 Precompute = Callable[[Tensor], dict[str, Tensor]]
 
 
@@ -26,7 +26,7 @@ class Backbone(Protocol):
 
     @property
     def spec(self) -> Any:
-        """A dataclass that says which model it is."""
+        """A dataclass that identifies the model."""
 
     @property
     def preprocess(self) -> Transform:
@@ -37,36 +37,38 @@ class Backbone(Protocol):
         """The transform with augmentation, PIL image to [3, height, width]."""
 
     def encode_image(self, images: Tensor) -> Tensor:
-        """Joint features [B, d] of images [B, 3, V, V]."""
+        """Compute the joint features [B, d] of images [B, 3, V, V]."""
 
     def fingerprint(self) -> str:
-        """A digest of the weights."""
+        """Compute a digest of the weights."""
 
     def cast_towers(self, dtype: torch.dtype) -> None:
-        """Rounds the towers' large weights to a type, in which products with them are taken."""
+        """Round the towers' large weights to a dtype, which matrix products then use."""
 
 
 @runtime_checkable
 class Loader(Protocol):
-    """Batches of (inputs, labels); the inputs are images or what was precomputed of them."""
+    """Batches of (inputs, labels). The inputs are images or their precomputed constants."""
 
     def __len__(self) -> int:
-        """The number of batches."""
+        """Count the batches."""
 
     def __iter__(self) -> Iterator[Batch]:
-        """Go through the images once."""
+        """Iterate over the images once."""
 
 
 @dataclass(frozen=True)
 class EvaluationSplit:
-    """Images of one domain, or of one client, on which accuracy is measured, in a fixed order.
+    """Evaluation images of one domain or one client, in a fixed order.
 
     Attributes:
         name: ``<role>/<domain>`` or ``<role>/<client>``.
-        role: validation and test images belong to a source domain, held-out images to one that no client trains on.
-        domain: name of the domain, or of the client.
-        clients: who trains on other images of the domain; none where held out.
-        class_names: the classes to choose from, in the order of the labels; none for the classes that train.
+        role: Role of the images in the protocol.
+        domain: Name of the domain or client.
+        clients: Clients that train on other images of the domain; empty for held-out domains.
+        loader: The images in batches.
+        num_examples: Number of images.
+        class_names: Classes to choose from, in the order of the labels; empty for the training classes.
     """
 
     name: str
@@ -80,19 +82,19 @@ class EvaluationSplit:
 
 @runtime_checkable
 class TrainingData(Protocol):
-    """What clients train on; a data module is one, and so is what an attack makes of it."""
+    """Training data of clients, such as a data module or the data of an attack."""
 
     @property
     def clients(self) -> list[Client]:
         """All clients; known after ``setup``."""
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """One client's training images, shuffled by ``seed`` alone."""
+        """Load one client's training images, in an order that depends only on ``seed``."""
 
 
 @runtime_checkable
 class MeasuredData(Protocol):
-    """What accuracy is measured on; a data module is one."""
+    """Evaluation data, such as a data module."""
 
     @property
     def class_names(self) -> list[str]:
@@ -103,23 +105,23 @@ class MeasuredData(Protocol):
         """All clients; known after ``setup``."""
 
     def evaluation_splits(self) -> Sequence[EvaluationSplit]:
-        """Every split on which accuracy is measured."""
+        """List all evaluation splits."""
 
 
 @runtime_checkable
 class HasOutOfDistribution(Protocol):
-    """Data with images of other things than the classes, for which a method's confidence should be lower."""
+    """Data with images that belong to none of the classes, for which a method's confidence should be lower."""
 
     def out_of_distribution_splits(self) -> Sequence[EvaluationSplit]:
-        """Splits named ``out_of_distribution/...``, whose labels mean nothing and on which no client trains."""
+        """List splits named ``out_of_distribution/...``. No client trains on them, and their labels are unused."""
 
 
 @runtime_checkable
 class FederatedData(TrainingData, MeasuredData, Protocol):
-    """All that a federation asks of a ``LightningDataModule``; ``fedvlp.data.FederatedDataModule`` is one.
+    """The ``LightningDataModule`` of a federation, such as ``fedvlp.data.FederatedDataModule``.
 
-    It is called in this order: ``prepare_data``, ``setup``, ``bind``, ``encode``, then ``train_dataloader`` for each
-    client and ``evaluation_splits`` in every round.
+    A federation calls ``prepare_data``, ``setup``, ``bind`` and ``encode`` in this order, then ``train_dataloader`` for
+    each client and ``evaluation_splits`` in every round.
     """
 
     trainer: Any
@@ -130,20 +132,20 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
 
     @property
     def protocol(self) -> str:
-        """What is trained on, by whom, and what it is measured on, in one line."""
+        """One line about training data, clients and evaluation data."""
 
     @property
     def split_hash(self) -> str:
-        """A digest of which image is in which split."""
+        """A digest of the assignment of images to splits."""
 
     def describe(self) -> dict[str, Any]:
-        """What results must have in common to be in one table, made to be written as JSON."""
+        """Describe the data as JSON values, which must be equal for results in one table."""
 
     def prepare_data(self) -> None:
-        """Lightning's hook."""
+        """Prepare the data, as Lightning's hook."""
 
     def setup(self, stage: str) -> None:
-        """Read what there is and split it."""
+        """Read the data and split them."""
 
     def bind(
         self,
@@ -158,4 +160,4 @@ class FederatedData(TrainingData, MeasuredData, Protocol):
         """Receive the method's transforms and its ``precompute`` with the key of its cache."""
 
     def encode(self) -> None:
-        """Compute once per image what never changes, with ``precompute``."""
+        """Compute the constants of all images with ``precompute``."""

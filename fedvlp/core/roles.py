@@ -1,4 +1,4 @@
-"""Tables of roles, protocols and baselines, from which every title, mark, order and permission is read."""
+"""Tables of roles, protocols and baselines: the source of all titles, marks, orders and permissions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ BaselineName = Literal["zero_shot", "class_means"]
 
 @dataclass(frozen=True)
 class Role:
-    """A kind of images on which accuracy is measured, or a number computed from such accuracies.
+    """A group of evaluation images, or a score computed from accuracies of other roles.
 
     Attributes:
         title: Name of the role in tables and messages.
-        mark: Sign after the titles of its columns.
+        mark: Symbol after the titles of its columns.
         note: Explanation of its columns, printed below a table.
-        selects: Whether it may choose a round or options. All other roles are reported.
-        by_client: Whether its splits are named after clients and not after domains.
+        selects: Whether it may select a round or options. All other roles are reported.
+        by_client: Whether its splits are named after clients instead of domains.
         is_computed: Whether it is computed from other roles and has no images.
-        harmonic_of: Roles over whose means it is the harmonic mean, where they were measured.
+        harmonic_of: It is the harmonic mean of these roles' means, if they were evaluated.
     """
 
     title: str
@@ -38,12 +38,12 @@ class Role:
 
     @property
     def images(self) -> str:
-        """Name of its images, to precede "images"."""
+        """Name of its images, to put before "images"."""
         return f"source {self.title}" if self.selects else self.title
 
     @property
     def mean(self) -> str:
-        """Title of the column of its mean over domains or clients."""
+        """Column title of its mean over domains or clients."""
         if self.selects:
             return "mean"
         return self.title if self.is_computed else f"{self.title} mean"
@@ -56,13 +56,13 @@ ROLES: dict[str, Role] = {
     "test_new": Role("new classes", mark="+n"),
     "test_harmonic": Role(
         "harmonic mean",
-        note="Base, New: test splits among the classes that train, and among new ones; H: their harmonic mean",
+        note="Base, New: test splits among the training classes, and among new classes; H: their harmonic mean",
         is_computed=True,
         harmonic_of=("local", "test", "test_new"),
     ),
     "held_out": Role("held-out", mark="*", note="* held out: no client has it, and it never chooses a round"),
     "held_out_new": Role(
-        "held-out, new classes", mark="*n", note="*n held-out domain, among new classes: they choose nothing"
+        "held-out, new classes", mark="*n", note="*n held-out domain, among new classes: never chooses a round"
     ),
     "held_out_harmonic": Role("held-out, harmonic mean", is_computed=True, harmonic_of=("held_out", "held_out_new")),
     "transfer": Role(
@@ -72,7 +72,7 @@ ROLES: dict[str, Role] = {
     ),
     "personal": Role(
         "own model",
-        note="own model: of each client, on its own test images; global model: on the same images",
+        note="own model: each client's model on its own test images; global model: on the same images",
         by_client=True,
     ),
     "personal_worst": Role("worst own model", is_computed=True),
@@ -81,13 +81,13 @@ ROLES: dict[str, Role] = {
     "global_worst": Role("worst of the global model", is_computed=True),
     "global_spread": Role("spread of the global model", is_computed=True),
 }
-"""Every role by its name in metrics, in the order of a table's columns."""
+"""All roles by name in metrics, in the order of table columns."""
 
 REPORTED = tuple(name for name, role in ROLES.items() if not role.selects)
-"""Roles on which results are reported: no client trains on their images, and they choose nothing."""
+"""Roles of reported results: no client trains on their images, and they select nothing."""
 
 SERVED: tuple[MeasuredRole, ...] = ("test", "held_out")
-"""Roles of domains' test images among the classes that train, which ``test_dataloader`` serves."""
+"""Roles of test images of the training classes, which ``test_dataloader`` serves."""
 
 OUT_OF_DISTRIBUTION = "out_of_distribution"
 """Prefix of splits whose images belong to none of the classes, so they have no accuracy."""
@@ -95,18 +95,18 @@ OUT_OF_DISTRIBUTION = "out_of_distribution"
 
 @dataclass(frozen=True)
 class Protocol:
-    """Which domains and classes train, and what its results are compared by.
+    """The domains and classes of training and evaluation, and the score that ranks methods.
 
     Attributes:
         title: Name of the protocol in results.
-        role: Role by which methods are ranked.
-        images: Measured images, to follow "accuracy in % on".
-        score: Number by which methods are ranked, to follow "%".
-        columns: Roles by the titles of their columns, where a table's columns are not the splits of ``role``.
-        mean: Title of the column by which methods are ranked, if it is not the average over columns.
+        role: Role that ranks methods.
+        images: Evaluated images, to follow "accuracy in % on".
+        score: Score that ranks methods, to follow "%".
+        columns: Roles by column title, if a table's columns are not the splits of ``role``.
+        mean: Title of the column that ranks methods, if it is not the average over columns.
         holds_domains_out: Whether it needs held-out domains; the other protocols accept none.
-        splits_classes: Whether half of the classes train and the others are measured as well.
-        measures_test_images: Whether it needs test images of the domains that train.
+        splits_classes: Whether half of the classes train, and the other half is also evaluated.
+        measures_test_images: Whether it needs test images of the source domains.
     """
 
     title: str
@@ -121,7 +121,7 @@ class Protocol:
 
     @property
     def scored_role(self) -> str:
-        """The role whose scores by class belong to a table; the base classes' for a harmonic mean."""
+        """The role of a table's scores by class. For a harmonic mean it is the role of the base classes."""
         return "test" if ROLES[self.role].is_computed else self.role
 
 
@@ -142,7 +142,7 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
     "base_to_new": Protocol(
         "base-to-new",
         "test_harmonic",
-        "test splits: among the classes that train, and among new classes",
+        "test splits: among the training classes, and among new classes",
         "harmonic mean of the accuracies on base and on new classes",
         columns={"own classes": "local", "Base": "test", "New": "test_new"},
         mean="H",
@@ -178,10 +178,10 @@ PROTOCOLS: dict[ProtocolName, Protocol] = {
         measures_test_images=True,
     ),
 }
-"""Every protocol by its name as an option."""
+"""All protocols by option name."""
 
 BASELINES: dict[str, str] = {"zero_shot": "zero-shot CLIP", "class_means": "class means"}
-"""Untrained classifiers that tables show next to a method: their names as options, and the titles of their rows."""
+"""Untrained classifiers that tables show next to a method: titles of their rows by option name."""
 
 CENTRALISED = "centralised, not federated"
-"""Replaces the description of clients in every result of images in one place."""
+"""Replaces the description of clients in results of centralised training."""

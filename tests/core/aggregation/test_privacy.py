@@ -182,7 +182,7 @@ def test_count_has_noise_of_its_own():
 
 
 def test_noise_on_the_count_that_takes_all_is_refused():
-    with pytest.raises(UserError, match=r"above half the noise_multiplier of 1; got 0\.5\. Set count_noise=1"):
+    with pytest.raises(UserError, match=r"above half the noise_multiplier of 1; got 0\.5\. Set count_noise to 1"):
         rule(1.0, 1.0, quantile=0.5, expected_clients=10)
     unplaced = DPFedAvg(1.0, 1.0, quantile=0.5)
     with pytest.raises(UserError, match="count_noise"):
@@ -210,9 +210,9 @@ def test_rules_around_it_are_as_private_and_place_it(wrap):
 
 
 def test_outside_of_a_federation_what_is_open_is_named():
-    with pytest.raises(UserError, match="needs expected_clients"):
+    with pytest.raises(UserError, match="Set expected_clients"):
         DPFedAvg(1.0, 0.0, seed=3).combine(SENT, [1] * 4, BEFORE)
-    with pytest.raises(UserError, match="needs a seed, or noise_from system"):
+    with pytest.raises(UserError, match="Set seed, or noise_from to system"):
         DPFedAvg(1.0, 0.5, expected_clients=4).combine(SENT, [1] * 4, BEFORE)
 
 
