@@ -24,7 +24,7 @@ from benchmarks.steps import (
 )
 from benchmarks.tables import Table, number, percent, seconds_with_spread
 from fedvlp.clip import CLIPSpec, load_clip
-from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.memory import reuse_freed_memory
 
 SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
@@ -73,7 +73,7 @@ def tables(quick: bool, device: str) -> Iterator[Table]:
             yield Table(title, HEADER, _rows(results), _sentence(results))
 
 
-@freed_memory_kept()
+@reuse_freed_memory()
 def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool, device: str) -> SideResult:
     """Returns what one side took in this process."""
     clip = load_clip(spec)

@@ -24,7 +24,7 @@ from fedvlp.clip import CLIP, CLIPSpec, PromptedTextEncoder, load_clip
 from fedvlp.data.files.images import FolderImages
 from fedvlp.data.loaders import ImageDataset, encode
 from fedvlp.training.setup import choose_precision
-from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.memory import reuse_freed_memory
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RATES = ("GFLOP/s float32", "GFLOP/s bfloat16", "share of float32", "share of bfloat16")
@@ -78,7 +78,7 @@ def tables(quick: bool, device: str) -> Iterator[Table]:
     yield _budgets(common, quick)
 
 
-@freed_memory_kept()
+@reuse_freed_memory()
 def measure_step(method: str, num_classes: int, spec: CLIPSpec, device: str, quick: bool) -> tuple[Sides, float]:
     """Returns what a method's steps took, and the least operations of one."""
     steps: dict[str, Callable[[], object]] = {}
@@ -90,7 +90,7 @@ def measure_step(method: str, num_classes: int, spec: CLIPSpec, device: str, qui
     return in_turn(steps, 1.0 if quick else 12.0, device), least
 
 
-@freed_memory_kept()
+@reuse_freed_memory()
 def measure_preparation(spec: CLIPSpec, device: str, images: int, quick: bool) -> tuple[Sides, float]:
     """Returns what reading and encoding files took, and the operations of doing so."""
     clips = _both(spec)
@@ -110,7 +110,7 @@ def measure_preparation(spec: CLIPSpec, device: str, images: int, quick: bool) -
     return sides, images * work
 
 
-@freed_memory_kept()
+@reuse_freed_memory()
 def measure_memory(method: str, num_classes: int, spec: CLIPSpec, device: str, name: str) -> float:
     """Returns the peak memory of loading CLIP and two steps, in MB."""
     before = resident_megabytes(device)
@@ -124,7 +124,7 @@ def measure_memory(method: str, num_classes: int, spec: CLIPSpec, device: str, n
     return peak_megabytes(device) - before
 
 
-@freed_memory_kept()
+@reuse_freed_memory()
 def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, device: str, quick: bool) -> Sides:
     """Returns what the text tower took forward and backward with chunks of so many tokens."""
     calls: dict[str, Callable[[], object]] = {}

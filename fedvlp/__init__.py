@@ -1,12 +1,12 @@
-"""Federated prompt learning of vision-language models: one frozen CLIP, one federation loop, one file a method.
+"""Federated prompt learning of vision-language models: one frozen CLIP, one federation loop, one file per method.
 
 Glossary:
-    client, server      who trains on its own data, and who combines what the clients send
-    round, phase        a round is a list of phases; in each, clients train and send, and the server combines
+    client, server      a client trains on its own data; the server combines the clients' updates
+    round, phase        a round is a list of phases; in each, clients train and upload, and the server aggregates
     cohort              the clients sampled for a round
     shared, personal    tensors that clients download, and tensors that stay on the client
-    deployed            what is evaluated: the shared tensors, or an average of them over rounds
-    source, held-out    domains that clients have, and domains that nobody trains on
+    deployed            the evaluated tensors: the shared tensors, or their average over rounds
+    source, held-out    domains of the clients, and domains on which no client trains
     prompt, expert      learned vectors in front of a class name, and one of several prompts that are mixed
 
 Axes of tensors, in docstrings, shape annotations and einsums:
@@ -17,5 +17,5 @@ Axes of tensors, in docstrings, shape annotations and einsums:
 
 import lazy_loader
 
-# The stub lists the public names. A name is imported when it is first used, so `import fedvlp` does not wait for torch.
+# The stub lists the public names. They are imported on first use, so `import fedvlp` does not wait for torch.
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

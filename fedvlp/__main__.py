@@ -1,4 +1,4 @@
-"""``python -m fedvlp`` is ``fedvlp``."""
+"""Run ``python -m fedvlp`` like the command ``fedvlp``."""
 
 import sys
 

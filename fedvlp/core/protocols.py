@@ -66,8 +66,6 @@ class EvaluationSplit:
         role: Role of the images in the protocol.
         domain: Name of the domain or client.
         clients: Clients that train on other images of the domain; empty for held-out domains.
-        loader: The images in batches.
-        num_examples: Number of images.
         class_names: Classes to choose from, in the order of the labels; empty for the training classes.
     """
 

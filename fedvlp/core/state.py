@@ -46,7 +46,6 @@ class ClientUpdate:
     """Everything that one client sends after one phase.
 
     Attributes:
-        client: The client.
         state: The uploaded tensors. Only these count as communication.
         num_examples: Number of training images, the weight in federated averaging.
         metrics: Means over its local steps, for logging.

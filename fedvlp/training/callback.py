@@ -29,15 +29,11 @@ class RunView:
 
     Attributes:
         engine: Trains and evaluates clients: in this program, unless it is replaced before ``fit``.
-        fabric: Lightning's Fabric, for devices and precision.
-        module: The method.
-        data: Clients and splits.
         phases: The phases of a round, with bound aggregators; empty before ``prepare``.
         run_state: The state after the last finished round.
         options: All options that determine the result.
         description: Method, phases, data and ``options`` as JSON values, used to compare runs.
         folder: The run folder; None outside ``fit``.
-        default_root_dir: The folder of all runs.
         baselines: Names of the untrained baselines that tables show next to the method.
         evaluate_every: Number of rounds between evaluations.
         should_stop: Whether the run ends after this round. A callback may set it.

@@ -52,14 +52,8 @@ def evaluate(
     accuracies are averaged. Held-out domains have no client, so the method's ``held_out_evaluation`` applies. Splits of
     other classes are evaluated by a copy of the method for these classes.
 
-    Args:
-        module: The method.
-        data: The evaluation splits.
-        fabric: Device and precision.
-        deployed: The shared tensors to evaluate.
-        personal: Personal tensors by client id.
-        initial_personal: Personal tensors of clients that have never trained.
-        predictions: Receives the predicted classes by split, including images out of distribution.
+    ``personal`` holds personal tensors by client id; ``initial_personal`` is for clients that have never trained.
+    ``predictions`` receives the predicted classes by split, including images out of distribution.
     """
     module.eval()
     splits = [split for split in data.evaluation_splits() if not (split.class_names and module.is_of_own_classes)]

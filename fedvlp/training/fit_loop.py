@@ -18,7 +18,7 @@ from fedvlp.training.evaluation import validation_loss
 from fedvlp.training.lightning_hooks import Hooks
 from fedvlp.training.round import run_round
 from fedvlp.training.task import validation_splits
-from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.memory import reuse_freed_memory
 
 
 def train_rounds(
@@ -29,7 +29,7 @@ def train_rounds(
     A new run gets a folder in ``parent``. If ``checkpoint`` is given, the run resumes from this file or from the newest
     checkpoint in this folder. With ``may_start_fresh`` it starts from scratch if there is none.
     """
-    with freed_memory_kept(), ExitStack() as claims:
+    with reuse_freed_memory(), ExitStack() as claims:
         start_or_resume(federation, parent, checkpoint, may_start_fresh, claims)
         try:
             workspace = make_workspace(federation, hooks)

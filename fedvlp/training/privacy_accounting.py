@@ -27,8 +27,6 @@ class PrivacyAccount:
 
     Attributes:
         noise_multipliers: Noise multiplier of each reduction of uploads in a round.
-        num_clients: Number of all clients.
-        cohort_size: Number of sampled clients per round.
         delta, repeats, is_local: See :class:`.PrivacyGuarantee`.
     """
 

@@ -35,7 +35,6 @@ class PhaseTask:
     Add-ons exchange their own tensors under ``add_on/<index>/``.
 
     Attributes:
-        phase: The phase to train.
         index: Index of the phase in the round, from 0.
         names: Trained tensors that are averaged over clients.
         add_ons: Active add-ons of the phase, in the order of their calls.
@@ -159,8 +158,6 @@ class ClientResult:
     """The result of one client's local training.
 
     Attributes:
-        update: The update for the server.
-        personal: Stored personal tensors.
         optimizer_state: Stored state of optimizers and add-ons; empty if they start from scratch in each round.
         is_finite: Whether personal tensors and optimizer state are free of NaN and infinity.
         failure: Why the client has no usable result; empty if it has one.

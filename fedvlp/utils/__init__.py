@@ -1,1 +1,1 @@
-"""Helpers that know nothing of federated learning: errors, files, locks, seeds, text. Imports nothing of ours."""
+"""Helpers without federated learning: errors, files, locks, seeds, text. Imports no other part of fedvlp."""

@@ -1,4 +1,4 @@
-"""Config files: read within bounds, found by name, and as options of a command."""
+"""Config files: read within limits, find by name, and convert to and from options of a command."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +11,13 @@ from fedvlp.utils.files import MAX_DEPTH, check_inside, checked_values
 from fedvlp.utils.plugins import plugin_configs
 
 CONFIG_OPTION = "--config="
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that of the command line's parser
-MAX_CHARACTERS = 1_000_000  # of a config
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same as the command line's parser
+MAX_CHARACTERS = 1_000_000  # per config
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file; raise UserError if it can't be read, is no YAML or beyond the bounds."""
+    """Read a YAML file; raise UserError if it can't be read, is not YAML or exceeds the limits."""
     try:
         with open(path, encoding="utf-8") as file:
             content = parse_yaml(file.read(MAX_CHARACTERS + 1))
@@ -28,17 +28,17 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the folder of a run.") -> dict[str, Any]:
-    """Read the config in a run's folder, which may be a stranger's; raise UserError if it is something else.
+    """Read the config in a run folder, which may be untrusted; raise UserError if it is not a run's config.
 
     Args:
         path: The config.
-        needs: Which of ``model`` and ``data`` must name a class.
-        hint: What to do without them.
+        needs: Sections that must name a class, ``model`` or ``data`` or both.
+        hint: What to do if they are missing.
     """
     check_inside(path, path.parent)
     content = read_yaml(path)
     if not isinstance(content, dict) or not isinstance(content.get("trainer", {}), dict):
-        raise UserError(f"{path} is no config of a run: expected model, data and trainer with their options in it.")
+        raise UserError(f"{path} is not the config of a run: expected the sections model, data and trainer. {hint}")
     for name in needs:
         section = content.get(name)
         if not (isinstance(section, dict) and isinstance(section.get("class_path"), str)):
@@ -49,17 +49,18 @@ def read_run_config(path: Path, needs: Sequence[str] = (), hint: str = "Pass the
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML that may be a stranger's; the length of its values is not checked.
+    """Parse untrusted YAML, without checking the length of its values.
 
-    Raises UserError for a text longer or deeper than any config, aliases and tags, and YAMLError if it is no YAML.
+    Raises UserError for text that is longer or deeper than any config or has aliases or tags, and YAMLError for invalid
+    YAML.
     """
     if len(text) > MAX_CHARACTERS:
         raise UserError(f"Expected a config of at most {MAX_CHARACTERS:,} characters; it has more.")
-    # Checked before values are made: nine lines of names and aliases make a billion, and wrong tags any error.
+    # Checked before values are built: nine lines of aliases can make a billion values, and tags raise any error.
     depth = 0
     for event in yaml.parse(text, Loader=LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        # Without a & in the text nothing has a name, and YAML refuses the alias itself.
+        # Without an anchor (&) in the text YAML rejects the alias itself.
         is_alias = isinstance(event, yaml.AliasEvent) and "&" in text
         if is_alias or depth > MAX_DEPTH or str(getattr(event, "tag", None)).startswith("tag:yaml.org"):
             raise UserError(f"Expected values without YAML's *aliases and !!tags, at most {MAX_DEPTH} levels deep.")
@@ -74,26 +75,26 @@ def configs_folder() -> Path:
 
 
 def bundled_configs() -> dict[str, Path]:
-    """List the bundled configs by their names, such as ``quickstart`` and ``methods/trip``, in their order."""
+    """List the bundled configs by name, such as ``quickstart`` and ``methods/trip``, in sorted order."""
     folder = configs_folder()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
 def config_title(path: Path) -> str:
-    """Return the name of a bundled config, such as ``methods/trip``; the stem of any other file."""
+    """Get the name of a bundled config, such as ``methods/trip``; the stem of any other file."""
     names = {file: name for name, file in bundled_configs().items()}
     return names.get(path.resolve(), path.stem)
 
 
 def find_config(name: str) -> str:
-    """Find a config: a file with a suffix, a bundled config or a plug-in's by its name, or any other file."""
+    """Find a config: a file with a suffix, the name of a bundled or a plug-in's config, or any other file."""
     if name.endswith(SUFFIXES) and Path(name).is_file():
         return name
     wanted = name.removesuffix(".yaml").removeprefix("configs/")
     configs: dict[str, Path] = {}
-    # Bundled configs win, so that no plug-in changes what a documented command does; to ask plug-ins takes longer.
-    for known in (bundled_configs, plugin_configs):
-        configs = {**known(), **configs}
+    # Bundled configs come first, because they are faster to list and plug-ins must not change documented commands.
+    for list_configs in (bundled_configs, plugin_configs):
+        configs = {**list_configs(), **configs}
         for config, path in configs.items():
             if wanted in (config, config.split("/")[-1]):
                 return str(path)
@@ -112,7 +113,7 @@ def names_a_method(path: str) -> bool:
 
 
 def values_of(words: Sequence[str], name: str) -> list[str]:
-    """Return all values that a command line gives to an option."""
+    """List all values of an option in a command line."""
     return [value for option, values in split_options(words) if option == name for value in values]
 
 
@@ -135,16 +136,16 @@ def split_options(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 
 def in_order(words: Sequence[str]) -> list[str]:
-    """Put configs first, and a class before its options: the parser lets later options override earlier ones.
+    """Put configs first, and a class before its options, because the parser lets later options override earlier ones.
 
     >>> in_order(["--data.root=photos", "--data", "DomainFolders", "--config", "promptfl"])
     ['--config=promptfl', '--data=DomainFolders', '--data.root=photos']
     """
     options: list[tuple[str, list[str]]] = []
     for name, values in split_options(words):
-        names = [before for before, _ in options]
-        own = [index for index, before in enumerate(names) if before.startswith(f"{name}.")]
-        # A class that is given again, such as a second callback, is another one and stays.
+        names = [earlier for earlier, _ in options]
+        own = [index for index, earlier in enumerate(names) if earlier.startswith(f"{name}.")]
+        # A repeated option, such as a second callback, keeps its position.
         options.insert(own[0] if own and name not in names else len(names), (name, values))
     options.sort(key=lambda option: {"": 0, "--config": 1}.get(option[0], 2))
     ordered: list[str] = []

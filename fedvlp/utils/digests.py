@@ -1,4 +1,4 @@
-"""The options of classes and objects as plain values, and digests of such values."""
+"""Describe options of classes and objects as JSON values, and compute digests of such values."""
 
 import hashlib
 import inspect
@@ -9,15 +9,15 @@ from typing import Any
 
 
 def digest(value: Any) -> str:
-    """Return 16 hexadecimal digits that are equal for equal JSON values."""
+    """Hash a JSON value to 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return a value that JSON can hold, and that is equal for equal options.
+    """Convert a value to JSON values, equal for equal options.
 
-    A dataclass becomes its class and its options. Functions are left out, and so are fields with ``compare=False``,
-    which change no result. A value that JSON has no form for becomes its repr.
+    A dataclass becomes its class and its options, without functions and without fields with ``compare=False``, which
+    change no result. Values without a JSON form become their repr.
 
     >>> from fractions import Fraction
     >>> to_jsonable({"depth": None, "domains": ("ink", "photo"), 3: Fraction(1, 2)})
@@ -38,17 +38,17 @@ def to_jsonable(value: Any) -> Any:
 
 
 def from_jsonable(value: Any, classes: Mapping[str, type]) -> Any:
-    """Make again what :func:`to_jsonable` described; raise KeyError or TypeError for other classes or options."""
+    """Rebuild a value from :func:`to_jsonable`; raise KeyError or TypeError for unknown classes or options."""
     if isinstance(value, list):
         return [from_jsonable(item, classes) for item in value]
     if not isinstance(value, dict):
         return value
-    made = {name: from_jsonable(item, classes) for name, item in value.items() if name != "class"}
-    return classes[value["class"]](**made) if "class" in value else made
+    items = {name: from_jsonable(item, classes) for name, item in value.items() if name != "class"}
+    return classes[value["class"]](**items) if "class" in value else items
 
 
 def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
-    """Return all arguments that a class takes by name, those of its bases included where it passes them on.
+    """Collect all named arguments of a constructor, including arguments that it passes to its base classes.
 
     >>> class Base:
     ...     def __init__(self, depth=1): ...
@@ -58,16 +58,16 @@ def constructor_arguments(kind: type) -> dict[str, inspect.Parameter]:
     ['share', 'depth']
     """
     arguments: dict[str, inspect.Parameter] = {}
-    # A constructor with `**options` also takes what the next one in the order of classes takes.
+    # A constructor with `**options` passes them to the next class in the method resolution order.
     for base in kind.__mro__:
         if "__init__" not in vars(base):
             continue
         passes_on = False
-        for each in list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]:
-            if each.kind is each.VAR_KEYWORD:
+        for argument in list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]:
+            if argument.kind is argument.VAR_KEYWORD:
                 passes_on = True
-            elif each.kind is not each.VAR_POSITIONAL:
-                arguments.setdefault(each.name, each)
+            elif argument.kind is not argument.VAR_POSITIONAL:
+                arguments.setdefault(argument.name, argument)
         if not passes_on:
             break
     return arguments

@@ -1,4 +1,4 @@
-"""Errors that a user can correct, checks that raise them, and the nearest known name for messages."""
+"""Errors that a user can correct, checks that raise them, and suggestions of similar names."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ OUT_OF_MEMORY = (
     "not enough memory",
     "Storage size calculation overflowed",
 )
-"""What PyTorch says where a device, its libraries or the CPU have no memory left, or it knows that none can do."""
+"""Parts of PyTorch's messages if a device, its libraries or the CPU run out of memory."""
 
 
 class UserError(ValueError):
-    """Bad input: says what was expected, what was found and what to do next.
+    """Bad input: the message states what was expected, what was found and what to do next.
 
-    The command line prints its message alone, without a traceback, and exits with code 1.
+    The command line prints only the message, without a traceback, and exits with code 1.
     """
 
 
@@ -28,18 +28,18 @@ class UsageError(UserError):
 
 
 class MachineError(UserError):
-    """A fault of the machine, such as a process that was killed: no client is to blame, and the run ends."""
+    """A fault of the machine rather than a client, such as a killed process; it ends the run."""
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory was not enough, of a device or of the CPU."""
-    # By its words: of PyTorch's errors only some have a type of their own, and commands import no PyTorch for this.
+    """Whether a device or the CPU ran out of memory."""
+    # By message, because not all of these PyTorch errors have their own type, and commands do not import PyTorch.
     is_torchs = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
     return is_torchs or isinstance(error, MemoryError)
 
 
 def escape_control_chars(text: str) -> str:
-    r"""Escape what a terminal would act on instead of showing, such as in a file's name; ends of lines stay.
+    r"""Escape control characters of terminals, e.g. in file names; line breaks stay.
 
     >>> escape_control_chars("photo \x1b[31m.png")
     'photo \\x1b[31m.png'
@@ -51,7 +51,7 @@ def escape_control_chars(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    r"""Escape what a terminal would act on, line breaks included, so that a text from elsewhere can't add lines.
+    r"""Escape control characters and line breaks, so that untrusted text can't add lines.
 
     >>> in_one_line("study\nsignature: one")
     'study\\nsignature: one'
@@ -61,7 +61,7 @@ def in_one_line(text: str) -> str:
 
 @contextmanager
 def unwrapped_errors() -> Iterator[None]:
-    """Raise a UserError unchanged, in place of the ValueError that a parser wraps around it."""
+    """Raise the original UserError instead of the ValueError that a parser wraps around it."""
     try:
         yield
     except ValueError as error:
@@ -75,13 +75,14 @@ def unwrapped_errors() -> Iterator[None]:
 
 
 def nearest_names(name: str, valid: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Find at most ``count`` valid names that are alike by ``cutoff`` in [0, 1], whatever their case; nearest first."""
-    by_folded = {each.casefold(): each for each in valid}
-    return [by_folded[each] for each in get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)]
+    """Find up to ``count`` valid names with a similarity of at least ``cutoff`` in [0, 1], ignoring case."""
+    by_folded = {option.casefold(): option for option in valid}
+    matches = get_close_matches(name.casefold(), list(by_folded), n=count, cutoff=cutoff)
+    return [by_folded[match] for match in matches]
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return ``Did you mean 'x'?`` for the nearest valid name; an empty string if none is near.
+    """Suggest the nearest valid name, as ``Did you mean 'x'?``; an empty string if none is near.
 
     >>> did_you_mean("lenght", ["length", "depth"]), did_you_mean("lenght", ["depth"])
     ("Did you mean 'length'?", '')
@@ -91,13 +92,13 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 def did_you_mean_or_choose(name: str, valid: Iterable[str]) -> str:
-    """Ask for the nearest valid name, or offer all of them if none is near."""
+    """Suggest the nearest valid name, or list all of them if none is near."""
     names = list(valid)
     return did_you_mean(name, names) or f"Choose from {', '.join(names)}."
 
 
 def check_range(name: str, value: float | None, range_type: Any) -> None:
-    """Raise UserError if a Python caller's option is outside a type of ``utils.ranges``, or infinite; None passes.
+    """Raise UserError if an option is infinite or outside a type of ``utils.ranges``; None is valid.
 
     >>> from jsonargparse.typing import NonNegativeInt
     >>> check_range("rounds", -1, NonNegativeInt)
@@ -110,15 +111,15 @@ def check_range(name: str, value: float | None, range_type: Any) -> None:
         range_type(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{name}: {error}.") from None
-    # Infinity is within a range that has no upper end.
+    # Ranges without an upper limit include infinity.
     if math.isinf(value):
         raise UserError(f"Expected a finite {name}, got {value}.")
 
 
 def check_ranges(options: object) -> None:
-    """Raise UserError if a number of a dataclass is out of its range, which only the command line has checked."""
+    """Raise UserError if a number in a dataclass is out of range. Only the command line checks ranges by itself."""
     for name, hint in get_type_hints(type(options)).items():
-        # Of ``PositiveInt | None`` the first is the range; what may be None is not checked then.
+        # The arguments of ``PositiveInt | None`` include the range; a value of None is valid.
         for part in (hint, *get_args(hint)):
             is_number = isinstance(part, type) and issubclass(part, (int, float))
             if is_number and part not in (bool, int, float):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, locks that end with their process, and room on a disk."""
+"""Atomic writes, checked reads, locks that end with their process, and free disk space."""
 
 import errno
 import json
@@ -19,22 +19,22 @@ from fedvlp.utils.errors import UserError, escape_control_chars
 log = logging.getLogger(__name__)
 
 LARGEST = 1e15
-MAX_LENGTH = 25_000  # of a string or a list: more class names than ImageNet-21k has
-MAX_ENTRIES = 100_000  # of an object, such as the accuracies of many clients
-MAX_DEPTH = 30  # of lists and objects in each other; configs of runs have ten
-"""Bounds of what is read of a stranger's file, the first of its numbers."""
+MAX_LENGTH = 25_000  # of strings and lists; ImageNet-21k has fewer class names
+MAX_ENTRIES = 100_000  # of objects, such as the accuracies of many clients
+MAX_DEPTH = 30  # of nested lists and objects; configs of runs have ten
+"""Limits of values in untrusted files. ``LARGEST`` is for numbers."""
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; what the block writes there takes the place of ``path`` at its end.
+    """Yield a temporary path next to ``path``, and move the file that the block writes there to ``path`` at its end.
 
     If the block raises, ``path`` is unchanged and the temporary file is removed. Several processes may write the same
-    file, in a folder that exists: the last one wins, and each reader sees one whole file. An OSError has ``path`` as
+    file in an existing folder: the last one wins, and readers always see a complete file. An OSError names ``path`` as
     its file.
     """
     check_replaceable(path)
-    # The suffix is not that of the file, so that what a killed process leaves is not read as one of its kind.
+    # With another suffix, so that the leftovers of a killed process are not read as files of this kind.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         yield temporary
@@ -49,44 +49,43 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """Raise UserError if a path can't be written: it is a folder or a device, or one of the files that are read."""
+    """Raise UserError if a path is a folder, a device or one of the input files."""
     if not path.exists():
         return
     if not path.is_file():
         kind = "folder" if path.is_dir() else "device or pipe"
-        raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Name a file in a folder.")
+        raise UserError(f"Expected the name of a file to write; {path} is a {kind}. Choose a file name.")
     if any(file.exists() and path.samefile(file) for file in inputs):
-        raise UserError(f"Expected the name of a file to write; {path} is one that is read. Name another.")
+        raise UserError(f"Expected the name of a file to write; {path} is an input file. Choose another name.")
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove the temporary files that killed processes left in a folder, in which no other process may be writing."""
+    """Remove temporary files of killed processes from a folder. No other process may be writing to it."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write bytes in one step, into a folder that exists."""
+    """Write bytes atomically, into an existing folder."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    r"""Write a string in UTF-8 in one step, with line ends unchanged.
+    r"""Write a string in UTF-8 atomically, with unchanged line ends.
 
-    Bytes of a file's name that are no UTF-8 come as lone surrogates, which UTF-8 has not: they are written as JSON has
-    them, such as ``\udcff``.
+    File names with bytes outside UTF-8 contain lone surrogates. They are written as in JSON, such as ``\udcff``.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value as indented JSON, in one step."""
+    """Write a value as indented JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file within the bounds of :func:`checked_values`; raise UserError if it can't be read."""
+    """Read a JSON file within the limits of :func:`checked_values`; raise UserError if it can't be read."""
     try:
         return checked_values(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
@@ -94,10 +93,10 @@ def read_json(path: Path) -> Any:
 
 
 def checked_values(value: Any, depth: int = 0) -> Any:
-    r"""Return a value that was read from JSON or YAML, with what a terminal would act on escaped in its strings.
+    r"""Check a value from JSON or YAML, and escape control characters in its strings.
 
-    Raises UserError for what no run writes: numbers beyond 1e15 (whole ones beyond 63 bits) or not finite, strings and
-    lists longer than 25,000, objects of more than 100,000 entries, or values nested in more than 30 others.
+    Raises UserError for values that no run writes: numbers that are not finite or beyond 1e15 (integers beyond 63
+    bits), strings and lists longer than 25,000, objects of more than 100,000 entries, or more than 30 levels.
 
     >>> checked_values({"name": "photo \x1b[31m", "shots": [1, None]})
     {'name': 'photo \\x1b[31m', 'shots': [1, None]}
@@ -107,14 +106,14 @@ def checked_values(value: Any, depth: int = 0) -> Any:
     most = MAX_ENTRIES if isinstance(value, Mapping) else MAX_LENGTH
     if isinstance(value, (str, list, tuple, Mapping)) and len(value) > most:
         kind = type(value).__name__
-        raise UserError(f"Expected a {kind} of at most {most:,} entries; found one of {len(value):,}.")
+        raise UserError(f"Expected a {kind} of at most {most:,} entries; got {len(value):,}.")
     if isinstance(value, Mapping):
         return {checked_values(name): checked_values(inner, depth + 1) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [checked_values(inner, depth + 1) for inner in value]
     if isinstance(value, str):
         return value if value.isprintable() else escape_control_chars(value)
-    # Seeds have up to 63 bits. Written so that NaN is refused as well.
+    # Seeds have up to 63 bits. The comparison also rejects NaN.
     largest = 2**63 if isinstance(value, int) else LARGEST
     if isinstance(value, (int, float)) and not abs(value) <= largest:
         raise UserError(f"Expected finite numbers up to {largest:g}.")
@@ -122,13 +121,13 @@ def checked_values(value: Any, depth: int = 0) -> Any:
 
 
 def check_inside(path: Path, folder: Path) -> None:
-    """Raise UserError if a file in a stranger's folder is a link to one elsewhere, which must not be shown."""
+    """Raise UserError if a file in an untrusted folder is a link to a file outside it."""
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise UserError(f"{path} is a link out of {folder}, so it is not opened. Put the file itself there.")
+        raise UserError(f"{path} is a link to a file outside {folder}. Replace the link by the file.")
 
 
 def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Make ``write`` fill a file of a cache, in one step; a disk that refuses (full, read-only) costs a warning."""
+    """Write a cache file atomically with ``write``; only warn if the disk is full or read-only."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
@@ -139,10 +138,10 @@ def write_cache_file(path: Path, write: Callable[[Path], None]) -> None:
 
 @contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Give one process at a time the work on a file or folder; the lock is a file beside it and ends with the process.
+    """Lock a file or folder for one process. The lock is a file next to it and ends with the process.
 
-    With ``wait``, other processes wait, and work without a lock where the disk refuses one. Without it they get a
-    BlockingIOError, or an OSError where the lock file can't be made.
+    With ``wait``, other processes wait, and continue without a lock if the disk rejects the lock file. Otherwise they
+    get a BlockingIOError, or an OSError if the lock file can't be created.
     """
     lock = _lock_of(path)
     try:
@@ -151,22 +150,22 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     except Timeout:
         raise BlockingIOError(errno.EAGAIN, "Another process works on it", str(path)) from None
     except OSError:
-        # Who waits only spares double work, so it continues without a lock where the disk refuses one.
+        # Waiting only avoids duplicate work, so a process that would wait continues without a lock.
         if not wait:
             raise
     try:
         yield
     finally:
         if lock.is_locked:
-            with suppress(OSError):  # Windows removes no open file
-                Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: afterwards it may be another's
+            with suppress(OSError):  # Windows does not remove open files
+                Path(lock.lock_file).unlink(missing_ok=True)  # before the release, after which others may lock it
         lock.release()
 
 
 def is_locked(path: Path) -> bool:
     """Whether this process or another holds the lock of a file or folder."""
     lock = _lock_of(path)
-    # Without the file no process holds the lock, and to try it would leave a file behind.
+    # Without the file no process holds the lock. Acquiring it would leave a file behind.
     if not Path(lock.lock_file).exists():
         return False
     try:
@@ -179,12 +178,12 @@ def is_locked(path: Path) -> bool:
 
 
 def free_bytes(path: Path) -> int:
-    """Return how many bytes are free where a path is or is to be."""
-    place = path.absolute()
-    # What does not exist yet will be on the disk of the nearest folder above it.
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
+    """Count the free bytes on the disk of a path, which need not exist."""
+    existing = path.absolute()
+    # A new file will be on the disk of its nearest existing parent.
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free
 
 
 def size_in_words(count: int) -> str:

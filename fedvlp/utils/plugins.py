@@ -1,4 +1,4 @@
-"""What installed packages register for fedvlp by entry points: classes, and folders of configs."""
+"""Plug-ins: classes and config folders that installed packages register by entry points."""
 
 import logging
 from collections.abc import Iterable
@@ -18,13 +18,13 @@ log = logging.getLogger(__name__)
 
 @cache
 def registered_classes() -> dict[str, EntryPoint]:
-    """Find the entry points of classes by their short names; import none of their packages."""
+    """Find the entry points of classes by short name, without importing their packages."""
     installed = entry_points()  # read once for all groups
     return {entry.name: entry for group in CLASS_GROUPS for entry in installed.select(group=group)}
 
 
 def import_plugins() -> None:
-    """Import all registered classes, whose short names the command line then knows; warn of those that fail."""
+    """Import all registered classes, so that the command line accepts their short names; warn about failures."""
     for name, entry in registered_classes().items():
         try:
             entry.load()
@@ -33,11 +33,11 @@ def import_plugins() -> None:
 
 
 def is_plugin_class(path: str) -> bool:
-    """Whether a string is a registered class: its short name, or a path under which its package has it.
+    """Whether a string is the short name or an import path of a registered class.
 
-    Only that class is imported, whose package the user has installed.
+    Only this class is imported. The user has installed its package.
     """
-    # A trained file may name a class by the module that defines it, and not by the one that is registered.
+    # A trained file may name the module that defines a class instead of the registered module.
     entry = registered_classes().get(path.rpartition(".")[2])
     if entry is None or path.partition(".")[0] not in (entry.name, entry.module.partition(".")[0]):
         return False
@@ -46,7 +46,7 @@ def is_plugin_class(path: str) -> bool:
 
 
 def plugins_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """Return the version of each plug-in that some objects' classes come from, and these classes, by package."""
+    """Collect the plug-ins of some objects' classes, with version and classes, by package."""
     plugins: dict[str, dict[str, Any]] = {}
     for kind in dict.fromkeys(map(type, parts)):
         entry = registered_classes().get(kind.__name__)
@@ -58,23 +58,23 @@ def plugins_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """Return the name of the installed package that an entry point is of."""
+    """Get the name of an entry point's installed package."""
     return "?" if entry.dist is None else str(entry.dist.metadata["Name"])
 
 
 def plugin_configs() -> dict[str, Path]:
-    """Find all plug-ins' configs by names such as ``methods/tuned_promptfl``; UserError for a missing folder."""
+    """Find the configs of all plug-ins by name, such as ``methods/tuned_promptfl``; UserError for a missing folder."""
     configs: dict[str, Path] = {}
     for entry in entry_points(group=CONFIGS_GROUP):
         package, *inner = entry.value.split(".")
-        # The folder of a package is known without running its code.
+        # This finds the folder of a package without running its code.
         spec = find_spec(package)
-        places = [] if spec is None else spec.submodule_search_locations or []
-        folder = next((Path(place, *inner) for place in places if Path(place, *inner).is_dir()), None)
+        parents = [] if spec is None else spec.submodule_search_locations or []
+        folder = next((Path(parent, *inner) for parent in parents if Path(parent, *inner).is_dir()), None)
         if folder is None:
             raise UserError(
                 f"The plug-in {package_of(entry)} registers configs in {entry.value}, but there is no such folder. "
-                "Install it again."
+                "Reinstall the plug-in."
             )
         configs |= {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     return configs

@@ -1,4 +1,4 @@
-"""Number types with a range, such as ``PositiveInt``, which the command line checks and its help shows."""
+"""Number types with a range, such as ``PositiveInt``. The command line checks them and shows them in its help."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     Seed = int
     Templates = int
 else:
-    # The parser makes numbers of these types, Python callers pass plain ones; so type checkers see the plain types.
+    # The parser converts to these types, but Python callers pass plain numbers, so type checkers see plain types.
     from jsonargparse import typing
 
-    Names = list  # the parser copies a list[str] once for each item, which takes minutes for 10,000 class names
+    Names = list  # the parser copies a list[str] once per item, which takes minutes for 10,000 class names
     ClosedFraction = typing.ClosedUnitInterval
     FractionAboveZero = typing.restricted_number_type("FractionAboveZero", float, [(">", 0), ("<=", 1)])
     FractionBelowOne = typing.restricted_number_type("FractionBelowOne", float, [(">=", 0), ("<", 1)])
@@ -29,7 +29,7 @@ else:
     OpenFraction = typing.OpenUnitInterval
     PositiveFloat = typing.PositiveFloat
     PositiveInt = typing.PositiveInt
-    # What NumPy, PyTorch and Python take alike.
+    # The range that NumPy, PyTorch and Python accept.
     Seed = typing.restricted_number_type("Seed", int, [(">=", 0), ("<=", 2**32 - 1)])
-    # How many of CLIP's 80 templates.
+    # Number of CLIP's 80 templates to use.
     Templates = typing.restricted_number_type("Templates", int, [(">=", 1), ("<=", 80)])

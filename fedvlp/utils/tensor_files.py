@@ -1,4 +1,4 @@
-"""Safetensors files of named tensors with a JSON header: written whole or not at all, read without unpickling."""
+"""Safetensors files of named tensors with a JSON header: written atomically, read without unpickling."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 METADATA_KEY = "fedvlp"
-"""The entry of safetensors' own metadata, which are strings, that holds a digest and the header as JSON."""
+"""Key of the digest and the JSON header, one string, in safetensors' metadata."""
 DIGEST = re.compile(rb'^.{8}{"__metadata__":{"fedvlp":"([^{]{64})', re.DOTALL)
-"""How a file begins: 8 bytes of length, then the SHA-256 digest of all bytes but the digest's own."""
+"""The beginning of a file: 8 bytes of length, then the SHA-256 digest of all other bytes."""
 NO_DIGEST = b"0" * 64
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], header: Mapping[str, Any], is_durable: bool = True) -> None:
-    """Write tensors and a JSON header to a safetensors file, in one step that can't be seen half done.
+    """Write tensors and a JSON header to a safetensors file, atomically.
 
-    Equal content gives equal bytes, since the header is a single sorted entry. The file begins with a digest of all
+    Equal content gives equal bytes, because the header is a single sorted entry. The file begins with a digest of all
     other bytes. With ``is_durable`` the function waits until the file would survive a power failure. An OSError names
     the path.
     """
-    # Here, so that headers and arrays are read without PyTorch.
+    # Imported here, so that headers and arrays can be read without PyTorch.
     import torch
     from safetensors.torch import save
 
-    # Copies, since safetensors refuses tensors that share memory, as views of one tensor do.
+    # Copied, because safetensors rejects tensors that share memory, such as views of one tensor.
     in_order = torch.contiguous_format
     copies = {name: value.detach().cpu().clone(memory_format=in_order) for name, value in tensors.items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         content = save(copies, {METADATA_KEY: NO_DIGEST.decode() + json.dumps(header, sort_keys=True)})
         temporary.write_bytes(_with_digest(content))
-        # Before the file takes its name: otherwise a power failure may leave the name with nothing behind it.
+        # Before renaming, because otherwise a power failure may leave an empty file with the final name.
         if is_durable:
             make_durable(temporary)
 
 
 def make_durable(path: Path) -> None:
-    """Wait until what was written to a file would survive a power failure."""
+    """Wait until the content of a file would survive a power failure."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
@@ -57,11 +57,11 @@ def make_durable(path: Path) -> None:
 def read_tensors(
     path: Path, group: str | None = "", framework: Literal["pt", "numpy"] = "pt"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the JSON header and the tensors of a group from a file that :func:`write_tensors` wrote.
+    """Read the JSON header and the tensors of a group from a file of :func:`write_tensors`.
 
-    A group is the beginning of the tensors' names: all tensors are read if it is empty, and only the header if it is
-    None. The digest is checked whenever tensors are read. With the framework "numpy" the tensors are arrays, and
-    PyTorch is not imported. Raises UserError if the file is missing or damaged, or another program wrote it.
+    A group is a prefix of tensor names. An empty group reads all tensors, and None only the header. The digest is
+    checked whenever tensors are read. With the framework "numpy" the tensors are arrays, and PyTorch is not imported.
+    Raises UserError if the file is missing, damaged or written by another program.
     """
     if not path.is_file():
         raise UserError(f"No file {path}. Pass a run's checkpoints/*.safetensors or prompts.safetensors.")
@@ -71,7 +71,7 @@ def read_tensors(
         with safe_open(path, framework) as file:
             names = [] if group is None else [name for name in file.keys() if name.startswith(group)]  # noqa: SIM118
             tensors = {name: file.get_tensor(name) for name in names}
-            # Copies, since safetensors maps the file into PyTorch's memory, and a run may replace it.
+            # Copied, because safetensors maps the file into memory, and a run may replace the file.
             if framework == "pt":
                 tensors = {name: value.clone() for name, value in tensors.items()}
             header: dict[str, Any] = json.loads(file.metadata()[METADATA_KEY][len(NO_DIGEST) :])
@@ -86,7 +86,7 @@ def read_tensors(
 
 
 def _with_digest(content: bytes) -> bytes:
-    """Replace the zeros at the beginning of a file's content by the digest of everything else."""
+    """Replace the zeros at the beginning of a file's content by the digest of all other bytes."""
     start = content.index(NO_DIGEST)
     before, after = memoryview(content)[:start], memoryview(content)[start + len(NO_DIGEST) :]
     digest = hashlib.sha256(before)
@@ -105,12 +105,12 @@ def _check_digest(path: Path) -> None:
         while block := file.read(1 << 20):
             digest.update(block)
     if digest.hexdigest().encode() != match[1]:
-        raise ValueError("its content does not have the digest in its header")
+        raise ValueError("its content does not match the digest in its header")
 
 
 def check_header(path: Path, header: Mapping[str, Any], *kinds: str) -> str:
-    """Return a file's kind; raise UserError if it is not one of the expected kinds."""
+    """Get a file's kind; raise UserError if it is not one of the expected kinds."""
     kind = str(header.get("kind"))
     if kind not in kinds:
-        raise UserError(f"{path} is no file of the kind {' or '.join(kinds)}. Pass one that a run wrote.")
+        raise UserError(f"{path} is not a file of the kind {' or '.join(kinds)}. Pass a file from a run folder.")
     return kind

@@ -21,5 +21,5 @@ def test_a_file_of_the_run_is_no_output(command, copied_run, tmp_path, capsys):
     os.link(copied_run / "prompts.safetensors", output)
     before = output.read_bytes()
     assert main([*(word.replace("RUN", str(copied_run)) for word in COMMANDS[command]), str(output)]) == 1
-    assert f"{output} is one that is read. Name another." in capsys.readouterr().err
+    assert f"{output} is an input file. Choose another name." in capsys.readouterr().err
     assert output.read_bytes() == before

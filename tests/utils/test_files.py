@@ -40,7 +40,7 @@ def test_what_is_read_is_not_replaced_under_whatever_name(tmp_path):
     (tmp_path / "link.csv").symlink_to(image)
     inputs = [tmp_path / "gone.png", image]
     for path in (image, tmp_path / "link.csv"):
-        with pytest.raises(UserError, match="is one that is read"):
+        with pytest.raises(UserError, match="is an input file"):
             check_replaceable(path, inputs)
     for name in ("other.png", "new.csv"):
         check_replaceable(tmp_path / name, inputs)

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.memory import reuse_freed_memory
 
 # A process of its own: what a test session has allocated before would decide what is given back.
 PROGRAM = """
 import ctypes, resource
-from fedvlp.utils.memory import freed_memory_kept
+from fedvlp.utils.memory import reuse_freed_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -25,7 +25,7 @@ def pages_given():  # for 256 MB that are written and freed
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 print(pages_given())
-with freed_memory_kept():
+with reuse_freed_memory():
     pages_given()
     print(pages_given())
 print(pages_given())
@@ -43,5 +43,5 @@ def test_freed_memory_is_used_again_and_goes_back_at_the_end():
 def test_other_systems_are_left_alone(monkeypatch):
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setattr("ctypes.CDLL", None)
-    with freed_memory_kept():
+    with reuse_freed_memory():
         pass

@@ -71,5 +71,5 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(UserError, match="No file"):
         read_tensors(tmp_path / "missing.safetensors")
     for header in ({}, {"kind": "client"}):
-        with pytest.raises(UserError, match="is no file of the kind prompts or checkpoint"):
+        with pytest.raises(UserError, match="is not a file of the kind prompts or checkpoint"):
             check_header(tmp_path, header, "prompts", "checkpoint")

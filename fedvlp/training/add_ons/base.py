@@ -26,9 +26,6 @@ class LocalContext:
     """One client's training in one phase, as seen by an add-on. The module holds the client's tensors.
 
     Attributes:
-        client: The client.
-        module: The method.
-        fabric: Lightning's Fabric, for devices and precision.
         optimizer: The client's optimizer, wrapped by Fabric; None if nothing is trainable.
         names: Trained tensors that are averaged over clients. Add-ons that correct updates correct only these.
         trained: All trained tensors by name. They are not copies.
@@ -89,7 +86,6 @@ class ServerRound:
         shared: The tensors that the clients started from.
         memory: The add-on's memory on the server after the previous round of this phase; empty before the first.
         names: The averaged tensors.
-        clients: All clients.
         weights: Each client's weight in averages, by client id: its number of images, or 1 for uniform weights.
         round: Number of finished rounds.
         rounds: Total number of rounds.
