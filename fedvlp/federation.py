@@ -54,9 +54,8 @@ class Federation(RunView):
         clients: Which clients take part in a round, and how to handle failing clients.
         seed: Fixes every random draw. The command line takes it from ``seed_everything``.
         name: Name of the run; built from method, data and held-out domains if not given.
-        baselines: Untrained baselines shown next to the method in tables: ``zero_shot``, CLIP with its own prompts;
-            ``class_means``, the mean feature of each class's training images, if features are cached. They never
-            influence a choice.
+        baselines: Baselines shown next to the method in tables: ``zero_shot`` for untrained CLIP, ``class_means`` for
+            the mean feature of each class's training images, if features are cached. They never select anything.
         evaluate_every: Number of rounds between evaluations. The last round is always evaluated.
         accelerator: Lightning's name of the hardware: ``auto``, ``cpu``, ``gpu`` ...
         devices: Number or indices of devices. Several devices train different clients at the same time.
@@ -64,8 +63,7 @@ class Federation(RunView):
             rounds the towers' large weights to bfloat16; ``auto`` does so if the hardware multiplies bfloat16 faster.
         default_root_dir: Folder in which runs are stored, as ``<name>/<time>``.
         enable_progress_bar: Show a live bar for each round.
-        fast_dev_run: Try the whole program once, with 1 round, 1 step per client and 1 batch per split. Nothing is
-            saved.
+        fast_dev_run: Try everything with 1 round, 1 step per client and 1 batch per split, and save nothing.
         num_nodes: Number of machines, each with the same number of devices; ``torchrun`` starts the processes.
         strategy: Lightning's name of the strategy that starts several processes: ``ddp``, or ``auto`` for it.
         deterministic: Make PyTorch raise an error for operations that may differ between runs, for the rest of the
@@ -284,7 +282,6 @@ class Federation(RunView):
         setup.set_up_method(self.fabric, model, self.runtime.num_threads, self.deterministic)
 
     def _attach(self, model: FederatedModule, datamodule: FederatedData, serves_images: bool = False) -> None:
-        """Launch the processes, and read, split and prepare the data."""
         self._launch(model)
         self.data = datamodule
         datamodule.trainer = self  # as in Lightning, so that a data module can find the method

@@ -1,4 +1,4 @@
-"""Base class of every method: a LightningModule that declares what it trains, uploads and keeps on the client."""
+"""Base class of methods: a LightningModule that declares its trained, uploaded and personal tensors."""
 
 from __future__ import annotations
 
@@ -114,11 +114,7 @@ class FederatedModule(L.LightningModule):
         return (Phase("train", train=names, upload=shared, strategy=self.strategy),)
 
     def for_classes(self, class_names: Sequence[str]) -> FederatedModule:
-        """Copy the method for other classes.
-
-        Raises:
-            UserError: If the method's parameters depend on the set of classes.
-        """
+        """Copy the method for other classes; raise UserError if its parameters depend on the set of classes."""
         names = tuple(class_names)
         if names not in self._copies_by_classes:
             self._copies_by_classes[names] = rebuild_for_classes(self, names)

@@ -1,4 +1,4 @@
-"""Phases of a round: what each one trains and uploads, and which aggregators combine the uploads."""
+"""Phases of a round, with their trained and uploaded tensors, and the aggregators that combine the uploads."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Phase:
         name: The paper's name of the stage.
         train: Names or prefixes of the parameters that get gradients.
         upload: Names or prefixes of the tensors that clients send to the server after training.
-        strategy: What the server sends, and how it combines the uploads.
+        strategy: Chooses the tensors that the server sends, and combines the uploads.
         download: Names or prefixes of the broadcast tensors that clients need; all if None.
         deploy: Names or prefixes of the tensors that evaluation needs after the phase; all if None.
         one_pass: Whether clients pass once through their images without gradients instead of training. They call
@@ -79,10 +79,7 @@ def bind_aggregators(
     """Bind the phases' aggregators to the number of clients, replacing those that combine several clients' uploads.
 
     A strategy that keeps clients' uploads apart is unchanged, e.g. if each domain is one client. If ``aggregation`` is
-    None, the strategies keep their own aggregators.
-
-    Raises:
-        UserError: If an aggregator does not work with the phases or clients.
+    None, the strategies keep their aggregators. Raises UserError if an aggregator does not work with phases or clients.
     """
     size = min(cohort_size or len(clients), len(clients))
     bound = tuple(_bind_phase(index, phase, aggregation, clients, size, seed) for index, phase in enumerate(phases))

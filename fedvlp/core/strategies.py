@@ -318,7 +318,7 @@ def _newest_share(weights: Sequence[float], finished: int) -> float:
 
 
 def gaussian_share(mean: float, std: float) -> Callable[[int], float]:
-    """Make the share of round r in a Gaussian-weighted average, g_r / sum_{i <= r} g_i, as in PromptSRC over epochs.
+    """Make the share of round r in a Gaussian-weighted average, g_r / sum_{i <= r} g_i (PromptSRC, but over rounds).
 
     g_i is exp(-(i - mean)^2 / (2 std^2)) for rounds i = 1, 2, ...; the initial tensors have no share. ``mean`` is at
     least 1, ``std`` above 0.

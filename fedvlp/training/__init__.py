@@ -1,1 +1,1 @@
-"""One communication round and all that it needs; no method is named here. Imports core, runs and utils."""
+"""Training of a federation, round by round, for any method. Imports core, runs and utils."""

@@ -77,7 +77,7 @@ class RunView:
     @property
     def callback_metrics(self) -> dict[str, Tensor]:
         """The newest value of each column of ``metrics.csv``, accuracies in percent."""
-        # Rounds without an evaluation have no accuracies, so callbacks get those of the last evaluation.
+        # Rounds without an evaluation have no accuracies, so callbacks get the accuracies of the last evaluation.
         newest: dict[str, Any] = {}
         for row in self.run_state.history:
             newest |= {name: value for name, value in row.items() if isinstance(value, (int, float))}

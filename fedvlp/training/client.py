@@ -91,7 +91,7 @@ def train_client(client: Client, task: PhaseTask, workspace: Workspace) -> Clien
     batches, steps = local_batches(client, task, workspace)
 
     optimizer = prepare_optimizer(client, task, workspace)
-    # Before seeding, so that random draws of add-ons do not change those of the method.
+    # Before seeding, so that random draws of add-ons do not change the method's draws.
     add_ons = begin_add_ons(client, task, workspace, download, optimizer, steps)
     # All later draws depend on seed, round, phase and client, but not on clients that trained before.
     seed_generators(task.seeds[client.id])
@@ -232,6 +232,7 @@ def begin_add_ons(
     splits = [split for split in workspace.validation if client in split.clients]
     trained = workspace.module.trainable_by_name()
     start = {name: value.detach().clone() for name, value in trained.items()}
+    memory = task.client_memory(client)
     for number, add_on in enumerate(task.add_ons):
         local = LocalContext(
             client=client,
@@ -243,9 +244,7 @@ def begin_add_ons(
             start=start,
             downloaded=method_tensors(download),
             received=workspace.fabric.to_device(strip_prefix(download, f"{ADD_ON}/{number}")),
-            memory=workspace.fabric.to_device(
-                strip_prefix(task.client_memory(client), f"{ADD_ON}/{task.index}/{number}")
-            ),
+            memory=workspace.fabric.to_device(strip_prefix(memory, f"{ADD_ON}/{task.index}/{number}")),
             steps=steps,
             proximal_weight=sum(add_on.proximal_weight for add_on in task.add_ons),
             seed=task.seeds[client.id],

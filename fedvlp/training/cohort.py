@@ -39,7 +39,7 @@ def sample_cohort(clients: Sequence[Client], size: int | None, seed: int) -> lis
 
 
 def present_clients(cohort: Sequence[Client], dropout: float, minimum: int, seed: int, round: int) -> list[Client]:
-    """Drop clients with this probability, but keep at least ``minimum``, those with the largest draws, in order."""
+    """Drop clients with this probability, but always keep the ``minimum`` clients with the largest draws, in order."""
     draws = np.random.default_rng(derive_seed(seed, round, 0, 0, DROPOUT)).random(len(cohort))
     needed = set(np.argsort(-draws, kind="stable")[:minimum].tolist())
     return [client for index, client in enumerate(cohort) if draws[index] >= dropout or index in needed]

@@ -18,11 +18,9 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True)
 class Cost:
-    """Communication cost of a method.
+    """Communication cost of a method: ``COUNTS`` of each client in one round, by phase.
 
-    Attributes:
-        phases: The ``COUNTS`` of each client in one round, by phase.
-        once: Parameters and bytes that the server sends to each client once, before the first round.
+    ``once`` holds the parameters and bytes that the server sends to each client once, before the first round.
     """
 
     phases: Mapping[str, Sequence[Counts]]

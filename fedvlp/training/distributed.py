@@ -54,7 +54,6 @@ class GlooStrategy(DDPStrategy):
 
     @contextmanager
     def _check_answers(self) -> Iterator[None]:
-        """Raise MachineError if another process has ended, or is busy for longer than the limit."""
         try:
             # Unlike other collectives, this one names the first missing rank.
             torch.distributed.monitored_barrier(timeout=timedelta(seconds=self.limit))

@@ -71,7 +71,6 @@ class LocalEngine:
     """Trains and evaluates all clients in this program. Each process trains a part of the clients.
 
     Attributes:
-        personal_on_disk: Whether personal tensors are stored in files rather than in memory.
         initial_personal: Personal tensors of the last trained method before its first round; None before training.
         predictions: Predicted classes of the last evaluation by split, including images out of distribution.
         class_counts: Counts by class of the last evaluation by split.
@@ -146,7 +145,6 @@ def balance_clients(clients: Sequence[Client], steps: Callable[[Client], int], p
 
 def _on_cpu(result: ClientResult) -> ClientResult:
     """Copy a result's tensors, because pickle would send the whole storage of a view, and GPUs differ by process."""
-    parts = (result.personal, result.optimizer_state)
-    stored = [part if isinstance(part, str) else detached(part) for part in parts]
+    stored = [part if isinstance(part, str) else detached(part) for part in (result.personal, result.optimizer_state)]
     update = replace(result.update, state=detached(result.update.state))
     return replace(result, update=update, personal=stored[0], optimizer_state=stored[1])

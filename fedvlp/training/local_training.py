@@ -1,4 +1,4 @@
-"""How a client trains in one phase: how long, at which learning rates, and with which optimizer."""
+"""Local training of a client in one phase: its length, learning rates and optimizer."""
 
 import math
 from abc import ABC, abstractmethod

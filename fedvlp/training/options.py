@@ -134,9 +134,7 @@ def check_clients(options: RunOptions, clients: Sequence[Client]) -> None:
     cohort = min(len(clients), options.clients.cohort_size or len(clients))
     needed = options.server.min_clients
     if cohort < needed:
-        raise UserError(
-            f"A round has {cohort} clients, but min_clients is {needed}. Lower min_clients, or use more clients."
-        )
+        raise UserError(f"A round has {cohort} clients, but min_clients is {needed}. Lower it, or use more clients.")
 
 
 def link_method_options(parser: Any) -> None:

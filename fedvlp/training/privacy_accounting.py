@@ -23,11 +23,8 @@ class PrivacyAccount:
 
     Sampling a cohort without replacement hides which clients took part (Wang et al., Subsampled Renyi differential
     privacy, 2019). All phases of a round share one cohort and count as one sample. With local noise the server knows
-    the cohort, so sampling adds no privacy.
-
-    Attributes:
-        noise_multipliers: Noise multiplier of each reduction of uploads in a round.
-        delta, repeats, is_local: See :class:`.PrivacyGuarantee`.
+    the cohort, so sampling adds no privacy. ``noise_multipliers`` has one value for each reduction of uploads in a
+    round; :class:`.PrivacyGuarantee` describes ``delta``, ``repeats`` and ``is_local``.
     """
 
     noise_multipliers: tuple[float, ...]
@@ -63,8 +60,7 @@ class PrivacyAccount:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
 
-        # Replacing a client changes a sum of clipped updates by up to twice the clip norm, and an event's noise is
-        # relative to this change.
+        # Replacing a client changes the sum by up to twice the clip norm, and an event's noise is relative to that.
         halves = [dp_accounting.GaussianDpEvent(noise / 2) for noise in self.noise_multipliers]
         whole_round = dp_accounting.ComposedDpEvent(halves)
         sampled = dp_accounting.SampledWithoutReplacementDpEvent(self.num_clients, self.cohort_size, whole_round)

@@ -103,11 +103,8 @@ def accept(
 ) -> tuple[list[ClientResult], dict[int, str]]:
     """Split results into accepted ones, sorted by client id, and the reasons for rejecting the others, by client id.
 
-    Rejected clients are reported to output, callbacks and metrics.
-
-    Raises:
-        UserError: If too few clients are left for the phase or its aggregator, or if ``on_failure`` is ``fail`` and a
-            client was rejected. If every client failed, the first client's error is raised instead.
+    Rejected clients are reported to output, callbacks and metrics. Raises UserError if too few clients are left for the
+    phase or its aggregator, or if ``on_failure`` is ``fail``; the first client's error if every client failed.
     """
     options, shared = workspace.options, task.state.server.shared
     expected = expected_upload(workspace, task, results[0].client)

@@ -70,12 +70,10 @@ def require_secure_sum(options: RunOptions, phases: Sequence[Phase], num_clients
         unsupported[reason] = any(getattr(type(add_on), part) is not getattr(AddOn, part) for part in server_parts)
     for phase in phases:
         for reducer in phase.strategy.reducers:
-            name = type(reducer.aggregator).__name__
-            reason = f"phase {phase.name!r}, because its aggregator {name} reads single updates"
+            reason = f"phase {phase.name!r}, because {type(reducer.aggregator).__name__} reads single updates"
             unsupported[reason] = not reducer.aggregator.is_linear
         is_one_mean = phase.strategy.reduces_cohort and weightings(phase.strategy) in ({"examples"}, {"uniform"})
-        name = type(phase.strategy).__name__
-        reason = f"phase {phase.name!r}, because its strategy {name} needs more than one weighted mean"
+        reason = f"phase {phase.name!r}, because {type(phase.strategy).__name__} needs more than one weighted mean"
         unsupported[reason] = not is_one_mean
     for reason, is_used in unsupported.items():
         if is_used:

@@ -98,7 +98,7 @@ class PhaseTask:
         return self.state.optimizer_states.get(client.id, {})
 
     def upload_template(self, shared: State) -> State:
-        """Make tensors with the names, shapes and types of those that each client uploads for add-ons."""
+        """Make tensors with the names, shapes and types of a client's upload for add-ons."""
         averaged = {name: shared[name] for name in self.names}
         template: State = {}
         for number, add_on in enumerate(self.add_ons):
@@ -235,5 +235,5 @@ def averaged_names(module: FederatedModule, phase: Phase) -> tuple[str, ...]:
 
 
 def method_tensors(state: State) -> State:
-    """Select the method's tensors, without those of add-ons."""
+    """Select the method's tensors, without the tensors of add-ons."""
     return {name: value for name, value in state.items() if not name.startswith(f"{ADD_ON}/")}

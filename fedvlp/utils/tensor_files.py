@@ -86,7 +86,6 @@ def read_tensors(
 
 
 def _with_digest(content: bytes) -> bytes:
-    """Replace the zeros at the beginning of a file's content by the digest of all other bytes."""
     start = content.index(NO_DIGEST)
     before, after = memoryview(content)[:start], memoryview(content)[start + len(NO_DIGEST) :]
     digest = hashlib.sha256(before)
@@ -95,7 +94,6 @@ def _with_digest(content: bytes) -> bytes:
 
 
 def _check_digest(path: Path) -> None:
-    """Raise ValueError if the bytes of a file do not have the digest in its header."""
     with open(path, "rb") as file:
         beginning = file.read(128)
         match = DIGEST.match(beginning)

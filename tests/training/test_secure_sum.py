@@ -104,7 +104,7 @@ class Unknown(FedAvg):
     reduces_cohort = False
 
 
-AT_ONE = "phase 'train', because its aggregator {} reads single updates"
+AT_ONE = "phase 'train', because {} reads single updates"
 RULED_OUT = {
     "median": ({"aggregation": CoordinateMedian()}, AT_ONE.format("CoordinateMedian")),
     "noise": ({"aggregation": DPFedAvg(clip_norm=1.0, noise_multiplier=1.0)}, AT_ONE.format("DPFedAvg")),
@@ -137,9 +137,7 @@ def test_strategies_that_need_more_than_one_sum_are_refused_by_name(strategy, na
             return [Phase("train", train=("weight",), upload=("weight",), strategy=strategy)]
 
     run = federation(tmp_path, default_callbacks=False, secure_sum=True)
-    with pytest.raises(
-        UserError, match=f"phase 'train', because its strategy {name} needs more than one weighted mean"
-    ):
+    with pytest.raises(UserError, match=f"phase 'train', because {name} needs more than one weighted mean"):
         run.fit(Method(), Points(5))
 
 

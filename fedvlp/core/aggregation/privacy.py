@@ -163,13 +163,13 @@ class DPFedAvg(Aggregator):
 
     @property
     def guarantee(self) -> PrivacyGuarantee:
-        """As private as the noise multiplier says, with or without a quantile."""
+        """The guarantee of the noise multiplier, with or without a quantile."""
         is_local = self.noise_at == "client"
         return PrivacyGuarantee(self.noise_multiplier, self.delta, self.noise_from == "seed", is_local)
 
     @property
     def client_noise(self) -> ClientNoise | None:
-        """What each client does, with noise_at client."""
+        """The noise of each client, if ``noise_at`` is ``client``."""
         if self.noise_at == "server":
             return None
         return ClientNoise(self.clip_norm, self.noise_multiplier, self._noise_seed())

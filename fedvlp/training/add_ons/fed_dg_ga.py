@@ -2,9 +2,8 @@
 
 Paper: Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR 2023.
 
-Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``, R -> ``rounds``; G_k -> gap, the
-accuracy of the client's tensors after its training minus the accuracy of the same round's average, on its own
-validation images.
+Symbols: a_k -> ``weights`` in the server's memory, initially 1 / K; d -> ``step``; R -> ``rounds``; gap G_k: accuracy
+of the client's tensors after training minus accuracy of the round's average, on the client's validation images.
     d^r = (1 - r / R) d                                                   :meth:`FedDGGA.adjusted`
     a_k <- a_k + d^r / K (G_k - mean_j G_j) / max_j |G_j - mean_j G_j|    :meth:`FedDGGA.adjusted`
     a_k <- clip(a_k, 0, 1), a_k <- a_k / sum_j a_j                        :meth:`FedDGGA.adjusted`
@@ -16,20 +15,17 @@ accuracy after its training, and measures the average at its next download. Held
 Deviations:
     * Step size: the released code divides the step by 3, its number of clients; fedvlp divides it by the actual number
       of clients. Both divide by the largest absolute gap, which bounds the change of a weight.
-    * Mean gap: the paper subtracts it; the released code does not, so equal gaps change unequal weights; fedvlp
-      subtracts it unless ``centered`` is false.
-    * Schedule: the paper's step is (1 - r / R) d; the released code counts R + 1 rounds from 0 and uses
-      d (1 - (r - 1) / R), which starts above d; fedvlp follows the paper.
+    * Mean gap: the released code does not subtract it; fedvlp follows the paper unless ``centered`` is false.
+    * Schedule: the released code uses d (1 - (r - 1) / R) in R + 1 rounds from 0, at first above d; fedvlp follows the
+      paper.
     * Risk: the released code offers error rates and losses; fedvlp uses error rates.
     * Cohorts: in fedvlp a client without a previous round has no gap and keeps its weight before all weights are
       normalized; the average of a cohort normalizes its clients' weights again.
     * Ties: the released code divides by zero gaps, which makes the weights NaN; fedvlp changes no weight if all gaps
       are within 1e-12 of their mean (of 0 if not centered), because rounding errors would become full steps. Real gaps
       of n images differ by 1 / n^2 or more.
-    * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, because sums of integers are exact and a
-      cohort of one client needs a weight above 0.
-    * Skipped rounds: in fedvlp a client that skips rounds compares its previous tensors with the average that it
-      downloads next.
+    * Rounding: fedvlp rounds weights to multiples of 1e-9, at least 1e-9, so that their sums are exact and not 0.
+    * Skipped rounds: in fedvlp a client compares its previous tensors with the next average that it downloads.
     * Shared domains: in fedvlp clients of one domain are evaluated on the same validation images.
 """
 

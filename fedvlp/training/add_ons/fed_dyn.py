@@ -15,10 +15,8 @@ Deviations:
     * Weights: the paper counts each client once; the released code has an alpha per client; fedvlp starts the server's
       step from the method's mean or ``trainer.server.aggregation`` and scales h by the cohort's share of all weights
       p_k, because training then converges where sum_k p_k grad L_k is zero, like FedAvg.
-    * Local training: the paper minimizes each client's objective; fedvlp takes a number of steps or epochs, because the
-      paper's experiments do so too.
-    * Averages over rounds: the paper has none; fedvlp averages the tensors before the server's step, because the
-      method's own strategy computes such averages.
+    * Local training: the paper minimizes each client's objective; fedvlp takes steps or epochs, as in its experiments.
+    * Averages over rounds: the paper has none; fedvlp averages the tensors before the server's step.
 """
 
 from dataclasses import dataclass
