@@ -92,7 +92,7 @@ def test_average_that_is_sent_is_what_the_next_round_goes_on_from():
 )
 def test_slots_by_domain_refuse_a_client_of_several_domains(wrap):
     clients = [Client(0, 0, 1, "one"), Client(1, -1, 1, "several")]
-    with pytest.raises(UserError, match="1 of 2 clients have several, such as 'several'"):
+    with pytest.raises(UserError, match="1 of 2 clients have several domains, such as 'several'"):
         wrap(Slots(by="domain")).check(clients)
     wrap(Slots(by="domain")).check(clients[:1])
     wrap(Slots(by="client")).check(clients)

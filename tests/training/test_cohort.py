@@ -43,8 +43,8 @@ class Steps(FederationCallback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.taken[trainer.run_state.server.round, outputs["client"].id] += 1
 
-    def on_client_problem(self, federation, phase, client, reason, is_left_out):
-        assert (reason, is_left_out) == ("dropped out", True)
+    def on_client_problem(self, federation, phase, client, reason, is_skipped):
+        assert (reason, is_skipped) == ("dropped out", True)
         self.absent[federation.run_state.server.round, client.id] += 1
 
 

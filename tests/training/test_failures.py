@@ -306,8 +306,8 @@ class Diverging(PersonalBias):
 def test_where_all_diverge_the_run_ends_and_says_so(tmp_path):
     found = []
 
-    def note(federation, phase, client, reason, is_left_out):
-        assert is_left_out
+    def note(federation, phase, client, reason, is_skipped):
+        assert is_skipped
         found.append((phase.name, client.id, reason))
 
     told = noting(on_client_problem=note)
