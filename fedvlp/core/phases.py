@@ -83,7 +83,7 @@ def bind_aggregators(
     """
     size = min(cohort_size or len(clients), len(clients))
     bound = tuple(_bind_phase(index, phase, aggregation, clients, size, seed) for index, phase in enumerate(phases))
-    guarantees(bound)
+    privacy_guarantees(bound)
     reducers = [reducer for phase in bound for reducer in phase.strategy.reducers]
     if aggregation is not None and phases and not any(reducer.groups(clients, size) for reducer in reducers):
         raise UserError(
@@ -105,9 +105,9 @@ def _bind_phase(
             aggregator.check(num_clients, f"phase {phase.name!r}{', ' if name else ''}{name}")
         # Each reducer has its own seed, even if several share one aggregator.
         own_seed = derive_seed(AGGREGATORS, seed, index, next(numbers))
-        return aggregator.bound(sum(groups.values()) or size, own_seed)
+        return aggregator.bind(sum(groups.values()) or size, own_seed)
 
-    return replace(phase, strategy=phase.strategy.with_aggregators(bind))
+    return replace(phase, strategy=phase.strategy.replace_aggregators(bind))
 
 
 def too_few_uploads(
@@ -139,7 +139,7 @@ def client_noise(strategy: Strategy) -> ClientNoise | None:
     return next((reducer.aggregator.client_noise for reducer in strategy.reducers), None)
 
 
-def guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
+def privacy_guarantees(phases: Sequence[Phase]) -> tuple[PrivacyGuarantee, ...]:
     """List the privacy guarantee of each reduction in a round; raise UserError if only some uploads get noise."""
     found: list[PrivacyGuarantee] = []
     for phase in phases:

@@ -54,7 +54,7 @@ class Strategy:
         """Get the strategies inside this one by the names of their tensors; ``()`` means all tensors."""
         return {}
 
-    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+    def replace_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
         """Replace the nested strategies."""
         return self
 
@@ -72,10 +72,10 @@ class Strategy:
             reducers += strategy.reducers
         return tuple(reducers)
 
-    def with_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
+    def replace_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
         """Replace the aggregator of each reducer inside this strategy."""
         nested = self.nested()
-        return self.with_nested({names: strategy.with_aggregators(choose) for names, strategy in nested.items()})
+        return self.replace_nested({names: strategy.replace_aggregators(choose) for names, strategy in nested.items()})
 
 
 class Reducer(Strategy):
@@ -92,7 +92,7 @@ class Reducer(Strategy):
         """The strategy itself."""
         return (self,)
 
-    def with_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
+    def replace_aggregators(self, choose: Callable[[Reducer], Aggregator]) -> Strategy:
         """Replace the strategy's own aggregator."""
         this: Any = self  # every subclass is a dataclass
         changed: Strategy = replace(this, aggregator=choose(self))
@@ -109,7 +109,7 @@ class Wrapper(Strategy):
         """Get the inner strategy, which combines all tensors."""
         return {(): self.inner}
 
-    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+    def replace_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
         """Replace the inner strategy."""
         return replace(self, inner=strategies[()])
 
@@ -193,7 +193,7 @@ class ByName(Strategy):
         """Get the parts."""
         return self.parts
 
-    def with_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
+    def replace_nested(self, strategies: Mapping[Names, Strategy]) -> Strategy:
         """Replace the parts."""
         return ByName(strategies)
 

@@ -45,8 +45,8 @@ def check_aggregator(aggregator: Aggregator) -> None:
     # The fewest clients are where medians and trimmed means have special cases.
     for count in (least, least + 3):
         for dtype in (torch.float32, torch.float16):
-            _check_combine(aggregator.bound(count, 0), name, count, dtype)
-    bound = aggregator.bound(least + 3, 0)
+            _check_combine(aggregator.bind(count, 0), name, count, dtype)
+    bound = aggregator.bind(least + 3, 0)
     weights = _weights(least + 3)
     before = starting_state(torch.float64)
     states = moved(before, least + 3)
@@ -78,7 +78,7 @@ def _check_combine(aggregator: Aggregator, name: str, count: int, dtype: torch.d
     who = f"{name}.combine"
     combined, again = call_twice(aggregator.combine, who, moved(before, count), _weights(count), before)
     change = difference(combined, again)
-    require(not change, f"{who} must give the same for the same uploads, but {change}. Draw by the seed of bound().")
+    require(not change, f"{who} must give the same for the same uploads, but {change}. Draw by the seed of bind().")
     expected, kinds = _kinds(before), _kinds(combined)
     require(
         kinds == expected, f"{who} must give tensors as those sent, {expected}; of {count} uploads it gives {kinds}."

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedvlp.core.phases import Phase, guarantees
+from fedvlp.core.phases import Phase, privacy_guarantees
 from fedvlp.utils.errors import UserError
 
 
@@ -80,7 +80,7 @@ def privacy_account(
 
     Raises UserError if uploads get no noise, delta is too large, or processes would draw different noise.
     """
-    found = guarantees(phases)
+    found = privacy_guarantees(phases)
     if not found:
         return None
     try:

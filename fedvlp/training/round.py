@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fedvlp.core.phases import RoundContext, guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.phases import RoundContext, most_needed_uploads, privacy_guarantees, too_few_uploads
 from fedvlp.core.state import (
     KEEPS_NOT_FINITE,
     NOT_FINITE,
@@ -211,7 +211,7 @@ def drop_out(workspace: Workspace, cohort: Sequence[Client], number: int, metric
 def cohort_seed(workspace: Workspace, number: int) -> int:
     """Make the seed for sampling a round's clients; it is secret if the noise is secret."""
     # Anyone who knows the run's seed could derive the cohort from it.
-    if any(not guarantee.repeats for guarantee in guarantees(workspace.phases)):
+    if any(not guarantee.repeats for guarantee in privacy_guarantees(workspace.phases)):
         return secrets.randbits(63)
     return derive_seed(workspace.options.seed, number)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.core.phases import Phase, client_noise, guarantees
+from fedvlp.core.phases import Phase, client_noise, privacy_guarantees
 from fedvlp.core.protocols import EvaluationSplit, MeasuredData
 from fedvlp.core.state import (
     ADD_ON,
@@ -196,7 +196,7 @@ def check_add_ons(
             )
         if add_on.needs_gradients and precision == "16-mixed":
             raise UserError(f"{name} needs gradients unchanged, but 16-mixed scales them. Use bf16-mixed or 32-true.")
-        if add_on.needs_average and guarantees(phases):
+        if add_on.needs_average and privacy_guarantees(phases):
             raise UserError(
                 f"DPFedAvg adds noise to the clients' updates, but not to what {name} derives from them. Remove "
                 f"{name} from trainer.local.add_ons, or use another trainer.server.aggregation."

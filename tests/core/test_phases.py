@@ -9,7 +9,7 @@ from fedvlp.core.aggregation.base import WeightedMean
 from fedvlp.core.aggregation.privacy import DPFedAvg
 from fedvlp.core.aggregation.robust import CoordinateMedian, Krum, TrimmedMean
 from fedvlp.core.aggregation.server_optimizers import FedAdam, ServerMomentum
-from fedvlp.core.phases import Phase, bind_aggregators, guarantees, most_needed_uploads, too_few_uploads
+from fedvlp.core.phases import Phase, bind_aggregators, most_needed_uploads, privacy_guarantees, too_few_uploads
 from fedvlp.core.slots import IndicatorMean, Slots
 from fedvlp.core.state import Client, ClientUpdate, ServerState
 from fedvlp.core.strategies import ByName, FedAvg, Local, MovingAverage, ServerComputed, Wrapper, ema_share
@@ -177,7 +177,7 @@ def placed(*strategies, rule=PRIVATE, **options):
     ],
 )
 def test_each_average_is_counted(strategy, count):
-    found = guarantees(placed(FedAvg(), strategy, Local()))
+    found = privacy_guarantees(placed(FedAvg(), strategy, Local()))
     assert found == (PRIVATE.guarantee,) * (1 + count)
 
 
@@ -210,7 +210,7 @@ def test_strategy_of_ones_own_is_refused_unless_it_says_that_it_reduces_all():
 
     with pytest.raises(UserError, match="its strategy Own uses single uploads"):
         placed(Own(FedAvg()))
-    assert len(guarantees(placed(Declared(FedAvg())))) == 1
+    assert len(privacy_guarantees(placed(Declared(FedAvg())))) == 1
 
 
 def test_noise_in_one_phase_needs_noise_in_all():
@@ -218,7 +218,7 @@ def test_noise_in_one_phase_needs_noise_in_all():
     with pytest.raises(UserError, match=r"Phase 'phase 1' can't be .* private: its aggregator CoordinateMedian"):
         bind_aggregators(own, None, CLIENTS)
     (only,) = bind_aggregators(own[:1], None, CLIENTS)
-    assert guarantees([only]) == (PRIVATE.guarantee,)
+    assert privacy_guarantees([only]) == (PRIVATE.guarantee,)
 
 
 def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
@@ -235,6 +235,6 @@ def test_each_place_has_a_seed_of_its_own_and_the_size_of_the_cohort():
 
 def test_noise_at_the_clients_needs_one_average_of_a_whole_upload():
     local = DPFedAvg(1.0, 0.5, noise_at="client")
-    assert [each.is_local for each in guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
+    assert [each.is_local for each in privacy_guarantees(placed(FedAvg(), Local(), rule=local))] == [True]
     with pytest.raises(UserError, match="clients add noise to a whole upload, but"):
-        guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))
+        privacy_guarantees(placed(ByName({"p": FedAvg(), "q": FedAvg()}), rule=local))

@@ -72,7 +72,7 @@ class Aggregator:
         """The noise that each client adds to its upload; None for no noise."""
         return None
 
-    def bound(self, num_clients: int, seed: int) -> Aggregator:
+    def bind(self, num_clients: int, seed: int) -> Aggregator:
         """Bind the aggregator to a reduction of the round; by default it is unchanged.
 
         ``num_clients`` is the number of clients whose uploads are combined if none is skipped. ``seed`` is for all
@@ -148,10 +148,10 @@ class OuterAggregator(Aggregator):
         """The inner aggregator's noise."""
         return self.inner.client_noise
 
-    def bound(self, num_clients: int, seed: int) -> Aggregator:
+    def bind(self, num_clients: int, seed: int) -> Aggregator:
         """Bind the inner aggregator."""
         this: Any = self  # every subclass is a dataclass
-        outer: Aggregator = replace(this, inner=self.inner.bound(num_clients, seed))
+        outer: Aggregator = replace(this, inner=self.inner.bind(num_clients, seed))
         return outer
 
 

@@ -181,7 +181,7 @@ class DPFedAvg(Aggregator):
             return self.noise_multiplier
         return 1 / math.sqrt(self.noise_multiplier**-2 - (2 * self._count_std()) ** -2)
 
-    def bound(self, num_clients: int, seed: int) -> DPFedAvg:
+    def bind(self, num_clients: int, seed: int) -> DPFedAvg:
         """Fill in the number of clients and the noise seed, if they are not given."""
         own_seed = seed if self.seed is None and self.noise_from == "seed" else self.seed
         return replace(self, expected_clients=self.expected_clients or num_clients, seed=own_seed)

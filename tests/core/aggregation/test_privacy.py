@@ -186,22 +186,22 @@ def test_noise_on_the_count_that_takes_all_is_refused():
         rule(1.0, 1.0, quantile=0.5, expected_clients=10)
     unplaced = DPFedAvg(1.0, 1.0, quantile=0.5)
     with pytest.raises(UserError, match="count_noise"):
-        unplaced.bound(10, seed=0)
-    assert unplaced.bound(11, seed=0).expected_clients == 11
+        unplaced.bind(10, seed=0)
+    assert unplaced.bind(11, seed=0).expected_clients == 11
     rule(1.0, 0.0, quantile=0.5)
 
 
 def test_place_gives_what_was_left_open():
-    placed = DPFedAvg(1.0, 0.5).bound(7, seed=11)
+    placed = DPFedAvg(1.0, 0.5).bind(7, seed=11)
     assert (placed.expected_clients, placed.seed) == (7, 11)
-    given = DPFedAvg(1.0, 0.5, expected_clients=3, seed=2).bound(7, seed=11)
+    given = DPFedAvg(1.0, 0.5, expected_clients=3, seed=2).bind(7, seed=11)
     assert (given.expected_clients, given.seed) == (3, 2)
-    assert DPFedAvg(1.0, 0.5, noise_from="system").bound(7, seed=11).seed is None
+    assert DPFedAvg(1.0, 0.5, noise_from="system").bind(7, seed=11).seed is None
 
 
 @pytest.mark.parametrize("wrap", [lambda inner: FedAdam(inner=inner), lambda inner: NormClipping(2.0, inner)])
 def test_rules_around_it_are_as_private_and_place_it(wrap):
-    wrapped = wrap(DPFedAvg(1.0, 0.75, delta=1e-6)).bound(7, seed=11)
+    wrapped = wrap(DPFedAvg(1.0, 0.75, delta=1e-6)).bind(7, seed=11)
     assert wrapped.guarantee == PrivacyGuarantee(0.75, 1e-6, True)
     assert wrapped.inner == DPFedAvg(1.0, 0.75, delta=1e-6, expected_clients=7, seed=11)
     assert not wrapped.is_linear
@@ -263,10 +263,10 @@ def test_the_server_takes_the_mean_of_what_arrives_over_a_fixed_number():
     "wrap", [lambda rule: rule, lambda rule: FedAdam(inner=rule), lambda rule: NormClipping(1, rule)]
 )
 def test_a_rule_around_it_leaves_the_clients_their_noise(wrap):
-    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).bound(4, seed=3)
+    rule = wrap(DPFedAvg(0.75, 0.5, noise_at="client")).bind(4, seed=3)
     assert rule.client_noise == client_noise(FedAvg(aggregator=rule)) == ClientNoise(0.75, 0.5, 3)
     assert rule.guarantee.is_local
-    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).bound(4, seed=3)
+    secret = wrap(DPFedAvg(0.75, 0.5, noise_at="client", noise_from="system")).bind(4, seed=3)
     assert secret.client_noise == ClientNoise(0.75, 0.5, None)
     assert client_noise(FedAvg()) is None
     assert client_noise(Slots("client")) is None
