@@ -179,7 +179,7 @@ def validation_loss(module: FederatedModule, data: MeasuredData, fabric: Fabric,
     if not losses:
         raise UserError(
             f"{type(module).__name__} needs the source validation loss, but there are no validation images. "
-            "Set data.validation_fraction above 0."
+            "Add images, so that a class of a source domain has two or more."
         )
     return sum(losses) / len(losses)
 

@@ -29,7 +29,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
 DROPPED_OUT = "dropped out"
-NOTHING_COUNTS = "This round changes nothing; the last checkpoint is from the round before."
+ROUND_UNDONE = "This round changes nothing; the last checkpoint is from the round before."
 # With more clients, metrics are summarized as mean, minimum and maximum instead of listed per client.
 MOST_COLUMNS = 100
 
@@ -104,7 +104,7 @@ def accept(
     """Split results into accepted ones, sorted by client id, and the reasons for rejecting the others, by client id.
 
     Rejected clients are reported to output, callbacks and metrics. Raises UserError if too few clients are left for the
-    phase or its aggregator, or if ``on_failure`` is ``fail``; the first client's error if every client failed.
+    phase or its aggregator, or one was rejected with ``on_failure`` ``fail``; the first error if all clients failed.
     """
     options, shared = workspace.options, task.state.server.shared
     expected = expected_upload(workspace, task, results[0].client)
@@ -157,12 +157,12 @@ def rejection_error(workspace: Workspace, task: PhaseTask, total: int, rejected:
     if set(rejected.values()) <= {NOT_FINITE, KEEPS_NOT_FINITE}:
         return UserError(
             f"{where}: NaN or infinity on {len(rejected)} of {total} clients, so training diverged. Lower the "
-            f"learning rate or use precision 32-true. {NOTHING_COUNTS}"
+            f"learning rate or use precision 32-true. {ROUND_UNDONE}"
         )
     return UserError(
         f"{where}: the updates of {total - len(rejected)} of {total} clients are usable, and "
         f"{workspace.options.server.min_clients} are needed. The first rejected client "
-        f"{next(iter(rejected.values()))}. {NOTHING_COUNTS}"
+        f"{next(iter(rejected.values()))}. {ROUND_UNDONE}"
     )
 
 
@@ -173,8 +173,7 @@ def check_aggregators(workspace: Workspace, task: PhaseTask, uploading: Sequence
     for group, problem in lacking.items():
         if not group:
             raise UserError(
-                f"{where}: {problem}. {NOTHING_COUNTS} Use more clients per round, or another "
-                "trainer.server.aggregation."
+                f"{where}: {problem}. {ROUND_UNDONE} Use more clients per round, or another trainer.server.aggregation."
             )
         workspace.fabric.print(f"{where}, {group}: {problem}. Its tensors are unchanged.", flush=True)
 

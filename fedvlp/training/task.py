@@ -213,7 +213,7 @@ def check_add_ons(
         if lacking:
             raise UserError(
                 f"{name} evaluates each client on validation images of its domains, but "
-                f"{lacking[0].name or lacking[0].id!r} has none. Set data.validation_fraction above 0."
+                f"{lacking[0].name or lacking[0].id!r} has none. Add images to them."
             )
 
 

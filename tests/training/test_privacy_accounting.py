@@ -89,7 +89,7 @@ def test_account_is_made_of_all_phases():
 
 def test_delta_that_would_allow_to_publish_a_client_is_refused():
     private = phases(FedAvg(), rule=DPFedAvg(0.5, 1.25, delta=0.05))
-    with pytest.raises(UserError, match=r"delta below 1 / 20, the number of clients; got 0\.05"):
+    with pytest.raises(UserError, match=r"delta below 1 / 20, one over the number of clients; got 0\.05"):
         privacy_account(private, 20, None)
     assert privacy_account(private, 19, None).delta == 0.05
 
