@@ -42,7 +42,7 @@ from fedvlp.utils.ranges import Names, NonNegativeInt, PositiveInt, Seed
 
 
 class Federation(RunView):
-    """Simulates the server and all clients with one copy of the method, swapping their small states in and out.
+    """Server and all clients, simulated with one copy of the method by swapping their small states in and out.
 
     Every random draw depends only on seed, round, phase and client. A resumed run therefore equals an uninterrupted
     one, and the order of clients and the number of workers or devices change no result.

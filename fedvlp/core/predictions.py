@@ -1,4 +1,4 @@
-"""Predicted classes of images, their accuracy and confusions, and intervals over images. Needs NumPy only."""
+"""Predicted classes of images, their accuracy and confusions, and intervals over images, without PyTorch."""
 
 import zlib
 from collections import Counter

@@ -20,8 +20,8 @@ Names = str | tuple[str, ...]
 class Strategy:
     """Server side of a phase. Subclasses are frozen dataclasses that override ``aggregate``.
 
-    Methods are deterministic and do not change their arguments. Updates are sorted by client id, because rounding of
-    sums depends on the order. ``server.memory`` holds only the memory of the phase's strategy; a strategy inside
+    Its functions are deterministic and do not change their arguments. Updates are sorted by client id, because rounding
+    of sums depends on the order. ``server.memory`` holds only the memory of the phase's strategy; a strategy inside
     :class:`ByName` sees only its own part.
 
     Attributes:
@@ -225,7 +225,7 @@ def averaged_tensors(strategy: Strategy, names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class MovingAverage(Wrapper):
-    """Deploys a moving average of the shared tensors over rounds: d <- (1 - share) d + share s.
+    """Moving average over rounds of the shared tensors, which is deployed: d <- (1 - share) d + share s.
 
     Args:
         inner: The strategy that computes the new shared tensors.
@@ -260,7 +260,7 @@ class MovingAverage(Wrapper):
 
 @dataclass(frozen=True)
 class ServerComputed(Wrapper):
-    """Computes some shared tensors from the others after each aggregation: shared <- shared | make(shared).
+    """Shared tensors that the server computes from the others after aggregating: shared <- shared | make(shared).
 
     Args:
         inner: The strategy that combines the uploads.

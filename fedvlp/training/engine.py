@@ -68,7 +68,7 @@ class Engine(Protocol):
 
 @dataclass
 class LocalEngine:
-    """Trains and evaluates all clients in this program. Each process trains a part of the clients.
+    """Engine that trains and evaluates all clients in this program. Each process trains a part of the clients.
 
     Attributes:
         initial_personal: Personal tensors of the last trained method before its first round; None before training.

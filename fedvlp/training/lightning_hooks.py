@@ -45,7 +45,7 @@ ALL_HOOKS = [name for name, value in vars(Callback).items() if inspect.isfunctio
 
 
 class Hooks:
-    """Calls hooks: Lightning's with ``(trainer, pl_module, ...)``, the federation's with ``(federation, ...)``.
+    """The hooks of callbacks. Lightning's get ``(trainer, pl_module, ...)``, the federation's ``(federation, ...)``.
 
     Callbacks may be added before the first call of a hook.
 

@@ -19,7 +19,7 @@ from fedvlp.utils.errors import UserError
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """Computes the privacy cost of rounds with the accountant of Google's ``dp_accounting``.
+    """Privacy cost of rounds, computed with Google's ``dp_accounting``.
 
     Sampling a cohort without replacement hides which clients took part (Wang et al., Subsampled Renyi differential
     privacy, 2019). All phases of a round share one cohort and count as one sample. With local noise the server knows

@@ -43,7 +43,7 @@ class ClientNoise:
 
 
 class Aggregator:
-    """Combines several states into one. Subclasses are frozen dataclasses that override ``combine``.
+    """A rule that combines several states into one. Subclasses are frozen dataclasses that override ``combine``.
 
     An aggregator is deterministic and has no state: the same uploads in the same order give the same result. An
     aggregator with memory between rounds overrides ``aggregate``, which takes and returns the memory.

@@ -98,7 +98,7 @@ def noised_upload(noise: ClientNoise, upload: State, before: State, client_seed:
 
 @dataclass(frozen=True)
 class DPFedAvg(Aggregator):
-    """Clips each client's update, sums them, adds Gaussian noise, and divides by a fixed number of clients.
+    """Differentially private mean: clipped updates plus Gaussian noise, divided by a fixed number of clients.
 
     before + (sum_k d_k min(1, S / |d_k|) + N(0, z^2 S^2)) / m, where d_k is a client's update over all tensors that are
     combined together. Each client counts once, regardless of its number of images. A skipped client adds zero and m

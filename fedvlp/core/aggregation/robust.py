@@ -154,7 +154,7 @@ def _squared_distances(values: Float[Tensor, "K numbers"]) -> Float[Tensor, "K K
 
 @dataclass(frozen=True)
 class NormClipping(OuterAggregator):
-    """Clips the norm of updates, then combines them with another aggregator.
+    """Norm clipping of updates, followed by another aggregator.
 
     A client's update d is its upload minus the tensors that it started from, over all tensors that are combined
     together. It is replaced by d / max(1, |d| / max_norm) (Sun et al. 2019, Section 3).

@@ -166,7 +166,7 @@ def squared_distance(trained: Mapping[str, Tensor], start: State) -> Tensor:
 
 @dataclass(frozen=True)
 class ClipGradients(AddOn):
-    """Clips the joint gradient norm of all trained tensors, like Lightning's ``gradient_clip_val``."""
+    """Clipping of the joint gradient norm of all trained tensors, like Lightning's ``gradient_clip_val``."""
 
     max_norm: PositiveFloat
 
@@ -180,7 +180,7 @@ class ClipGradients(AddOn):
 
 @dataclass(frozen=True)
 class NoisyUpload(AddOn):
-    """Adds noise to each upload before it leaves the client, for ``DPFedAvg`` with noise at the clients."""
+    """Noise on each upload before it leaves the client, for ``DPFedAvg`` with noise at the clients."""
 
     noise: ClientNoise
 

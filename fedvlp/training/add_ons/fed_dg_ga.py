@@ -48,7 +48,7 @@ TIE = 1e-12
 
 @dataclass(frozen=True)
 class FedDGGA(AddOn):
-    """Weights clients by the accuracy that they lose when their tensors are averaged.
+    """Client weights that follow the accuracy lost by averaging the clients' tensors.
 
     Args:
         step: Largest change of a weight in the first round times the number of clients, in (0, 1]; it decays to 0.

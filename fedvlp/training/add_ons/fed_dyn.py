@@ -32,7 +32,7 @@ from fedvlp.utils.ranges import PositiveFloat
 
 @dataclass(frozen=True)
 class FedDyn(AddOn):
-    """Pulls clients towards the downloaded tensors, with a correction for the pull of earlier rounds.
+    """Dynamic regularizer: pulls clients towards the downloaded tensors, corrected for the pull of earlier rounds.
 
     Args:
         alpha: Weight of the regularizer, > 0; the paper uses 0.1, 0.01 or 0.001.

@@ -36,7 +36,7 @@ from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, Serve
 
 @dataclass(frozen=True)
 class FedNova(AddOn):
-    """Averages the clients' updates per step, so that a client that takes more steps does not count more."""
+    """Normalized averaging of updates per step, so that a client that takes more steps does not count more."""
 
     def finish(self, local: LocalContext, upload: State) -> LocalResult:
         """Add |a_k|_1 to the upload."""

@@ -23,7 +23,7 @@ from fedvlp.utils.ranges import PositiveFloat
 
 @dataclass(frozen=True)
 class FedProx(AddOn):
-    """Keeps clients near the downloaded tensors.
+    """Proximal term that keeps clients near the downloaded tensors.
 
     Args:
         weight: mu, > 0; the paper tries 0.001, 0.01, 0.1 and 1.

@@ -38,7 +38,7 @@ from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat
 
 @dataclass(frozen=True)
 class MOON(AddOn):
-    """Adds the model-contrastive loss to each client's loss.
+    """Model-contrastive loss, added to each client's loss.
 
     Args:
         weight: mu, >= 0; the paper tries 0.1, 1, 5 and 10.

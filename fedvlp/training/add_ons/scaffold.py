@@ -34,7 +34,7 @@ from fedvlp.training.add_ons.base import AddOn, LocalContext, LocalResult, Serve
 
 @dataclass(frozen=True)
 class Scaffold(AddOn):
-    """Corrects each local step by the difference between the average gradient and the client's own."""
+    """Correction of each local step by the difference between the average gradient and the client's own."""
 
     needs_gradients = True
 
