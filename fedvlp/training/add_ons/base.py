@@ -31,7 +31,7 @@ class LocalContext:
         trained: All trained tensors by name. They are not copies.
         start: Copies of ``trained`` before the first step.
         downloaded: The tensors that the client downloaded for the method.
-        received: The tensors from :meth:`AddOn.download`, by name.
+        received: The tensors from ``AddOn.download``, by name.
         memory: ``LocalResult.memory`` of the client's previous training in this phase; empty before the first.
         steps: Optimizer steps of this training, at least 1.
         proximal_weight: Sum of all add-ons' ``proximal_weight``.
