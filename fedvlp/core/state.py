@@ -94,7 +94,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class CallbackStates:
-    """States of callbacks after a round, as JSON values and tensors by key, and keys of callbacks that stopped it."""
+    """States of callbacks by key, as JSON values and tensors, and the keys of callbacks that stopped the run."""
 
     states: Mapping[str, Any] = field(default_factory=dict)
     stopped_by: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class FedDGGA(AddOn):
     """Client weights that follow the accuracy lost by averaging the clients' tensors.
 
     Args:
-        step: Largest change of a weight in the first round times the number of clients, in (0, 1]; it decays to 0.
+        step: Largest change of a weight in the first round, in (0, 1], divided by the number of clients; decays to 0.
         centered: Whether to subtract the mean gap from all gaps, as in the paper.
     """
 
