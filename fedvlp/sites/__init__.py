@@ -1,6 +1,6 @@
-"""Real sites: clients that train where their images are, and a server that never sees them.
+"""Real sites: clients that train where their images are, and a server that never sees the images.
 
-The loop is the federation's own; only its engine is another, which trains and measures at the sites. What carries the
-messages is a ``Transport``, of which this folder knows no more than that it carries bytes. Imports commands, core,
-data, methods, runs, training and utils; the server also the federation.
+The server runs the same training loop as a simulation, with an engine that trains and evaluates at the sites. A
+``Transport`` carries the messages as bytes. Imports commands, core, data, methods, runs, training and utils; the server
+also imports the federation.
 """

@@ -1,4 +1,4 @@
-"""The commands ``fedvlp site`` at a site and ``fedvlp deploy`` at the server."""
+"""The commands ``fedvlp site`` (at a site) and ``fedvlp deploy`` (at the server)."""
 
 import argparse
 import re
@@ -8,35 +8,35 @@ from pathlib import Path
 
 from fedvlp.sites.daemon import site_status, start_site, stop_site
 from fedvlp.sites.ledger import describe_ledger
-from fedvlp.sites.policy import Proposal, answer_keeper, sign
+from fedvlp.sites.policy import Proposal, record_decision, sign
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.utils.errors import UserError, in_one_line
 from fedvlp.utils.files import write_text
 
 MISSING = 'Deployment needs Flower, which is not installed. With Python 3.11 or later run: pip install "fedvlp[flower]"'
-# Templates of an app's files. Sites run none of it: their part is installed with fedvlp.
+# Templates of an app's files. Sites run none of them, because the client app is installed with fedvlp.
 APP_FOLDER = Path(__file__).parent / "flower" / "app"
 
 
 def run_site(arguments: Sequence[str]) -> int:
-    """Start, stop or show the warm process of a site, print its ledger, or decide on a run.
+    """Start, stop or show a site's warm process, print its ledger, or record a decision about a run.
 
-    The exit code is 1 if no process runs for ``status``, and if the chain is broken for ``ledger``.
+    The exit code is 1 if ``status`` finds no process, or if ``ledger`` finds a broken chain.
     """
     parser = argparse.ArgumentParser(
         "fedvlp site",
-        description="The warm process of a site keeps method, images and features between rounds. It starts by itself "
-        "when the server first asks, and ends by itself when no request has come for a while. The ledger says what "
-        "came and left in each run, and whether a line of it was changed. approve and refuse decide about a run about "
-        "which the site's policy asks, and without RUN show those that wait.",
+        description="Manage a site. Its warm process keeps the method, images and features in memory between rounds; "
+        "it starts at the server's first request and ends after a while without requests. `ledger` summarises the "
+        "messages of each run and reports changed lines. `approve` and `refuse` decide on a run if the site's policy "
+        "requires approval; without RUN they list the runs that wait.",
     )
     parser.add_argument("action", choices=("start", "stop", "status", "ledger", "approve", "refuse"))
     parser.add_argument("home", type=Path, metavar="HOME", help="the site's folder, with site.yaml")
-    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="how the digest of a run begins")
+    parser.add_argument("run", nargs="?", default="", metavar="RUN", help="first characters of a run's digest")
     options = parser.parse_args(arguments)
     code = 0
     if options.action == "stop":
-        lines = ["stopped" if stop_site(options.home) else "there was none"]
+        lines = ["stopped" if stop_site(options.home) else "no process was running"]
     elif options.action in ("start", "status"):
         if options.action == "start":
             start_site(options.home)
@@ -44,65 +44,65 @@ def run_site(arguments: Sequence[str]) -> int:
         lines = [", ".join(f"{name} {value}" for name, value in status.items())]
         code = int(status["state"] == "stopped")
     else:
-        read_site_config(options.home)  # refuses a folder that is no site's
+        read_site_config(options.home)  # raises unless the folder is a site's home
         if options.action == "ledger":
             lines, broken = describe_ledger(options.home)
             lines += broken or ["no line was changed"]
             code = int(bool(broken))
         else:
-            lines = answer_keeper(options.home, options.action, options.run)
+            lines = record_decision(options.home, options.action, options.run)
     for line in lines:
-        # A server chooses names of runs.
+        # The server chooses the names of runs, so escape control characters.
         print(in_one_line(line))
     return code
 
 
 def run_deploy(arguments: Sequence[str]) -> int:
-    """Write a Flower app that trains a config, sign it, or check what a site and its server need."""
+    """Write or sign a Flower app that trains a config, or check the setup of a site and its server."""
     if arguments[:1] == ["check"] and find_spec("flwr") is not None:
         from fedvlp.sites.flower.check import run_check
 
         return run_check(arguments[1:])
     parser = argparse.ArgumentParser("fedvlp deploy", description="Train on real sites with Flower.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check", help="try what a site and its server need of each other")
+    commands.add_parser("check", help="check the setup of a site and its server")
     init = commands.add_parser(
         "init",
         help="write a Flower app",
-        description="Write a Flower app that trains a config. Takes --config and dotted options as `fedvlp fit` does.",
+        description="Write a Flower app that trains a config. Accepts --config and dotted options like `fedvlp fit`.",
         allow_abbrev=False,
     )
     init.add_argument("folder", type=Path, metavar="DIR", help="the app's folder: new or empty")
-    signing = commands.add_parser("sign", help="sign what an app trains, for sites whose policy asks for it")
+    signing = commands.add_parser("sign", help="sign an app's run, for sites that require a signature")
     signing.add_argument("folder", type=Path, metavar="DIR", help="the app's folder")
     signing.add_argument("key", type=Path, metavar="KEY", help="private key of ssh-keygen, ed25519 or ECDSA")
-    options, of_config = parser.parse_known_args(arguments)
+    options, config_arguments = parser.parse_known_args(arguments)
     if find_spec("flwr") is None:
         raise UserError(MISSING)
     if options.command == "sign":
-        parser.parse_args(arguments)  # refuses further options, which only a config has
+        parser.parse_args(arguments)  # rejects options of a config
         return sign_app(options.folder, options.key)
-    method, config = parsed_config(of_config)
+    method, config = parse_config(config_arguments)
     print(*write_app(options.folder, method, config), sep="\n")
     print(f"Train it: flwr run {options.folder} SUPERLINK --stream")
     return 0
 
 
-def parsed_config(arguments: Sequence[str]) -> tuple[str, str]:
-    """Parse the method's name, and the config with which ``fedvlp fit`` would train, as YAML."""
-    # Imported here, so that `fedvlp site` answers without waiting for PyTorch.
+def parse_config(arguments: Sequence[str]) -> tuple[str, str]:
+    """Parse the options of ``fedvlp fit`` into the method's name and the complete config as YAML."""
+    # Imported late, so that `fedvlp site` does not wait for PyTorch.
     from fedvlp.commands.lightning_cli import ParsingCLI
     from fedvlp.utils.config_files import values_of
 
     if not values_of(arguments, "--config"):
-        raise UserError("Expected what to train, such as --config methods/promptfl --config sites.yaml.")
+        raise UserError("Expected configs to train, such as --config methods/promptfl --config sites.yaml.")
     command = ParsingCLI.make(arguments, prog="fedvlp deploy init DIR")
     text: str = command.parser.dump(command.config, skip_unset=False)
     return command.config.model.class_path.rpartition(".")[-1], text
 
 
 def sign_app(folder: Path, key: Path) -> int:
-    """Sign the description of the run that an app trains, and print its digest."""
+    """Sign the description of an app's run, and print its digest."""
     from fedvlp.sites.server import SIGNATURE, describe_for_sites, read_app
 
     run = Proposal("", describe_for_sites(read_app(folder / "config.yaml")))
@@ -112,9 +112,9 @@ def sign_app(folder: Path, key: Path) -> int:
 
 
 def write_app(folder: Path, method: str, config: str) -> list[Path]:
-    """Write an app that trains a config, given as YAML, into a new or empty folder; return its files."""
+    """Write an app that trains a config (YAML text) into a new or empty folder, and return its files."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"Expected a new or empty folder for the app; {folder} is not. Name another.")
+        raise UserError(f"Expected a new or empty folder for the app, got {folder}. Choose another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", f"fedvlp-{method}".lower()).strip("-")
     files = [folder / "config.yaml"]

@@ -1,4 +1,4 @@
-"""The data of a federation of sites at both ends: numbers of images at the server, and images at each site."""
+"""Data of a federation of sites: the server has only numbers of images, each site has its own images."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -23,26 +23,27 @@ from fedvlp.utils.ranges import Names, PositiveFloat
 
 SPLIT_OPTIONS = frozenset({"classes", "class_names_map", "validation_fraction", "test_fraction", "shots", "split_seed"})
 LOADER_OPTIONS = frozenset({"batch_size", "eval_batch_size", "augmentation", "cache_images"})
-"""The server's options of a site's data; the site itself decides where its images are."""
+"""Options of a site's data that the server chooses; the site chooses the folder of images."""
 MEASURED: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 class SplitAtSite(EvaluationSplit):
-    """A validation or test split without batches, on which a site measures."""
+    """A validation or test split that a site evaluates; it has no batches at the server."""
 
 
 class SitesData(FederatedDataModule):
-    """Sites with a domain each, which describe their images when they connect.
+    """Sites with one domain each, which describe their images when they connect.
 
     Args:
-        sites: Names of the sites. Their sorted order gives each its client id, whoever arrives first.
-        class_names: Names of the class folders, the same at all sites; their sorted order is that of the labels.
-        nodes: The transport's name of each site, so that no other site takes its place; with Flower the id of its node,
-            which belongs to a key. Any for sites that are not named here.
+        sites: Names of the sites. Client ids follow their sorted order, in whatever order the sites connect.
+        class_names: Names of the class folders, the same at all sites. Labels follow their sorted order.
+        nodes: The transport's name of each site, so that no other node can use the site's name. With Flower this is the
+            id of the node, which belongs to a key. Sites that are not listed may connect from any node.
         root: Folder of the held-out domains, held_out/class/image, on the server; null if no domain is held out.
-        allow_missing_classes: Whether a site may lack a class that another has.
-        arrival_seconds: How long to wait for more sites once min_clients are there, which are waited for without end.
-        reply_seconds: How long to wait for replies in a phase; a later site is left out of the round.
+        allow_missing_classes: Whether a site may lack images of a class.
+        arrival_seconds: How long to wait for more sites once min_clients have connected. The server waits for
+            min_clients without a limit.
+        reply_seconds: How long to wait for replies in a phase. Later replies are ignored.
         **options: The arguments of FederatedDataModule; options of splits and batches are sent to the sites.
     """
 
@@ -59,24 +60,24 @@ class SitesData(FederatedDataModule):
     ) -> None:
         super().__init__(**options)
         if not isinstance(self.partition, ByDomain):
-            raise UserError("Each site is one client with a domain of its own. Leave out data.partition.")
+            raise UserError("Each site is one client with its own domain. Leave out data.partition.")
         if self.out_of_distribution is not None:
             raise UserError(
-                "Sites do not send the confidence of single images. Leave out data.out_of_distribution, and give it "
-                "to fedvlp test with the run's prompts and images of your own."
+                "Sites do not send the confidence of single images. Leave out data.out_of_distribution, and pass it "
+                "to fedvlp test with the run's prompts and your own images."
             )
         if self.protocol_option not in ("leave_domains_out", "all_seen"):
             raise UserError(
-                f"Sites measure all classes, each on its own images: the protocol {self.protocol_option} is for "
-                "simulations. Leave out data.protocol."
+                f"The protocol {self.protocol_option} is only for simulations; each site evaluates all classes on its "
+                "own images. Leave out data.protocol."
             )
         check_class_names(class_names)
         if len(set(sites)) < len(sites):
-            raise UserError(f"Expected sites with each name once, got {', '.join(sites)}.")
+            raise UserError(f"Expected distinct names of sites, got {', '.join(sites)}.")
         if overlap := sorted(set(sites) & set(self.held_out)):
-            raise UserError(f"Expected held_out to name no site, but {overlap[0]!r} is one. Leave one of them out.")
+            raise UserError(f"data.held_out names the site {overlap[0]!r}. Remove it from held_out or from data.sites.")
         if self.held_out and root is None:
-            raise UserError("Expected root, a folder of the held-out domains on the server. Give it, or hold out none.")
+            raise UserError("Expected data.root, the server's folder of held-out domains. Set it, or hold out none.")
         # YAML reads the ids of Flower's nodes as integers.
         self.nodes = {name: str(node) for name, node in (nodes or {}).items()}
         if unknown := sorted(self.nodes.keys() - set(sites)):
@@ -90,7 +91,7 @@ class SitesData(FederatedDataModule):
         self.facts: dict[str, SiteFacts] = {}
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Find the images of the held-out domains, which are the server's own."""
+        """Find the images of the held-out domains, which are on the server."""
         images: dict[str, Images] = {}
         for domain in self.held_out if self.root is not None else ():
             files = scan_domain(Path(str(self.root)) / domain, domain)
@@ -101,8 +102,8 @@ class SitesData(FederatedDataModule):
 
     @property
     def all_class_names(self) -> list[str]:
-        """Names of the classes in prompts, in the order of the labels."""
-        return map_names(self.class_folders, self.class_names_map)
+        """Class names as used in prompts, in the order of the labels."""
+        return mapped_names(self.class_folders, self.class_names_map)
 
     @property
     def domains(self) -> list[str]:
@@ -116,18 +117,18 @@ class SitesData(FederatedDataModule):
 
     @property
     def clients(self) -> list[Client]:
-        """One client per site; a site that was not there yet has no images."""
-        return [Client(place, place, self._count(name, "train"), name) for place, name in enumerate(self.sites)]
+        """One client per site; a site that has not connected yet has no images."""
+        return [Client(index, index, self._count(name, "train"), name) for index, name in enumerate(self.sites)]
 
     @cached_property
     def split_parts(self) -> list[SplitPart]:
-        """The parts of the split whose images are here: the held-out domains."""
+        """The held-out domains, the only parts of the split with images on the server."""
         domains = self.held_out_domains
         return [SplitPart("held_out", {domain: np.arange(len(self.images[domain]))}) for domain in domains]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> NoReturn:
         """Raise a UserError, since the training images are at the sites."""
-        raise UserError("The training images are at the sites, so `fedvlp fit` can't train on them. Serve the run.")
+        raise UserError("The training images are at the sites. Use `fedvlp deploy` instead of `fedvlp fit`.")
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
         """List the sites' validation and test splits, then the held-out domains; none is empty."""
@@ -136,20 +137,20 @@ class SitesData(FederatedDataModule):
         for role in MEASURED:
             for client in clients:
                 count = self._count(client.name, role)
-                # A site that has not connected yet will at least validate.
+                # A site that has not connected yet has at least a validation split.
                 if count or (role == "validation" and client.name not in self.facts):
                     at_sites.append(SplitAtSite(f"{role}/{client.name}", role, client.name, (client,), (), count))
         return [*at_sites, *super().evaluation_splits()]
 
     def describe(self) -> dict[str, Any]:
-        """Describe the data with the sites' digests, so that runs on different images are never in one table."""
+        """Describe the data, including the sites' digests, so that runs on different images are never compared."""
         described = super().describe()
         digests = [described["images"], *(f"{name}: {facts.images}" for name, facts in sorted(self.facts.items()))]
         return {**described, "images": _digest(digests)}
 
     @property
     def split_hash(self) -> str:  # type: ignore[override]
-        """16 hexadecimal digits that change with the rule of the split and the sites; the images are not known here."""
+        """Hash (16 hexadecimal digits) of the split's rule and the sites; the server does not know the images."""
         return _digest([f"{self.rule} {self.held_out_domains} {self.class_folders}", *self.sites])
 
     def _count(self, site: str, role: str) -> int:
@@ -157,45 +158,45 @@ class SitesData(FederatedDataModule):
 
 
 class SiteFolder(DomainFolders):
-    """The images of one client, which equals the client of the same domain in a simulation.
+    """The images of one site, split exactly like the same domain in a simulation.
 
     Args:
         root: Folder with a folder for each class.
         domain: The name of the site and of its domain.
         classes: Names of the class folders of all sites, in the order of the labels.
-        place: The client's id and the position of its domain at the server.
+        ids: The client's id and the index of its domain at the server.
         **options: The arguments of DomainFolders.
     """
 
     def __init__(
-        self, root: str, domain: str, classes: Sequence[str], place: tuple[int, int] = (0, 0), **options: Any
+        self, root: str, domain: str, classes: Sequence[str], ids: tuple[int, int] = (0, 0), **options: Any
     ) -> None:
         super().__init__(root=root, **options)
         self.domain = domain
         self.classes = list(classes)
-        self.place = place
+        self.ids = ids
 
     @cached_property
     def classes_with_images(self) -> list[str]:
-        """The class folders that have images, sorted, including those that the server does not list."""
+        """The class folders with images, sorted, including classes that the server does not list."""
         return sorted({file.class_name for file in self._image_files})
 
-    # The base class deals a single domain to client 0; the two overrides below translate to the server's ids and back.
+    # The base class assigns a single domain to client 0; the next two overrides translate to and from the server's ids.
     @property
     def clients(self) -> list[Client]:
-        """The one client, under the id that the server gave it."""
-        return [Client(self.place[0], self.place[1], super().clients[0].num_examples, self.domain)]
+        """The single client, with the id that the server assigned."""
+        return [Client(self.ids[0], self.ids[1], super().clients[0].num_examples, self.domain)]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader | ImageLoader:
-        """Make the shuffled batches of the one client, whatever its id."""
+        """Build the loader of the single client's shuffled batches, whatever its id."""
         return super().train_dataloader(None if client is None else super().clients[0], seed)
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """List the site's validation and test splits under the client's id at the server."""
+        """List the site's validation and test splits with the client id that the server assigned."""
         return [replace(split, clients=tuple(self.clients)) for split in super().evaluation_splits()]
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Find the images of the server's classes; the server refuses a site with others."""
+        """Find the images of the server's classes; the server refuses sites with additional classes."""
         files = [file for file in self._image_files if file.class_name in self.classes]
         return {self.domain: labelled_images(files, self.classes)}, self.classes
 
@@ -205,11 +206,11 @@ class SiteFolder(DomainFolders):
 
 
 def options_for_sites(data: SitesData) -> dict[str, Any]:
-    """Describe, for JSON, how a site must read and split its images to equal a simulation."""
+    """Collect the options, as JSON values, with which a site reads and splits its images as in a simulation."""
     classes = {"classes": data.class_folders, "class_names_map": data.class_names_map}
     rule = {name: getattr(data.rule, name) for name in ("validation_fraction", "test_fraction", "shots")}
-    of_loaders = {name: getattr(data, name) for name in sorted(LOADER_OPTIONS)}
-    return {**classes, **rule, "split_seed": data.rule.seed, **of_loaders}
+    loader_options = {name: getattr(data, name) for name in sorted(LOADER_OPTIONS)}
+    return {**classes, **rule, "split_seed": data.rule.seed, **loader_options}
 
 
 def _digest(lines: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The engine of a federation whose clients are sites: it turns phases into requests, and replies into results."""
+"""The engine of a federation of sites: it turns phases into requests, and replies into results."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,22 +24,22 @@ from fedvlp.training.secure_sum import weightings
 from fedvlp.training.task import ClientResult, PhaseTask
 from fedvlp.utils.errors import UserError
 
+UNEXPECTED = "sent a reply that does not match the request"
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class SitesEngine:
-    """Trains and measures at sites, and measures the server's own images here.
+    """Engine that trains and evaluates at the sites, and evaluates the server's images locally.
 
     Args:
         registry: The connected sites.
-        preparation: The message of the kind ``prepare``, without the client's place.
-        method: The method of the run; every other method that is measured is its baseline.
+        preparation: The message of the kind ``prepare``, without the fields that identify the client.
+        method: The method of the run; every other method that is evaluated is its baseline.
 
     Attributes:
-        prepared: The transport's names of the prepared sites.
-        class_counts: Counts by class for each split of the last measurement, without the sites' splits unless every
-            site reports them.
+        prepared: Nodes of the prepared sites.
+        class_counts: Counts by class for each split of the last evaluation; empty unless every site reports its own.
     """
 
     registry: SiteRegistry
@@ -49,23 +49,23 @@ class SitesEngine:
     class_counts: dict[str, ClassCounts] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Prepare the connected sites, so that a site that can't train ends the run before its first round.
+        """Prepare the connected sites, so that a site that can't train ends the run before the first round.
 
         Raises:
-            UserError: If a site answers that it can't.
+            UserError: If a site refuses.
         """
-        present = [client for client in self.registry.data.clients if client.name in self.registry.places]
+        present = [client for client in self.registry.data.clients if client.name in self.registry.nodes]
         refused = self._prepare(present).items()
         refusals = [f"The site {site.name!r} {error}." for site, error in refused if isinstance(error, SiteRefusal)]
         if refusals:
             raise UserError(f"{' '.join(refusals)} Nothing was trained.")
 
     def client_store(self, run: Path | None) -> ClientStore:
-        """Make a store of the names of the sites' files."""
+        """Create a store of file names; the files are at the sites."""
         return StoreAtSites()
 
     def train(self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace) -> PhaseResults:
-        """Train clients at their sites; a client without a usable reply failed."""
+        """Train clients at their sites; a client without a usable reply counts as failed."""
         # The cohort may be smaller than the minimum of the whole federation.
         self.registry.regather(min(workspace.options.server.min_clients, len(clients)))
         results = self._train_once(clients, task, workspace)
@@ -77,10 +77,10 @@ class SitesEngine:
         trained = list(results.values())
         if not workspace.options.server.secure_sum:
             return PhaseResults(trained)
-        # Imported here: it needs what comes with Flower.
-        from fedvlp.sites.secure_sum.summing import summed_at_sites
+        # Imported late: it needs packages that are installed with Flower.
+        from fedvlp.sites.secure_sum.summing import sum_updates
 
-        return summed_at_sites(self.registry, trained, task, workspace.options.server.min_clients)
+        return sum_updates(self.registry, trained, task, workspace.options.server.min_clients)
 
     def _train_once(
         self, clients: Sequence[Client], task: PhaseTask, workspace: Workspace
@@ -90,7 +90,7 @@ class SitesEngine:
         replies = self.request({client: self._training(task, client, workspace) for client in present})
         absent = {name: SiteError(problem) for name, problem in self.registry.problems.items()}
         absent |= {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
-        away = SiteError("was not there when the round began")
+        away = SiteError("was not connected when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
             reply = replies.get(client, absent.get(client.name, away))
@@ -100,7 +100,7 @@ class SitesEngine:
     def _training(self, task: PhaseTask, client: Client, workspace: Workspace) -> Message:
         noise = client_noise(task.phase.strategy)
         values = {
-            **self._place(client),
+            **self._client_fields(client),
             "round": task.round,
             "phase": task.index,
             "seed": task.seeds[client.id],
@@ -114,35 +114,35 @@ class SitesEngine:
         }
         return Message("train", values, task.download(client))
 
-    def _place(self, client: Client) -> dict[str, Any]:
+    def _client_fields(self, client: Client) -> dict[str, Any]:
         return {"run": self.registry.run, "client": client.id, "domain": client.domain}
 
     def request(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
-        """Send clients their messages, and collect the replies or the reasons why there are none.
+        """Send clients their messages, and collect each reply or the reason for its absence.
 
-        Sites are prepared before anything else, including late sites and restarted processes.
+        Sites that are not prepared, such as late sites and restarted processes, are prepared first.
         """
         replies = self._request_prepared(messages)
-        # A site whose process was restarted is prepared again, once; its files are still there.
-        forgot: dict[Client, Message] = {}
+        # Prepare a site again, once, if its process was restarted; its files still exist.
+        unprepared: dict[Client, Message] = {}
         for client, reply in replies.items():
             if isinstance(reply, Message) and reply.kind == "unprepared":
-                forgot[client] = messages[client]
-                self.prepared.discard(self.registry.places.get(client.name, ""))
-        return {**replies, **self._request_prepared(forgot)}
+                unprepared[client] = messages[client]
+                self.prepared.discard(self.registry.nodes.get(client.name, ""))
+        return {**replies, **self._request_prepared(unprepared)}
 
     def _request_prepared(self, messages: Mapping[Client, Message]) -> dict[Client, Message | SiteError]:
-        places = self.registry.places
-        refused = self._prepare([client for client in messages if places.get(client.name) not in self.prepared])
+        nodes = self.registry.nodes
+        refused = self._prepare([client for client in messages if nodes.get(client.name) not in self.prepared])
         ready = {client: message for client, message in messages.items() if client not in refused}
         replies = self.registry.exchange({client.name: message for client, message in ready.items()})
         return {**refused, **{client: replies[client.name] for client in ready}}
 
     def _prepare(self, clients: Sequence[Client]) -> dict[Client, SiteError]:
-        """Prepare sites, and return why some can't be; they are left out, and prepared again in the next round."""
+        """Prepare sites, and return the reason of each failure; failed sites are tried again in the next round."""
         messages: dict[str, Message] = {}
         for client in clients:
-            values = {**self.preparation.values, **self._place(client)}
+            values = {**self.preparation.values, **self._client_fields(client)}
             messages[client.name] = Message("prepare", values, self.preparation.tensors)
         replies = self.registry.exchange(messages)
         refused: dict[Client, SiteError] = {}
@@ -153,31 +153,31 @@ class SitesEngine:
             elif reply.kind != "prepared":
                 refused[client] = SiteRefusal(f"answered {reply.kind!r} when it was prepared")
             elif not self.registry.has_same_images(client.name, reply.values):
-                refused[client] = SiteRefusal("has other images than when the run began")
+                refused[client] = SiteRefusal("has different images than at the start of the run")
             else:
-                self.prepared.add(self.registry.places.get(client.name, ""))
+                self.prepared.add(self.registry.nodes.get(client.name, ""))
         return refused
 
     def evaluate(
         self, federation: RunView, module: FederatedModule, deployed: State, personal: Mapping[int, State]
     ) -> dict[str, float]:
-        """Collect the accuracies that sites measured, and measure the server's own images, in percent.
+        """Collect the sites' accuracies, and evaluate the server's images, in percent.
 
-        A role has a mean only if all sites answered. The server's images are measured only if the method keeps no
-        tensors on clients, or evaluates held-out domains by its shared tensors.
+        A role has a mean only if all sites answered. The server's images are evaluated only if the method has no
+        personal tensors, or evaluates held-out domains with its shared tensors.
         """
-        self.registry.look()
+        self.registry.update()
         splits = federation.data.evaluation_splits()
         at_sites = [split for split in splits if isinstance(split, SplitAtSite)]
         requests: dict[Client, Message] = {}
         for client in chain.from_iterable(split.clients for split in at_sites):
-            own = {"baseline": module is not self.method, "personal": files_of(personal).get(client.id, "")}
-            requests[client] = Message("evaluate", {**self._place(client), **own}, deployed)
+            values = {"baseline": module is not self.method, "personal": files_of(personal).get(client.id, "")}
+            requests[client] = Message("evaluate", {**self._client_fields(client), **values}, deployed)
         self.class_counts = {}
         accuracies = self._accuracies(self.request(requests), federation.data.class_names)
         accuracy = {split.name: accuracies[split.name] for split in at_sites if split.name in accuracies}
         is_complete = len(accuracy) == len(at_sites)
-        # A role's scores of only some sites would differ from those of all.
+        # Scores of only some sites would not be comparable with scores of all sites.
         if not {split.name for split in at_sites} <= self.class_counts.keys():
             self.class_counts = {}
         module.eval()
@@ -194,40 +194,40 @@ class SitesEngine:
     def _accuracies(
         self, replies: Mapping[Client, Message | SiteError], class_names: Sequence[str]
     ) -> dict[str, float]:
-        """Compute each split's accuracy in percent, and keep its counts by class; log sites without a usable reply."""
+        """Compute each split's accuracy in percent, and store its class counts; log sites without a usable reply."""
         accuracies: dict[str, float] = {}
         for client, reply in replies.items():
             if isinstance(reply, SiteError) or reply.kind != "evaluated":
-                reason = reply if isinstance(reply, SiteError) else "answered something else than it was asked"
-                log.warning("The site %r could not measure: it %s.", client.name, reason)
+                reason = reply if isinstance(reply, SiteError) else UNEXPECTED
+                log.warning("The site %r has no evaluation: it %s.", client.name, reason)
                 continue
             for role, num_images in self.registry.data.facts[client.name].counts.items():
                 name = f"{role}/{client.name}"
                 count = reply.values["count"].get(name, 0)
                 correct = reply.values["correct"].get(name, 0)
-                # A site must measure on as many images as it described at first.
+                # A site must evaluate as many images as it described when it connected.
                 if role in MEASURED and correct <= count == num_images > 0:
                     accuracies[name] = percent(correct, count)
                     by_class = reply.values["by_class"].get(name, [])
-                    sums = [sum(of_class) for of_class in zip(*by_class, strict=True)]
-                    are_right_possible = all(right <= min(images, predicted) for images, right, predicted in by_class)
-                    if len(by_class) == len(class_names) and sums == [count, correct, count] and are_right_possible:
+                    sums = [sum(column) for column in zip(*by_class, strict=True)]
+                    is_possible = all(right <= min(images, predicted) for images, right, predicted in by_class)
+                    if len(by_class) == len(class_names) and sums == [count, correct, count] and is_possible:
                         self.class_counts[name] = dict(zip(class_names, by_class, strict=True))
         return accuracies
 
 
 def client_result(task: PhaseTask, client: Client, reply: Message | SiteError) -> ClientResult:
-    """Make the result of a client's reply: its update, or why there is none."""
+    """Convert a client's reply into its update, or into the reason of its failure."""
     if isinstance(reply, SiteError):
         return ClientResult.of_failure(client, str(reply))
     values = reply.values
     if reply.kind == "unprepared":
-        return ClientResult.of_failure(client, "was prepared for the run and has forgotten it at once")
+        return ClientResult.of_failure(client, "lost the run's method right after it was prepared")
     if reply.kind != "trained" or (values["round"], values["phase"]) != (task.round, task.index):
-        return ClientResult.of_failure(client, "answered something else than it was asked")
-    # A site must not change the number in the run, since it is the client's weight in the mean.
+        return ClientResult.of_failure(client, UNEXPECTED)
+    # The number must not change during the run, because it is the client's weight in the mean.
     if values["num_examples"] != client.num_examples:
-        return ClientResult.of_failure(client, "has another number of training images than it said at first")
+        return ClientResult.of_failure(client, "reports another number of training images than when it connected")
     update = ClientUpdate(client, reply.tensors, values["num_examples"], values["metrics"])
     return ClientResult(
         update, values["personal"], values["optimizer"], is_finite=values["finite"], retried=values["retried"]

@@ -1,4 +1,4 @@
-"""The ledger of a site: a line of JSON for each message that came or left, chained so that a changed line shows."""
+"""A site's ledger: one JSON line per message received or sent, chained by hashes so that changes can be detected."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from typing import Any
 from fedvlp.sites.wire import LENGTH_BYTES
 
 FILE = "ledger/messages.jsonl"  # in the site's folder; only ever appended to
-DELTA = 1e-5  # probability with which the bound epsilon may fail
+DELTA = 1e-5  # probability that the privacy bound epsilon fails
 NAMED = ("run", "round", "phase", "step", "client", "factor", "share", "reason")
 START = "0" * 64
 
@@ -26,26 +26,26 @@ class Ledger:
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         self.last = START
         self.spent: dict[str, float] = {}
-        self.bytes: Counter[str] = Counter()  # that left, by run
-        self.updates: Counter[tuple[str, int]] = Counter()  # that left, by run and phase
-        self.evaluations: Counter[str] = Counter()  # that left, by run
+        self.bytes: Counter[str] = Counter()  # sent, by run
+        self.updates: Counter[tuple[str, int]] = Counter()  # sent, by run and phase
+        self.evaluations: Counter[str] = Counter()  # sent, by run
         for _, entry in read_ledger(home):
             if entry is not None:
                 self.last = entry["hash"]
                 self._spend(entry)
 
     def add(self, way: str, kind: str, content: bytes, values: Mapping[str, Any], **more: Any) -> None:
-        """Write the line of a message to the disk, so that no kill loses what has left.
+        """Append a message's line and flush it to the disk, so that no crash loses the record of a sent message.
 
         Args:
-            way: ``came`` or ``left``.
+            way: ``came`` for received and ``left`` for sent messages.
             kind: The message's kind; ``unreadable`` for bytes that are no message.
             content: The message's bytes.
-            values: Values of the message, and of the request for a reply; those in ``NAMED`` are written.
+            values: Values of the message and, for a reply, of its request. Only names in ``NAMED`` are written.
             **more: Other values, such as the ``norm`` of an update and its ``noise``.
 
         Raises:
-            OSError: If the line can't be written; the message must then not leave.
+            OSError: If the line can't be written. The message must not be sent then.
         """
         entry: dict[str, Any] = {"time": datetime.now(timezone.utc).isoformat(timespec="milliseconds")}
         entry |= {"way": way, "kind": kind, **{name: values[name] for name in NAMED if name in values}}
@@ -54,7 +54,7 @@ class Ledger:
         entry["previous"] = self.last
         entry["hash"] = _digest(entry)
         with open(self.path, "a+b") as file:
-            # Close the part of a line that a killed process left; its message had not left.
+            # End the incomplete line of a killed process, whose message was not sent.
             file.seek(max(file.seek(0, os.SEEK_END) - 1, 0))
             start = b"" if file.read() in (b"", b"\n") else b"\n"
             file.write(start + json.dumps(entry).encode() + b"\n")
@@ -65,7 +65,7 @@ class Ledger:
     def _spend(self, entry: Mapping[str, Any]) -> float | None:
         """Compute epsilon of a run's uploads so far, for all data of the site; None if there is no bound.
 
-        Two updates within the limit S differ by up to 2 S, so noise of z S costs rho = 2 / z^2, and rho adds up:
+        Two updates clipped to norm S differ by at most 2 S, so noise of z S costs rho = 2 / z^2. Costs add up, and
         epsilon = rho + 2 sqrt(rho log(1 / delta)) (Bun and Steinke 2016, Propositions 1.3, 1.6 and 1.7).
         """
         run = entry.get("run", "")
@@ -82,7 +82,8 @@ class Ledger:
 def read_ledger(home: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield the number of each line of a site's ledger, from 1, and its content, or None if its hash is wrong.
 
-    A line that is no JSON was not written to its end, and is skipped. If it was spoiled later, the next line shows it.
+    Lines that are no JSON were interrupted while being written, and are skipped. If a line was damaged later, the hash
+    in the next line reveals it.
     """
     path = home / FILE
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
@@ -96,10 +97,10 @@ def read_ledger(home: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
 
 
 def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
-    """Describe each run of a ledger, and list where its chain is broken, both in lines for readers.
+    """Describe each run of a ledger, and list the breaks of its hash chain, both as lines of text.
 
-    The chain shows lines that were changed, removed or added, except at the end, which somebody can cut off. The last
-    line of the description is the last hash; a copy of it elsewhere shows that, too.
+    The chain reveals lines that were changed, removed or added, except lines removed from the end. The description
+    ends with the last hash; comparing it with a copy stored elsewhere reveals those, too.
     """
     last = START
     broken: list[str] = []
@@ -117,20 +118,20 @@ def describe_ledger(home: Path) -> tuple[list[str], list[str]]:
 
 
 def _run_lines(run: str, entries: list[dict[str, Any]]) -> list[str]:
-    left = [entry for entry in entries if entry["way"] == "left"]
+    received, sent = ([entry for entry in entries if entry["way"] == way] for way in ("came", "left"))
     counts = []
-    for way, found in (("came", [entry for entry in entries if entry["way"] == "came"]), ("left", left)):
-        counts.append(f"{len(found)} {way} with {sum(entry['bytes'] for entry in found):,} bytes")
+    for word, messages in (("received", received), ("sent", sent)):
+        counts.append(f"{len(messages)} {word} with {sum(entry['bytes'] for entry in messages):,} bytes")
     lines = [f"run {run!r}, {entries[0]['time'][:16]} to {entries[-1]['time'][:16]}: {', '.join(counts)}"]
-    if left:
-        largest = max(left, key=lambda entry: entry["bytes"])
+    if sent:
+        largest = max(sent, key=lambda entry: entry["bytes"])
         where = f" in round {largest['round'] + 1}" if "round" in largest else ""
-        lines.append(f"  largest that left: {largest['kind']}{where}, {largest['bytes']:,} bytes")
-    if norms := [entry["norm"] for entry in left if "norm" in entry]:
+        lines.append(f"  largest sent: {largest['kind']}{where}, {largest['bytes']:,} bytes")
+    if norms := [entry["norm"] for entry in sent if "norm" in entry]:
         epsilon = entries[-1]["epsilon"]
         bound = "no bound epsilon" if epsilon is None else f"epsilon {epsilon:.4g} at delta {DELTA:g}"
-        lines.append(f"  {len(norms)} updates left, the longest with norm {max(norms):.4g}; {bound}")
-    refused = Counter(entry["reason"] for entry in left if "reason" in entry and entry["kind"] != "waiting")
+        lines.append(f"  {len(norms)} updates sent, largest norm {max(norms):.4g}; {bound}")
+    refused = Counter(entry["reason"] for entry in sent if "reason" in entry and entry["kind"] != "waiting")
     return lines + [f"  refused {count} times: this site {reason}" for reason, count in refused.items()]
 
 
@@ -141,10 +142,10 @@ def _digest(entry: Mapping[str, Any]) -> str:
 
 def _tensors(content: bytes) -> dict[str, Any]:
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for name, tensor in json.loads(content[LENGTH_BYTES:start]).items():
         if name != "__metadata__":
             first, end = tensor["data_offsets"]
             digest = hashlib.sha256(content[start + first : start + end]).hexdigest()
-            found[name] = {"shape": tensor["shape"], "bytes": end - first, "sha256": digest}
-    return found
+            tensors[name] = {"shape": tensor["shape"], "bytes": end - first, "sha256": digest}
+    return tensors

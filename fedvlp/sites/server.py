@@ -1,4 +1,4 @@
-"""The server of a federation of real sites: the federation's own loop, whose clients are elsewhere."""
+"""The server of a federation of real sites: the usual training loop with remote clients."""
 
 import json
 import logging
@@ -28,7 +28,7 @@ from fedvlp.utils.config_files import CONFIG_OPTION
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json, write_text
 
-SITES_FILE = "sites.json"  # in the run's folder: the sites' descriptions, and the id under which they keep their files
+SITES_FILE = "sites.json"  # in the run's folder: the sites' descriptions, and the run id that names their files
 SIGNATURE = "signature.json"  # next to an app's config: the signature of the run's description, in hexadecimal digits
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
     Args:
         config: A config of ``model``, ``trainer`` and ``data``, which must be ``fedvlp.sites.data.SitesData``.
-        transport: Reaches the sites.
-        run_dir: Folder under which ``<name>/<time>`` becomes the run's folder.
+        transport: Connection to the sites.
+        run_dir: Parent of the run's folder ``<name>/<time>``.
         ckpt_path: Resume from this checkpoint or run folder; ``last`` takes the newest run of the same name, and starts
             from scratch if there is none.
 
     Returns:
-        The exit code: 0 if the run ended well, otherwise 1 after the error was printed.
+        The exit code: 0 on success, otherwise 1 after printing the error.
     """
     try:
         command = read_app(config)
@@ -58,7 +58,7 @@ def serve(config: Path, transport: Transport, run_dir: Path, ckpt_path: str | No
 
 
 def read_app(config: Path) -> FederationCLI:
-    """Parse the config of a federation at sites, or raise a UserError if it is something else."""
+    """Parse the config of a federation of sites, or raise a UserError if it is not one."""
     command = FederationCLI.make([f"{CONFIG_OPTION}{config}"], prog="fedvlp")
     if not isinstance(command.datamodule, SitesData):
         name = command.datamodule.name
@@ -76,18 +76,18 @@ def _serve(
     run = secrets.token_hex(8)
     resumed = _run_to_resume(command, run_dir, ckpt_path)
     if resumed is not None:
-        # By the old id the sites find their files.
+        # The sites find their files by the old id.
         run, data.facts = read_sites_file(resumed)
     registry = SiteRegistry(transport, data, run, description, run_dir / WAITING)
     registry.gather(federation.options.server.min_clients)
     config = command.parser.dump(command.config, skip_unset=False)
-    # Class means would have to leave the sites, and no site agreed to that.
+    # The class means would have to leave the sites, which no site has agreed to.
     federation.baselines = [name for name in federation.baselines if name != "class_means"]
     federation.add_callback(SitesFile(registry, config))
     preparation = Message("prepare", {"run": run, **description}, detached(starting_tensors(command.model)))
     engine = federation.engine = SitesEngine(registry, preparation, command.model)
     if command.model.personal and command.model.held_out_evaluation != "shared" and data.held_out:
-        log.warning("The held-out domains are not measured: what the method keeps for each client is at the sites.")
+        log.warning("The held-out domains are not evaluated: the method's personal tensors are at the sites.")
     try:
         engine.prepare()
         federation.fit(command.model, data, ckpt_path)
@@ -96,20 +96,20 @@ def _serve(
 
 
 def _check_options(federation: Federation) -> None:
-    of_simulations = {
+    simulation_options = {
         "clients.attack": federation.options.clients.attack is not None,
         "clients.personal_on_disk": federation.options.clients.personal_on_disk,
         "devices": federation.fabric.world_size > 1,
         "local.gradient_clip_val": federation.options.local.gradient_clip_val is not None,
         "fast_dev_run": federation.fast_dev_run,
     }
-    if wrong := [name for name, is_given in of_simulations.items() if is_given]:
-        raise UserError(f"Only a simulation has trainer.{wrong[0]}, since each site trains by itself. Leave it out.")
+    if wrong := [name for name, is_given in simulation_options.items() if is_given]:
+        raise UserError(f"Only simulations support trainer.{wrong[0]}, because each site trains on its own. Remove it.")
     for add_on in federation.options.local.all_add_ons:
         name = type(add_on).__name__
         if PUBLIC.get(name) is not type(add_on):
             known = ", ".join(PUBLIC)
-            raise UserError(f"Sites know the add-ons {known}, not {name}. Leave it out of trainer.local.add_ons.")
+            raise UserError(f"Sites support the add-ons {known}, not {name}. Remove it from trainer.local.add_ons.")
 
 
 def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None) -> Path | None:
@@ -124,17 +124,17 @@ def _run_to_resume(command: FederationCLI, run_dir: Path, ckpt_path: str | None)
 
 
 def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
-    """Describe a run by the fields of ``wire.Description``, with an empty signature; always the same for a config."""
+    """Describe a run by the fields of ``wire.Description``, with an empty signature; deterministic for each config."""
     federation = cast(Federation, command.trainer)
     data = cast(SitesData, command.datamodule)
     described = describe_model(command.model)
     init_args = dict(described["init_args"])
-    # A method does not keep the config of its optimizer among its options.
+    # A method does not store the config of its optimizer among its options.
     optimizer = command.config.as_dict()["model"]["init_args"].get("optimizer")
     if optimizer is not None:
         init_args["optimizer"] = optimizer
     options = federation.options
-    # Schedule, cohort and aggregation stay at the server, which sends each client its learning rate.
+    # Only the server needs schedule, cohort and aggregation; it sends each client its learning rate.
     for_sites = replace(options, local=replace(options.local, schedule=None), server=Server(), clients=Clients())
     phases, cohort_size = check_phases(command.model), options.clients.cohort_size
     phases = bind_aggregators(phases, options.server.aggregation, data.clients, cohort_size, options.seed)
@@ -152,27 +152,27 @@ def describe_for_sites(command: FederationCLI) -> dict[str, Any]:
 
 
 def read_sites_file(run: Path) -> tuple[str, dict[str, SiteFacts]]:
-    """Read a run's id, and each site's description by its name, from the run's folder."""
+    """Read a run's id and the sites' descriptions by name from the run's folder."""
     try:
         content = json.loads((run / SITES_FILE).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{run} can't be resumed at sites: it has no {SITES_FILE}. Name a run of sites.") from error
+        raise UserError(f"{run} is not a run of sites: it has no {SITES_FILE}. Resume a run of sites.") from error
     return content["run"], {name: SiteFacts(**values) for name, values in content["sites"].items()}
 
 
 class SitesFile(FederationCallback):
-    """Writes ``sites.json`` and the config, as YAML, into the run's folder."""
+    """Callback that writes ``sites.json`` and the config, as YAML, into the run's folder."""
 
     def __init__(self, registry: SiteRegistry, config: str) -> None:
         self.registry = registry
         self.config = config
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Write both before the first round."""
+        """Write both files before the first round."""
         write_text(Path(trainer.log_dir) / "config.yaml", self.config)
         self.on_round_end(trainer, {})
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Write the sites again, since some may have come in the round."""
-        facts = {name: each.model_dump() for name, each in sorted(self.registry.data.facts.items())}
-        write_json(Path(federation.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": facts})
+        """Write the sites again, because some may have connected during the round."""
+        sites = {name: facts.model_dump() for name, facts in sorted(self.registry.data.facts.items())}
+        write_json(Path(federation.log_dir) / SITES_FILE, {"run": self.registry.run, "sites": sites})

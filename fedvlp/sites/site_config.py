@@ -21,22 +21,22 @@ def _check_name(name: str) -> str:
 
 
 class SiteConfig(Schema):
-    """A site's own options; the server knows only its name.
+    """A site's own options. The server knows only the site's name.
 
     Attributes:
         name: Name of the site and its domain in the server's list.
         root: Folder with a folder of images for each class; relative to the site's home unless absolute.
-        cache_dir: Folder for features and decoded images; None keeps nothing on disk.
+        cache_dir: Folder for features and decoded images; None stores nothing on disk.
         accelerator: Lightning's name of the hardware.
-        num_threads: CPU threads of PyTorch; its own choice if None.
+        num_threads: CPU threads of PyTorch; None uses PyTorch's default.
         num_workers: Processes that read images; 0 reads them in the main process.
-        on_bad_image: How to handle images that can't be read: ``error`` refuses to train, ``skip`` leaves them out.
-        pretrained: File of CLIP's weights, if the server's name for them means nothing here.
-        secure_sum: Folder of ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
+        on_bad_image: How to handle unreadable images: ``error`` refuses to train, ``skip`` ignores the images.
+        pretrained: File of CLIP's weights, if this site cannot load them by the server's name.
+        secure_sum: Folder with ``key`` and ``roster.yaml``, to train only for secure sums; None sends updates.
         idle_minutes: Minutes without a request after which the warm process ends.
-        allow: Modules and classes that a server's config may name, besides fedvlp's own, and CLIPs of hubs and folders,
-            such as ``hf-hub:organisation/model``. Importing a class runs its code.
-        policy: The runs in which the site takes part, and what may leave it.
+        allow: Modules and classes that a server's config may name in addition to fedvlp's own, and CLIPs from hubs and
+            folders, such as ``hf-hub:organisation/model``. Importing a class runs its code.
+        policy: Rules for the runs that the site joins and the data that may leave it.
     """
 
     name: Annotated[str, AfterValidator(_check_name)]
@@ -57,11 +57,11 @@ def read_site_config(home: Path) -> SiteConfig:
     """Read a site's config from its folder.
 
     Raises:
-        UserError: If there is none, or an option is unknown, missing or out of range.
+        UserError: If there is no config, or an option is unknown, missing or out of range.
     """
     path = home / FILE
     if not path.is_file():
-        raise UserError(f"Expected {FILE} in {home}, which makes a folder a site's home. Write one with name and root.")
+        raise UserError(f"Expected the site's options in {home / FILE}, found no file. Write one with name and root.")
     content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"Expected options such as name and root in {path}; found none.")
@@ -78,14 +78,13 @@ def read_site_config(home: Path) -> SiteConfig:
 
 
 def _describe(error: ValidationError) -> str:
-    """Describe the first wrong option in one line: what is expected, what was found, and what to do."""
     problem = error.errors(include_url=False)[0]
-    place = problem["loc"]
-    option = ".".join(map(str, place))
+    location = problem["loc"]
+    option = ".".join(map(str, location))
     if problem["type"] == "missing":
         return f"it lacks the option {option}. Add it."
     if problem["type"] == "extra_forbidden":
-        options = (Policy if place[0] == "policy" else SiteConfig).model_fields
-        return f"there is no option {option}. {did_you_mean_or_choose(str(place[-1]), options)}"
+        options = (Policy if location[0] == "policy" else SiteConfig).model_fields
+        return f"there is no option {option}. {did_you_mean_or_choose(str(location[-1]), options)}"
     expected = problem["msg"].removeprefix("Value error, ")
     return f"{option}: {expected}, found {problem['input']!r}. Correct it."

@@ -1,7 +1,7 @@
 """Requests and replies as safetensors, with JSON that must match a schema, and the protocol of their transport.
 
-Nothing is ever unpickled. PyTorch is imported only when a message with tensors is read or written, because Flower
-starts a process for each message.
+Nothing is unpickled. PyTorch is imported only to read or write a message with tensors, because Flower starts a process
+for each message.
 """
 
 import hashlib
@@ -19,34 +19,34 @@ from fedvlp.version import __version__
 
 KEY = "fedvlp"
 LENGTH_BYTES = 8  # safetensors begins with the length of its header
-MAX_BYTES = 1 << 30  # of a message: far more than prompts need, and less than a machine has
+MAX_BYTES = 1 << 30  # of a message: far more than prompts need, and less than a machine's memory
 MAX_HEADER_BYTES = 16 << 20  # of a header: names of classes and tensors, and options
 MAX_STRING = 2000  # characters
-MAX_ENTRIES = 100  # of one object of numbers; a method logs a few
-MAX_NAME = 255  # bytes of a file's name, on most disks; characters of a number's
-# Of clip_norm, and of noise_multiplier unless that is 0, so that no product or square is 0 or infinite.
+MAX_ENTRIES = 100  # of one dictionary of numbers; a method logs a few
+MAX_NAME = 255  # bytes of a file name (the limit of most disks); characters of a metric's name
+# Range of clip_norm, and of noise_multiplier unless it is 0, so that no product or square is 0 or infinite.
 NOISE_RANGE = (1e-9, 1e9)
 LIBRARIES = ("torch", "torchvision", "open_clip_torch")
 
 
 class SiteProblem(Exception):  # noqa: N818 (it becomes a reply and is no error of the program)
-    """Why a site refuses a request, to be read after its name; reveals nothing of images or files."""
+    """Raised at a site to refuse a request. The text follows the site's name and reveals nothing of images or files."""
 
 
 class SiteError(Exception):
-    """Why there is no reply of a site, to be read after the site's name, such as ``did not answer in 60 s``."""
+    """Reason for a site's missing reply. The text follows the site's name, such as ``did not answer in 60 s``."""
 
 
 class SiteRefusal(SiteError):  # noqa: N818 (the site's own answer)
-    """Why a site that answers can't do what it was asked. Unlike a lost connection, somebody has to repair it."""
+    """Reason why a connected site refused a request. Unlike a lost connection, it persists until someone repairs it."""
 
 
 class WireError(SiteError):
-    """What is wrong with a message, to be read after the sender's name; reveals nothing of the message's content."""
+    """Raised for an invalid message. The text follows the sender's name, and reveals nothing of the content."""
 
 
 def is_plain_name(value: str) -> bool:
-    """Whether a string is the name of a file, which does not lead out of its folder on any system."""
+    """Whether a string is a file name that cannot point outside its folder on any system."""
     is_short = 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_NAME
     return is_short and not value.startswith(".") and not set(value) & set("/\\:") and value.isprintable()
 
@@ -61,7 +61,7 @@ def _check(accepts: Callable[[Any], bool], expected: str) -> AfterValidator:
 
 
 def _check_length(value: Any) -> Any:
-    # Before the entries, since the report of each wrong entry takes memory.
+    # Checked before the entries, because the report of each wrong entry takes memory.
     if isinstance(value, dict) and len(value) > MAX_ENTRIES:
         raise ValueError(f"Input should have at most {MAX_ENTRIES} entries")
     return value
@@ -72,21 +72,21 @@ _distinct = _check(lambda names: len(set(names)) == len(names), "a list of disti
 
 Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Text = Annotated[str, Field(max_length=MAX_STRING)]
-# Names and reasons are shown on the other side's screen, where a line break would let the sender add lines.
+# The receiver prints names and reasons, where a line break would let the sender add lines.
 Line = Annotated[Text, _printable]
 FileName = Annotated[str, _check(is_plain_name, "the plain name of a file")]
 MaybeFile = Annotated[str, _check(lambda name: not name or is_plain_name(name), "the plain name of a file, or empty")]
 Options = Annotated[dict[str, Any], AfterValidator(checked_values)]
 _Key = Annotated[str, Field(max_length=MAX_NAME), _printable]
 Counts = Annotated[dict[_Key, Count], BeforeValidator(_check_length)]
-# Images, those classified correctly and those predicted as the class, for each class.
-_OfClasses = Annotated[
+# For each class: its images, its correct images, and the images predicted as the class.
+_ClassCounts = Annotated[
     list[Annotated[list[Count], Field(min_length=3, max_length=3)]], Field(max_length=MAX_LENGTH, fail_fast=True)
 ]
 
 
 class Schema(BaseModel):
-    """A value from outside: its fields have exactly their types, and there are no others."""
+    """Base of values from outside: fields must have exactly their types, and unknown fields are rejected."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -102,7 +102,7 @@ class Noise(Schema):
 
 
 class Description(Schema):
-    """Describes a run, so that a site can decide whether to take part."""
+    """Description of a run, from which a site decides whether to take part."""
 
     data: Options
     model: Options
@@ -115,13 +115,13 @@ class Description(Schema):
 
 
 class Describe(Description):
-    """Asks a site whether it takes part, and for its description."""
+    """Request for a site's decision to take part, and for its description."""
 
     run: Line
 
 
 class Prepare(Describe):
-    """Brings the tensors that every site begins with."""
+    """Request to prepare a run, with the tensors that all sites start from."""
 
     run: FileName  # becomes a folder at the site
     client: Count
@@ -135,7 +135,7 @@ class _ClientRequest(Schema):
 
 
 class Train(_ClientRequest):
-    """Brings a download, and names files at the site, which the server can't read."""
+    """Request to train, with a download and the names of files at the site, which the server can't read."""
 
     round: Count
     phase: Count
@@ -149,26 +149,26 @@ class Train(_ClientRequest):
 
 
 class Sum(_ClientRequest):
-    """Brings bytes of other sites, for a step of a secure sum; ``summed`` brings the answer."""
+    """Request for a step of a secure sum, with bytes of other sites; ``summed`` is the reply."""
 
     step: Line
 
 
 class Evaluate(_ClientRequest):
-    """Brings the deployed tensors."""
+    """Request to evaluate the deployed tensors."""
 
     baseline: bool
     personal: MaybeFile
 
 
 class Leave(Schema):
-    """Ends a run."""
+    """Request to end a run."""
 
     run: Line
 
 
 class Prepared(Schema):
-    """Identifies a site's images.
+    """Digests that identify a site's images.
 
     Attributes:
         images: Digest of the names and classes of the images.
@@ -185,7 +185,7 @@ class SiteFacts(Prepared):
     Attributes:
         classes: Its class folders that have images, sorted.
         counts: Number of its images by role.
-        versions: Versions of the packages that a number depends on.
+        versions: Versions of the packages that can affect a result.
     """
 
     classes: Annotated[list[Text], Field(max_length=MAX_LENGTH), _distinct]
@@ -200,14 +200,14 @@ class Described(SiteFacts):
 
 
 class Reason(Schema):
-    """Why a site refuses a run, waits until its keeper has approved it, or has failed."""
+    """Reason why a site refuses a run, waits for its operator's approval, or has failed."""
 
     name: Line
     reason: Line
 
 
 class Trained(Schema):
-    """Brings the upload, or the site's keys where a secure sum is to follow."""
+    """Reply with the upload, or with the site's keys if a secure sum follows."""
 
     round: Count
     phase: Count
@@ -220,11 +220,11 @@ class Trained(Schema):
 
 
 class Evaluated(Schema):
-    """Counts of each split; those by class are empty unless the site's policy allows them."""
+    """Reply with counts for each split; ``by_class`` is empty unless the site's policy allows it."""
 
     correct: Counts
     count: Counts
-    by_class: Annotated[dict[_Key, _OfClasses], BeforeValidator(_check_length)]
+    by_class: Annotated[dict[_Key, _ClassCounts], BeforeValidator(_check_length)]
 
 
 Schemas = Mapping[str, type[Schema]]
@@ -270,18 +270,18 @@ class Message:
 
         from fedvlp.core.state import detached
 
-        # A copy each, since tensors may share memory, which safetensors refuses.
+        # Copies, because safetensors rejects tensors that share memory.
         tensors = {name: value.contiguous() for name, value in detached(self.tensors).items()}
         return bytes(save(tensors, metadata))
 
 
 def failure(name: str, reason: str) -> bytes:
-    """Encode the reply of a site that failed; ``reason``, such as ``has no image``, must reveal nothing of files."""
+    """Encode a site's failure; ``reason``, such as ``has no image``, must reveal nothing of files."""
     return Message("failed", {"name": name, "reason": reason}).to_bytes()
 
 
 def read_request(content: bytes) -> Message:
-    """Decode a request, or raise a WireError that names the wrong field and nothing of its content."""
+    """Decode a request, or raise a WireError that names the wrong field without its content."""
     return _read(content, REQUESTS)
 
 
@@ -294,7 +294,7 @@ def _read(content: bytes, schemas: Schemas) -> Message:
     values = _values(content)
     kind = values.pop("kind", None)
     if not isinstance(kind, str) or kind not in schemas:
-        raise WireError(f"sent a message of none of the kinds {', '.join(schemas)}")
+        raise WireError(f"sent a message of an unknown kind; expected {', '.join(schemas)}")
     try:
         schemas[kind].model_validate(values)
     except ValidationError as error:
@@ -304,19 +304,19 @@ def _read(content: bytes, schemas: Schemas) -> Message:
     try:
         return Message(kind, values, load(content))
     except Exception as error:
-        # The bytes may be anything, and make safetensors raise anything.
-        raise WireError("sent tensors that can't be understood") from error
+        # Arbitrary bytes can make safetensors raise any exception.
+        raise WireError("sent tensors that can't be decoded") from error
 
 
 def _wrong_field(kind: str, schema: type[Schema], values: Mapping[str, Any], error: ValidationError) -> str:
-    """Name the first wrong field, but never its value, which may be what a site must not reveal."""
+    """Name the first wrong field, but never its value, which may be confidential."""
     for problem in error.errors(include_url=False, include_context=False, include_input=False):
         name = str(problem["loc"][0])
         if name not in values:
             return f"sent no {name}"
         if name in schema.model_fields:
             return f"sent a wrong {name}: {problem['msg'].removeprefix('Value error, ')}"
-    # Unknown names come from the other side and could hold anything, so they are counted and not shown.
+    # Unknown names could contain anything, so they are counted and not shown.
     return f"sent {len(values.keys() - schema.model_fields.keys())} unknown field(s) in a message of the kind {kind}"
 
 
@@ -324,22 +324,22 @@ def _values(content: bytes) -> dict[str, Any]:
     """Read the JSON object in the header of a message, but not its tensors."""
     if len(content) > MAX_BYTES:
         raise WireError(f"sent more than {MAX_BYTES:,} bytes")
-    # The length comes from the other side, so it is checked before anything is parsed.
+    # The sender chose the length, so check it before parsing.
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     if len(content) < LENGTH_BYTES or length > min(len(content) - LENGTH_BYTES, MAX_HEADER_BYTES):
-        raise WireError("sent a message that is cut short, or none of fedvlp's")
+        raise WireError("sent a message that is truncated or not from fedvlp")
     try:
         header = json.loads(content[LENGTH_BYTES : LENGTH_BYTES + length].decode())
         values = json.loads(header["__metadata__"][KEY])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WireError("sent a message that can't be understood") from error
+        raise WireError("sent a message that can't be decoded") from error
     if not isinstance(values, dict) or len(values) > MAX_ENTRIES:
-        raise WireError("sent a message that can't be understood")
+        raise WireError("sent a message that can't be decoded")
     return values
 
 
-def versions_here() -> dict[str, str]:
-    """Find the versions of fedvlp and of the libraries with which it computes, by their names on the package index."""
+def installed_versions() -> dict[str, str]:
+    """Find the installed versions of fedvlp and of its numerical libraries, by the names of their distributions."""
     versions = {"fedvlp": __version__}
     for name in LIBRARIES:
         try:
@@ -351,15 +351,15 @@ def versions_here() -> dict[str, str]:
 
 @runtime_checkable
 class Transport(Protocol):
-    """Carries messages between the server and its sites, as bytes."""
+    """Connection that carries messages between the server and its sites, as bytes."""
 
     def names(self) -> list[str]:
-        """List the names under which connected sites can be reached now, in any order."""
+        """List the names of the connected sites' nodes, in any order."""
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
-        """Send all requests at the same time, and yield each site's reply, or why there is none, as it comes.
+        """Send all requests concurrently, and yield each node's reply, or the reason for its absence, as it arrives.
 
         Args:
-            requests: By the site's name, one of ``names``.
+            requests: Encoded requests by node, one of ``names``.
             timeout: Seconds to wait for all replies together, above 0.
         """

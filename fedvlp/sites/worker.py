@@ -1,4 +1,4 @@
-"""How a site answers requests: a ``Site`` answers all, a ``SiteWorker`` holds the method and features of one run."""
+"""A site's answers to requests: ``Site`` dispatches them, ``SiteWorker`` holds the method and features of one run."""
 
 import logging
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import torch
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
-import fedvlp.methods  # noqa: F401 (its classes are then known by their short names)
+import fedvlp.methods  # noqa: F401 (registers the short names of its classes)
 from fedvlp.core.aggregation.base import ClientNoise
 from fedvlp.core.balance import count_classes
 from fedvlp.core.module import FederatedModule, check_phases, copy_state
@@ -22,9 +22,9 @@ from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
-from fedvlp.sites.policy import Proposal, Uploads, decide, departure, leaving_problem, without_noise
+from fedvlp.sites.policy import Proposal, Uploads, decide, leaving_problem, request_deviation, without_noise
 from fedvlp.sites.site_config import SiteConfig, read_site_config
-from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, read_request, versions_here
+from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, installed_versions, read_request
 from fedvlp.training.add_ons import PUBLIC, AddOn
 from fedvlp.training.add_ons.base import NoisyUpload
 from fedvlp.training.client import ClientError, Workspace, train_clients
@@ -38,25 +38,25 @@ from fedvlp.utils.digests import from_jsonable
 from fedvlp.utils.errors import UserError, unwrapped_errors
 from fedvlp.utils.plugins import import_plugins
 
-FILES_KEPT = 64  # of a client's personal tensors: a server resumes from one of its last few rounds
+MAX_FILES = 64  # of a client's personal tensors: a server resumes from one of its last few rounds
 log = logging.getLogger(__name__)
 
 
 class Site:
-    """Answers the server's requests sequentially, and keeps the method of the run between them."""
+    """A site, which answers the server's requests sequentially and keeps the run's method between them."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
         self.config = read_site_config(home)
         self.worker: SiteWorker | None = None
         self.ledger = Ledger(home)
-        self.uploads: dict[str, Uploads] = {}  # of runs that the site was asked about, by the description's digest
+        self.uploads: dict[str, Uploads] = {}  # of proposed runs, by the description's digest
 
     def handle(self, content: bytes) -> bytes:
         """Answer a request; every problem becomes a reply with its reason.
 
         Raises:
-            OSError: If the ledger can't be written: nothing leaves without its line.
+            OSError: If the ledger can't be written. Nothing is sent without a line in the ledger.
         """
         try:
             request = read_request(content)
@@ -68,7 +68,7 @@ class Site:
         # Keys for a secure sum have no norm, and a sum contains no noise.
         if reply.kind == "trained" and request.values["weighting"] is None:
             noise = request.values["noise"]
-            # Whoever knows the seed can subtract noise that was drawn from it.
+            # Noise drawn from a known seed can be subtracted.
             multiplier = 0.0 if noise is None or noise["seed"] is not None else noise["noise_multiplier"]
             more = {"norm": update_norm(reply.tensors, request.tensors), "noise": multiplier}
         self.ledger.add("left", reply.kind, answer, {**request.values, **reply.values}, **more)
@@ -88,9 +88,9 @@ class Site:
             log.warning("A request failed: this site %s", error, exc_info=error.__cause__)
             reason = str(error)
         except Exception as error:
-            # The text of an error may quote names of files, so only its kind leaves the site.
+            # Only the type of an error leaves the site, because its text may quote names of files.
             log.exception("A request failed.")
-            reason = f"raised {type(error).__name__}; its log says more"
+            reason = f"raised {type(error).__name__}; see the site's log"
         reply = Message("failed", {"name": self.config.name, "reason": reason})
         return reply, reply.to_bytes()
 
@@ -106,14 +106,14 @@ class Site:
         if request.kind == "leave":
             self.worker = None if is_prepared else self.worker
             return Message("left")
-        if self.worker is None or not is_prepared or self.worker.data.place != (values["client"], values["domain"]):
+        if self.worker is None or not is_prepared or self.worker.data.ids != (values["client"], values["domain"]):
             return Message("unprepared")
         if request.kind == "evaluate" and self.worker.sums is not None and self.worker.sums.under_way is not None:
-            # An evaluation ends the sum: the site forgets the run, and the server prepares it again.
+            # An evaluation ends the sum: the site drops its worker, and the server prepares it again.
             self.worker = None
             return Message("unprepared")
-        problem = departure(self.worker.told, values) if request.kind == "train" else ""
-        if problem := problem or self._decision(request, self.worker.told)[1]:
+        problem = request_deviation(self.worker.description, values) if request.kind == "train" else ""
+        if problem := problem or self._decision(request, self.worker.description)[1]:
             raise SiteProblem(problem)
         if request.kind == "evaluate":
             return self.worker.evaluate(request)
@@ -122,8 +122,8 @@ class Site:
             return reply
         return self.worker.train(request)
 
-    def _decision(self, request: Message, told: Mapping[str, Any]) -> tuple[str, str]:
-        run = Proposal(request.values["run"], told)
+    def _decision(self, request: Message, description: Mapping[str, Any]) -> tuple[str, str]:
+        run = Proposal(request.values["run"], description)
         # Counted from the ledger, so that neither a restart nor a repeated request starts from zero.
         if request.kind == "train":
             run = replace(run, updates=self.ledger.updates[run.run, request.values["phase"]] + 1)
@@ -133,13 +133,13 @@ class Site:
         def uploads() -> Uploads:
             if run.digest not in self.uploads:
                 self.worker = None  # two methods at a time may not fit into the memory
-                self.uploads[run.digest] = uploads_of(_make_method(self.config, told), told)
+                self.uploads[run.digest] = describe_uploads(_make_method(self.config, description), description)
             return self.uploads[run.digest]
 
         return decide(self.config.policy, self.home, run, uploads)
 
     def _describe(self, request: Message) -> Message:
-        kind, reason = self._decision(request, told_in(request))
+        kind, reason = self._decision(request, read_description(request))
         if kind:
             return Message(kind, {"name": self.config.name, "reason": reason})
         data = self._data(request.values["data"])
@@ -147,66 +147,67 @@ class Site:
             "name": self.config.name,
             "classes": data.classes_with_images,
             "counts": {part.role: len(part) for part in data.split_parts},
-            "versions": versions_here(),
+            "versions": installed_versions(),
             **_digests(data),
         }
         return Message("described", values)
 
     def _prepare(self, request: Message) -> Message:
         run = request.values["run"]
-        if problem := self._decision(request, told_in(request))[1]:
+        if problem := self._decision(request, read_description(request))[1]:
             raise SiteProblem(problem)
-        # The last run's method goes first: two at a time may not fit into the memory.
+        # Free the last run's method first: two at a time may not fit into the memory.
         self.worker = None
         data = self._data(request.values["data"], (request.values["client"], request.values["domain"]))
         self.worker = SiteWorker(self.config, data, request, self.home / "runs" / run)
         return Message("prepared", _digests(data))
 
-    def _data(self, options: Mapping[str, Any], place: tuple[int, int] = (0, 0)) -> SiteFolder:
-        # Any other option, such as the folder of images, would let the server read elsewhere.
+    def _data(self, options: Mapping[str, Any], ids: tuple[int, int] = (0, 0)) -> SiteFolder:
+        # Any other option, such as the folder of images, would let the server read other files.
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
-            raise SiteProblem(f"knows no data options {', '.join(unknown)[:200]}; its version of fedvlp may be another")
+            names = ", ".join(unknown)[:200]
+            raise SiteProblem(f"does not support the data options {names}; its version of fedvlp may differ")
         own = self.config.model_dump(include={"root", "on_bad_image", "num_workers", "cache_dir"})
         try:
-            data = SiteFolder(domain=self.config.name, place=place, **own, **options)
-            # The server compares lists of classes, but images without any listed class can't be split and described.
+            data = SiteFolder(domain=self.config.name, ids=ids, **own, **options)
+            # The server compares the lists of classes later; without any listed class the images can't be split.
             if not set(data.classes) & set(data.classes_with_images):
                 folders = ", ".join(map(repr, data.classes_with_images[:5]))
-                raise SiteProblem(f"has none of the classes that data.class_names lists; its folders are {folders}")
+                raise SiteProblem(f"has none of the classes in data.class_names; its folders are {folders}")
             data.prepare_data()
         except UserError as error:
-            raise SiteProblem("has images that can't be used as the server asks; its log says why") from error
+            raise SiteProblem("can't use its images with the server's options; see the site's log") from error
         return data
 
 
 class SiteTask(PhaseTask):
-    """A phase whose download came with the request."""
+    """A phase whose download is in the request."""
 
     def download(self, client: Client) -> State:
-        """Return the request's tensors, which the server has chosen for the client."""
+        """Return the request's tensors, which the server selected for the client."""
         return self.state.server.shared
 
 
 class SiteWorker:
-    """One run at one site, made from a request of the kind ``prepare``: trains and measures its one client.
+    """One run at one site, prepared by ``request``: trains and evaluates its single client.
 
-    ``folder`` is the run's, for the client's personal tensors.
+    ``folder`` stores the run's personal tensors.
 
     Raises:
-        SiteProblem: If the method can't be made here, or is not the server's.
+        SiteProblem: If the site can't instantiate the method, or it differs from the server's.
     """
 
     def __init__(self, config: SiteConfig, data: SiteFolder, request: Message, folder: Path) -> None:
         options = _read_options(request.values)
         self.run = request.values["run"]
-        self.told = told_in(request)
+        self.description = read_description(request)
         self.data = data
         self.client = data.clients[0]
-        self.module = _make_method(config, self.told)
+        self.module = _make_method(config, self.description)
         accelerator, precision = config.accelerator, options.precision
         self.fabric = make_fabric(accelerator=accelerator, devices=1, strategy="auto", precision=precision)
         set_up_method(self.fabric, self.module, config.num_threads)
-        # Towers come from the site's own disk; prompts, slots and constants must be the server's to the bit.
+        # Towers are loaded from the site's disk; prompts, slots and constants must equal the server's bit for bit.
         copy_state(request.tensors, starting_tensors(self.module), owner="The site's method")
         set_up_data(self.fabric, self.module, data, precision, serves_images=False)
         add_ons = options.local.listed_add_ons
@@ -227,39 +228,39 @@ class SiteWorker:
         self.allows_class_counts = config.policy.class_counts
         self.sums: Any = None
         if config.secure_sum is not None:
-            # Imported here: it needs what comes with Flower.
+            # Imported late: it needs packages that are installed with Flower.
             from fedvlp.sites.secure_sum.summing import SiteSums
 
             self.sums = SiteSums(config.name, Path(config.secure_sum), request, folder)
 
     def train(self, request: Message) -> Message:
-        """Answer a request of the kind ``train``, or raise a SiteProblem if the client can't be trained."""
+        """Answer a request of the kind ``train``, or raise a SiteProblem if training fails."""
         values = request.values
         if values["phase"] >= len(self.workspace.phases):
-            raise SiteProblem("knows no phase of that number")
+            raise SiteProblem(f"has no phase {values['phase']}")
         if self.sums is None and values["weighting"] is not None:
-            raise SiteProblem("has no secure_sum in its site.yaml, for which the server asks")
+            raise SiteProblem("is asked for a secure sum, but has no secure_sum in its site.yaml")
         if self.sums is not None and values["weighting"] is None:
-            raise SiteProblem("trains only for a secure sum, for which the server does not ask")
+            raise SiteProblem("trains only for secure sums, but the server asks for an update")
         if self.sums is not None:
             self.sums.check(request)
         task = self._task(request)
         uploaded = select(self.module.communicable_state(), task.phase.upload)
-        # Noise is added to what training changed, so the value before training is needed.
+        # Noise is added to the change of each tensor, so the value before training is needed.
         if values["noise"] is not None and (lacking := sorted(uploaded.keys() - request.tensors.keys())):
             raise SiteProblem(f"can't add the run's noise to {lacking[0]!r}: its value before training was not sent")
-        # No second try here: the server decides whether a client that failed trains again.
+        # The site never retries: the server decides whether a failed client trains again.
         (result,) = train_clients([self.client], task, self.workspace)
         if result.failure:
             error = self.workspace.errors.pop(self.client.id)
             raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")
-        # Whatever the policy says: the ledger's epsilon holds only if every tensor carries the noise.
+        # Independent of the policy: the ledger's epsilon holds only if every tensor carries the noise.
         if values["noise"] is not None and (clear := without_noise(result.update.state)):
             raise SiteProblem(f"can't add the run's noise to {clear[0]!r}, which an add-on sends")
         # A site does not know the server's checkpoints. Files are never changed, so a server that resumes from an
-        # earlier round asks for one of the newest.
+        # earlier round needs one of the newest.
         files = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        for path in files[:-FILES_KEPT]:
+        for path in files[:-MAX_FILES]:
             path.unlink(missing_ok=True)
         reply = {
             "round": task.round,
@@ -267,7 +268,7 @@ class SiteWorker:
             "num_examples": result.update.num_examples,
             "metrics": dict(result.update.metrics),
             "finite": result.is_finite,
-            # The text of an error may quote names of files, so only its kind leaves the site.
+            # Only the type of an error leaves the site, because its text may quote names of files.
             "retried": result.retried.partition(":")[0],
             "personal": result.personal,
             "optimizer": result.optimizer_state,
@@ -277,7 +278,7 @@ class SiteWorker:
         return Message("trained", reply, result.update.state)
 
     def evaluate(self, request: Message) -> Message:
-        """Answer a request of the kind ``evaluate``: count each split's images and those classified correctly."""
+        """Answer a request of the kind ``evaluate`` with each split's number of images and of correct predictions."""
         module = self.module
         state = dict(request.tensors)
         # The baseline is untrained, so it has no personal tensors.
@@ -298,13 +299,13 @@ class SiteWorker:
             count[split.name] = len(predictions.labels)
             if self.allows_class_counts:
                 counts = count_classes(predictions, self.data.class_names)
-                by_class[split.name] = [list(map(int, of_class)) for of_class in counts.values()]
+                by_class[split.name] = [list(map(int, class_counts)) for class_counts in counts.values()]
         return Message("evaluated", {"correct": correct, "count": count, "by_class": by_class})
 
     def _cleared(self, state: State) -> State:
-        """Make zeros for the tensors that the site uploads but a state lacks.
+        """Create zeros for uploaded tensors that are missing in a state.
 
-        The module still holds what the site trained last. A server that sends fewer tensors must not measure that.
+        Otherwise a server that sends fewer tensors could evaluate the values of the site's last training.
         """
         uploaded = [name for phase in self.workspace.phases for name in phase.upload]
         tensors = select(self.module.communicable_state(), uploaded)
@@ -315,7 +316,7 @@ class SiteWorker:
         """The method's untrained baseline."""
         baseline = self.module.baseline()
         if baseline is None:
-            raise SiteProblem("knows no baseline of the method")
+            raise SiteProblem("is asked for a baseline, but the method has none")
         self.fabric.to_device(baseline)
         return baseline
 
@@ -334,7 +335,7 @@ class SiteWorker:
             self.workspace.add_ons,
             state=state,
             seeds={self.client.id: values["seed"]},
-            # The server has applied schedules and weights; a site sees neither all rounds nor other clients.
+            # The server has applied schedules and weights, so the site needs neither all rounds nor other clients.
             rounds=0,
             all_clients=lambda: [self.client],
             learning_rate_factor=values["factor"],
@@ -345,54 +346,54 @@ class SiteWorker:
         return replace(task, add_ons=(*task.add_ons, NoisyUpload(ClientNoise(**values["noise"]))))
 
     def _states(self, group: str, name: str) -> StatesOnDisk:
-        """The client's personal tensors, if the server names a file of them."""
+        """Load the client's tensors from the file that the server names, if any."""
         if name and not (self.store.folder / name).is_file():
-            raise SiteProblem("has lost what it kept in an earlier round")
+            raise SiteProblem("has lost its personal tensors or optimizer state of an earlier round")
         return StatesOnDisk(self.store.folder, group, {self.client.id: name} if name else {})
 
 
 def starting_tensors(module: FederatedModule) -> dict[str, Tensor]:
-    """Collect the tensors with which every site begins: those exchanged or kept, and constants that are sent once."""
+    """Collect the tensors that all sites start from: exchanged and personal tensors, and constants sent once."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {**module.communicable_state(), **select(tensors, module.broadcast_once)}
 
 
-def told_in(request: Message) -> dict[str, Any]:
+def read_description(request: Message) -> dict[str, Any]:
     """Extract the run's description from a request of the kind ``describe`` or ``prepare``."""
     return {name: request.values[name] for name in Description.model_fields}
 
 
-def uploads_of(module: FederatedModule, told: Mapping[str, Any]) -> dict[str, dict[str, tuple[list[int], int]]]:
-    """Find the shape and bytes of each tensor that a client sends after each phase, by the phase's name."""
+def describe_uploads(module: FederatedModule, description: Mapping[str, Any]) -> Uploads:
+    """Determine the shape and bytes of each uploaded tensor, by the phase's name and the tensor's name."""
     client = Client(0, 0, 0)
     state = RunState(ServerState.start(module.shared_state()))
-    found: dict[str, dict[str, tuple[list[int], int]]] = {}
-    phases, add_ons = check_phases(module), _read_options(told).local.listed_add_ons
+    uploads: dict[str, dict[str, tuple[list[int], int]]] = {}
+    phases, add_ons = check_phases(module), _read_options(description).local.listed_add_ons
     for index, phase in enumerate(phases):
         module.start_client(RoundContext(0, phase, client))
         task = PhaseTask.of_phase(
             module, phases, index, add_ons, state=state, seeds={}, rounds=1, all_clients=lambda: [client]
         )
-        sent = {**module.upload_state(), **task.upload_template(state.server.shared)}
-        found[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in sent.items()}
-    return found
+        tensors = {**module.upload_state(), **task.sent_like(state.server.shared)}
+        uploads[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in tensors.items()}
+    return uploads
 
 
-def _make_method(config: SiteConfig, told: Mapping[str, Any]) -> FederatedModule:
-    """Make the server's method, after checking every class that its config names."""
-    model = dict(told["model"])
+def _make_method(config: SiteConfig, description: Mapping[str, Any]) -> FederatedModule:
+    """Instantiate the server's method after checking every class in its config."""
+    model = dict(description["model"])
     try:
         check_classes(Path("the server's config"), model, config.allow)
     except UserError as error:
-        raise SiteProblem("does not allow what the server's config names; its log says what") from error
-    # The site decides on the path, but not on the weights, whose fingerprint is compared below.
+        raise SiteProblem("does not allow a class in the server's config; see the site's log") from error
+    # The site chooses the path but not the weights: the fingerprint is compared below.
     if config.pretrained is not None:
         options = dict(model.get("init_args") or {})
         model["init_args"] = {**options, "clip": {**options.get("clip", {}), "pretrained": config.pretrained}}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(FederatedModule, "model", required=True, fail_untyped=False)
-    # A method may draw when it is made, as the server's did.
-    L.seed_everything(told["training"]["seed"], workers=True, verbose=False)
+    # The constructor may draw random numbers, which must equal the server's.
+    L.seed_everything(description["training"]["seed"], workers=True, verbose=False)
     import_plugins()
     try:
         parsed = parser.parse_object({"model": model})
@@ -400,26 +401,26 @@ def _make_method(config: SiteConfig, told: Mapping[str, Any]) -> FederatedModule
         raise UserError(f"The config can't be used: {' '.join(str(error).split())}") from error
     clip = parsed["model"].init_args.get("clip")
     name = clip if isinstance(clip, str) else getattr(clip, "name", "")
-    # Behind hf-hub: and local-dir: a server could name anything; other names are open_clip's own.
+    # Names with hf-hub: and local-dir: can refer to anything; all other names belong to open_clip.
     if ":" in name and name not in config.allow:
         reason = UserError(f"The server asks for the CLIP {name}. If you trust it, add {name} to allow in site.yaml.")
-        raise SiteProblem("does not allow the server's CLIP; its log says which") from reason
+        raise SiteProblem("does not allow the server's CLIP; see the site's log") from reason
     with unwrapped_errors():
         module: FederatedModule = parser.instantiate(parsed)["model"]
-    if module.clip.fingerprint() != told["fingerprint"]:
-        raise SiteProblem("has other weights of CLIP than the server")
+    if module.clip.fingerprint() != description["fingerprint"]:
+        raise SiteProblem("has different CLIP weights than the server")
     return module
 
 
-def _read_options(told: Mapping[str, Any]) -> RunOptions:
-    """Read how the server asks a site to train; add-ons are those that come with the library."""
+def _read_options(description: Mapping[str, Any]) -> RunOptions:
+    """Read the server's training options; only add-ons of the library are allowed."""
     classes = {kind.__name__: kind for kind in (RunOptions, LocalTraining, Server, Clients)} | PUBLIC
     try:
-        options: RunOptions = from_jsonable({**told["training"], "rounds": told["rounds"]}, classes)
+        options: RunOptions = from_jsonable({**description["training"], "rounds": description["rounds"]}, classes)
         if not all(isinstance(add_on, AddOn) for add_on in options.local.listed_add_ons):
             raise TypeError("expected add-ons")
     except (KeyError, TypeError, AttributeError, UserError) as error:
-        raise SiteProblem("knows no such options of local training") from error
+        raise SiteProblem("does not support the server's options of local training") from error
     return options
 
 

@@ -70,7 +70,7 @@ def test_it_is_started_again_once_it_was_killed(tmp_path, image_root, capsys):
         assert main(["site", "stop", str(home)]) == 0
     assert site_status(home) == {"state": "stopped"}
     assert main(["site", "stop", str(home)]) == 0
-    assert capsys.readouterr().out == "stopped\nthere was none\n"
+    assert capsys.readouterr().out == "stopped\nno process was running\n"
 
 
 @pytest.mark.parametrize("spoiled", ["mode 710", "link", "another user's"])

@@ -66,11 +66,11 @@ def test_sites_are_told_what_a_split_depends_on():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"partition": Shards(3)}, "one client with a domain of its own"),
+        ({"partition": Shards(3)}, "one client with its own domain"),
         ({"out_of_distribution": "others"}, "do not send the confidence of single images"),
-        ({"held_out": "a", "root": "."}, "name no site, but 'a' is one"),
-        ({"held_out": "d"}, "Expected root"),
-        ({"sites": ["a", "a"]}, "each name once"),
+        ({"held_out": "a", "root": "."}, "held_out names the site 'a'"),
+        ({"held_out": "d"}, "Expected data.root"),
+        ({"sites": ["a", "a"]}, "distinct names of sites"),
         ({"nodes": {"a": 7, "x": 8}}, "data.nodes names 'x'"),
         ({"class_names": ["x"]}, "two classes or more; got 'x'"),
     ],
@@ -93,8 +93,8 @@ def everyone(root, **options):
     return data
 
 
-def site(root, name, place=(0, 0), **options):
-    data = SiteFolder(root=str(root / name), domain=name, classes=CLASSES, place=place, **{**OPTIONS, **options})
+def site(root, name, ids=(0, 0), **options):
+    data = SiteFolder(root=str(root / name), domain=name, classes=CLASSES, ids=ids, **{**OPTIONS, **options})
     data.bind(transform=to_tensor, train_transform=to_tensor)
     return data
 

@@ -140,14 +140,14 @@ def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(t
 
     faults = [
         (raises, "did not answer in 7 s"),
-        (lambda transport, request: b"\x00rubbish", "sent a message that is cut short, or none of fedvlp's"),
-        (changed(round=50), "answered something else than it was asked"),
+        (lambda transport, request: b"\x00rubbish", "sent a message that is truncated or not from fedvlp"),
+        (changed(round=50), "sent a reply that does not match the request"),
         (uploads(lambda value: value * float("nan")), "uploads NaN or infinity"),
-        (changed(num_examples=10**9), "has another number of training images than it said at first"),
+        (changed(num_examples=10**9), "reports another number of training images than when it connected"),
         (changed(finite=False), "keeps NaN or infinity"),
         (changed(metrics={"loss": 10**400}), "sent a wrong metrics"),
-        (loses, "has lost what it kept in an earlier round"),
-        (changes, "has other images than when the run began"),
+        (loses, "has lost its personal tensors or optimizer state of an earlier round"),
+        (changes, "has different images than at the start of the run"),
     ]
     config = method_config("plan", rounds=len(faults) + 1, steps=1, evaluate_every=len(faults) + 1)
     transport = deployment.faulty(dict(enumerate((fault for fault, _ in faults), 1)))
@@ -158,7 +158,7 @@ def test_a_site_that_fails_is_left_out_with_its_reason_and_the_others_continue(t
     assert kept[0].startswith("000001-00000-"), "what round 1 left"
 
 
-OTHER_CLIP = "has other weights of CLIP than the server"
+OTHER_CLIP = "has different CLIP weights than the server"
 
 
 def test_a_site_that_can_not_be_prepared_ends_the_run_before_anything_is_trained(deployment, capsys):
@@ -193,7 +193,7 @@ def test_a_site_that_comes_late_takes_part_from_then_on_or_is_left_out_with_its_
 
     transport.sites["node-0"] = brings
     assert deployment.serve(method_config("promptfl", rounds=3), transport) == 0
-    away = "was not there when the round began"
+    away = "was not connected when the round began"
     assert deployment.left_out() == [
         *((1, name, away) for name in ("paint", "photo")),
         *((2, name, away) for name in ("paint", "photo")),
@@ -257,7 +257,7 @@ def test_too_few_sites_in_a_round_are_waited_for_and_every_reply_is_said(deploym
     monkeypatch.setattr("fedvlp.sites.registry.time.sleep", sleep)
     assert deployment.serve(config, transport) == 0
     printed = capsys.readouterr().out
-    assert "waiting for 'photo': 2 of 3 sites are there; 3 are needed" in printed
+    assert "waiting for 'photo': 2 of 3 sites are connected; 3 are needed" in printed
     assert printed.count("'ink' trained (") == 2
     deployment.assert_as_simulated(config)
 

@@ -53,10 +53,10 @@ def test_a_run_is_in_the_ledger_message_by_message_and_a_changed_line_shows(tmp_
     assert all(entry["norm"] > 0 for entry in trained)
     code, text = printed(home, capsys)
     assert code == 0
-    assert f"largest that left: trained in round 1, {trained[0]['bytes']:,} bytes" in text
-    assert "2 updates left, the longest with norm" in text
+    assert f"largest sent: trained in round 1, {trained[0]['bytes']:,} bytes" in text
+    assert "2 updates sent, largest norm" in text
     assert "no bound epsilon" in text
-    assert "refused 1 times: this site sent a message that is cut short" in text
+    assert "refused 1 times: this site sent a message that is truncated" in text
     assert text.splitlines()[-2:] == [f"last hash: {entries[-1]['hash']}", "no line was changed"]
     (path,) = (home / "ledger").iterdir()
     assert stat.S_IMODE((home / "ledger").stat().st_mode) == 0o700

@@ -11,7 +11,7 @@ from fedvlp.runs.events import read_events
 from fedvlp.runs.run_folder import WAITING
 from fedvlp.sites import commands, policy
 from fedvlp.sites.ledger import read_ledger
-from fedvlp.sites.policy import Proposal, decide, departure, sign
+from fedvlp.sites.policy import Proposal, decide, request_deviation, sign
 from fedvlp.sites.server import serve
 from fedvlp.sites.site_config import read_site_config
 from fedvlp.sites.wire import Message, read_reply, read_request
@@ -39,10 +39,10 @@ RULES = {  # what a site writes, what it says of a run that is not so, and what 
     "max_upload_bytes": (1035, "does not allow more than 1,035 bytes in a message; this would be 1,036", 1036),
     "max_run_bytes": (4119, "does not allow more than 4,119 bytes in a run; this would be 4,120", 4120),
     "max_rounds": (1, "does not allow more than 1 rounds; this would be 2", 2),
-    "min_noise_multiplier": (0.5, "does not allow updates without noise of its own, from its system", None),
+    "min_noise_multiplier": (0.5, "requires noise of at least 0.5 x clip_norm, drawn from its own randomness", None),
     "not_before": ("2999-01-01", "does not allow runs before 2999-01-01 00:00:00", "2026-01-01T08:00+01:00"),
     "not_after": ("2026-01-01T08:00+01:00", "does not allow runs after 2026-01-01 08:00:00+01:00", "2999-01-01"),
-    "approve": ("listed", "does not allow runs that none of its signers has signed; this one has no sign", "always"),
+    "approve": ("listed", "allows only runs signed by one of its signers; this run has no signature", "always"),
 }
 
 
@@ -109,12 +109,18 @@ def test_noise_is_in_all_tensors_and_as_it_was_said(tmp_path):
     assert (kind, reason) == ("refused", "does not allow the tensor 'add_on/0/prompt', which would leave without noise")
     told = description(noise=OWN)
     order = {"round": 1, "noise": OWN}
-    assert departure(told, order) == ""
-    assert departure(told, {**order, "round": 2}) == "was told of 2 rounds, and is asked for round 3"
+    assert request_deviation(told, order) == ""
+    assert (
+        request_deviation(told, {**order, "round": 2})
+        == "is asked for round 3, but the run's description allows 2 rounds"
+    )
     for noise in (None, {**OWN, "seed": 1}, {**OWN, "clip_norm": 9.0}):
-        assert departure(told, {**order, "noise": noise}) == "was told of other noise than it is asked to add"
+        assert (
+            request_deviation(told, {**order, "noise": noise})
+            == "is asked to add noise that differs from the run's description"
+        )
     seeded = {**OWN, "seed": 7}
-    assert departure(description(noise=seeded), {**order, "noise": {**OWN, "seed": 8}}) == ""
+    assert request_deviation(description(noise=seeded), {**order, "noise": {**OWN, "seed": 8}}) == ""
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_made_for_it(tmp_path):
@@ -148,11 +154,11 @@ def test_a_signature_is_of_one_description_by_one_key(approve, key, tmp_path):
     rules = {"signers": ["chief.pub"], "approve": approve}
     assert decided(tmp_path, {**told, "signature": signature}, **rules) == ("", "")
     for wrong in (told, {**told, "signature": signature, "rounds": 1}, {**told, "signature": "00"}):
-        assert "none of its signers has signed" in decided(tmp_path, wrong, **rules)[1]
+        assert "signed by one of its signers" in decided(tmp_path, wrong, **rules)[1]
     # Where signers are asked for in any case, a list does not replace them.
     kind, _ = decided(tmp_path, told, **rules, runs=[run.digest])
     assert kind == ("" if approve == "listed" else "refused")
-    with pytest.raises(UserError, match="Expected a private key"):
+    with pytest.raises(UserError, match="Expected an ed25519 or ECDSA private key"):
         sign(key.with_suffix(".pub"), b"")
 
 
@@ -164,14 +170,14 @@ def test_what_deploy_signs_is_what_sites_are_asked(key, tmp_path, image_root, mo
     sites = make_sites(tmp_path / "sites", image_root, DOMAINS, policy=rules)
     assert serve(config, in_process(sites), tmp_path / "unsigned") == 1
     said = capsys.readouterr().err
-    assert all(f"The site {name!r} does not allow runs that none of its signers" in said for name in DOMAINS)
+    assert all(f"The site {name!r} allows only runs signed by one of its signers" in said for name in DOMAINS)
     assert main(["deploy", "sign", str(tmp_path), str(key)]) == 0
     digest = capsys.readouterr().out.split()[-1]
     assert digest in said
     assert serve(config, in_process(sites), tmp_path / "signed") == 0
 
 
-def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_root, monkeypatch, capsys):
+def test_the_operator_is_asked_and_the_server_says_that_it_waits(tmp_path, image_root, monkeypatch, capsys):
     config = sites_config(tmp_path / "server.yaml", method_config("promptfl", rounds=1, min_clients=3), DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)
     home = make_site(homes["node-1"], "paint", image_root / "paint", policy={"approve": "ask"})
@@ -189,13 +195,13 @@ def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_r
     monkeypatch.setattr("fedvlp.sites.registry.SECONDS_BETWEEN_QUESTIONS", 0.0)
     assert serve(config, in_process(homes), tmp_path / "runs") == 0
     waits, shown, approved = said
-    assert waits.startswith("for 'paint' (its keeper has not approved the run yet): 2 of 3 sites are there")
+    assert waits.startswith("for 'paint' (its operator has not approved the run yet): 2 of 3 sites are connected")
     for words in (
         "method: PromptFL, with add-ons none",
         "CLIP: fedvlp-tiny, fingerprint",
-        "what leaves in each of 1 rounds:\n    prompt, 16 x 64 numbers, 4,096 bytes, after the phase train",
+        "sent in each of 1 rounds:\n    prompt, 16 x 64 values, 4,096 bytes, after the phase train",
         "in all: 4,096 bytes of tensors",
-        "makes one model of what 'ink', 'paint', 'photo' send",
+        "combines the updates of 'ink', 'paint', 'photo'",
         "noise that this site adds: none",
         "1 runs wait for approval",
     ):
@@ -205,10 +211,10 @@ def test_the_keeper_is_asked_and_the_server_says_that_it_waits(tmp_path, image_r
     assert [entry["kind"] for entry in entries if entry["way"] == "left"][:2] == ["waiting", "described"]
     assert main(["site", "refuse", str(home), next((home / "approvals").glob("*.json")).stem]) == 0
     assert serve(config, in_process(homes), tmp_path / "refused") == 1
-    assert "'paint' does not allow the run, which its keeper has refused. Nothing" in capsys.readouterr().err
+    assert "'paint' does not allow the run, which its operator has refused. Nothing" in capsys.readouterr().err
     for beginning in ("zz", "../approvals/"):
         assert main(["site", "approve", str(home), beginning]) == 1
-        assert "0 begin so" in capsys.readouterr().err
+        assert "matches 0 runs" in capsys.readouterr().err
 
 
 def test_what_is_said_to_leave_is_what_leaves(tmp_path, image_root):
@@ -310,15 +316,15 @@ def test_rounds_and_evaluations_of_a_run_are_limited_each_phase_by_itself(limite
         assert found.values["reason"] == "does not allow more than 3 evaluations in a run; this would be 4"
 
 
-def test_a_run_that_the_keeper_refuses_later_is_neither_trained_nor_measured(limited, plan):
+def test_a_run_that_the_operator_refuses_later_is_neither_trained_nor_measured(limited, plan):
     site = prepared(limited, plan)
     assert main(["site", "refuse", str(limited), next((limited / "approvals").glob("*.json")).stem]) == 0
     for kind in ("train", "evaluate"):
         found = reply_to(site, plan[kind, 0])
-        assert found.values["reason"] == "does not allow the run, which its keeper has refused"
+        assert found.values["reason"] == "does not allow the run, which its operator has refused"
 
 
-def test_no_line_of_what_the_keeper_reads_is_the_servers(limited, plan, capsys):
+def test_no_line_of_what_the_operator_reads_is_the_servers(limited, plan, capsys):
     values = {name: plan["prepare", 0].values[name] for name in description()}
     reply = read_reply(Site(limited).handle(Message("describe", {"run": "a, digest 77", **values}).to_bytes()))
     assert reply.kind == "waiting"

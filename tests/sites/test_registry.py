@@ -48,8 +48,8 @@ def test_ids_follow_from_the_list_and_not_from_arrival(sites, caplog):
         (2, 2, "photo"),
     ]
     assert [client.num_examples for client in found.data.clients] == [9, 15, 18]
-    assert found.places == {"photo": "node-0", "ink": "node-1", "paint": "node-2"}
-    assert "of all sites' training images" not in caplog.text
+    assert found.nodes == {"photo": "node-0", "ink": "node-1", "paint": "node-2"}
+    assert "of all training images" not in caplog.text
 
 
 def test_classes_that_only_one_side_has_are_named(sites):
@@ -74,7 +74,7 @@ def test_a_class_may_be_missing_if_that_is_said(tmp_path, image_root, sites):
 
 def test_a_name_may_be_there_once(sites, tmp_path, image_root):
     sites.sites["node-9"] = Site(make_site(tmp_path / "again", "ink", image_root / "ink")).handle
-    with pytest.raises(UserError, match="'ink' is connected twice, as the nodes node-1 and node-9"):
+    with pytest.raises(UserError, match="'ink' is connected twice, as nodes node-1 and node-9"):
         registry(sites, sites=[*DOMAINS, "other"]).gather(3)
 
 
@@ -82,14 +82,14 @@ def test_who_takes_the_name_of_another_stops_nobody(sites, tmp_path, image_root,
     sites.sites = {"liar": Site(make_site(tmp_path / "liar", "ink", image_root / "ink")).handle, **sites.sites}
     found = registry(sites, nodes={"ink": "node-1"})
     found.gather(3)
-    assert found.places == {"ink": "node-1", "paint": "node-2", "photo": "node-0"}
-    assert "calls itself 'ink', whose node in data.nodes is node-1" in caplog.text
-    assert "may call itself 'ink'" not in caplog.text
-    assert "Any site may call itself 'paint'; now the node node-2 does" in caplog.text
+    assert found.nodes == {"ink": "node-1", "paint": "node-2", "photo": "node-0"}
+    assert "uses the name 'ink', but data.nodes expects node node-1" in caplog.text
+    assert "uses the name 'ink', which" not in caplog.text
+    assert "Node node-2 uses the name 'paint', which any node may use" in caplog.text
     found = registry(sites, sites=["ink", "photo"], nodes={"ink": "node-1"})
     found.gather(2)
-    assert found.places.keys() == {"ink", "photo"}
-    assert "'paint', which data.sites does not list" in caplog.text
+    assert found.nodes.keys() == {"ink", "photo"}
+    assert "'paint', but data.sites does not list it" in caplog.text
 
 
 def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
@@ -97,18 +97,18 @@ def test_who_moves_takes_its_place_once_the_old_one_is_gone(sites, caplog):
     found.gather(3)
     sites.sites["new place"] = sites.sites["node-1"]
     found.regather(3)
-    assert found.places["ink"] == "node-1"
+    assert found.nodes["ink"] == "node-1"
     assert "'ink' is connected twice" in caplog.text
     del sites.sites["node-1"]
     found.regather(3)
-    assert found.places["ink"] == "new place"
+    assert found.nodes["ink"] == "new place"
 
 
 def test_versions_and_training_images_of_a_site(sites, caplog):
     usual = sites.sites["node-1"]
     versions = read_reply(usual(Message("describe", {"run": "", **description()}).to_bytes())).values["versions"]
     for values, message in (
-        ({"versions": {**versions, "fedvlp": "9.9"}}, r"'ink' has fedvlp 9\.9, and the server"),
+        ({"versions": {**versions, "fedvlp": "9.9"}}, r"'ink' has fedvlp 9\.9, but the server"),
         ({"counts": {"validation": 4}}, "'ink' has no training image"),
     ):
         sites.sites["node-1"] = changed(usual, **values)
@@ -118,7 +118,7 @@ def test_versions_and_training_images_of_a_site(sites, caplog):
     sites.sites["node-1"] = changed(usual, versions={**versions, "torch": "1.0"}, counts={"train": 10**18})
     registry(sites).gather(3)
     assert "The site 'ink' has torch 1.0, not" in caplog.text
-    assert "The site 'ink' says it has 100.0 % of all sites' training images" in caplog.text
+    assert "The site 'ink' reports 100.0 % of all training images" in caplog.text
 
 
 def test_images_that_changed_since_the_run_began_are_refused(sites):
@@ -126,7 +126,7 @@ def test_images_that_changed_since_the_run_began_are_refused(sites):
     registry(sites, known).gather(3)
     registry(sites, known).gather(3)
     sites.sites["node-2"] = changed(sites.sites["node-2"], images="another")
-    with pytest.raises(UserError, match="'paint' has other images than when the run began"):
+    with pytest.raises(UserError, match="'paint' has different images than at the start of the run"):
         registry(sites, known).gather(3)
 
 
@@ -145,15 +145,15 @@ def test_who_lets_the_server_wait_for_nothing_is_not_asked_at_every_look(sites, 
     found = registry(sites)
     for time in (0, 700, 6599):
         now[0] = time
-        found.look()
+        found.update()
     assert asked == [0]
     now[0] = 6600
-    found.look()
+    found.update()
     assert asked == [0, 6600]
     del sites.sites["node-0"]
-    found.look()
+    found.update()
     sites.sites["node-0"] = usual
-    found.look()
+    found.update()
     assert found.missing() == []
 
 
@@ -162,7 +162,7 @@ def failing(handle, asked):
 
     def fails(request):
         asked.append(read_request(request).kind)
-        return failure("ink", "has images that can't be used as the server asks; its log says why")
+        return failure("ink", "can't use its images with the server's options; see the site's log")
 
     return fails
 
@@ -173,7 +173,7 @@ def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_
     asked = []
     usual = sites.sites["node-1"]
     sites.sites["node-1"] = failing(usual, [])
-    with pytest.raises(UserError, match=r"The site 'ink' has images that can't be used.* Nothing was trained"):
+    with pytest.raises(UserError, match=r"The site 'ink' can't use its images.* Nothing was trained"):
         registry(sites).gather(2)
     caplog.clear()
     del sites.sites["node-1"]
@@ -182,12 +182,12 @@ def test_a_problem_in_a_run_is_reported_once_and_the_site_takes_part_once_it_is_
     sites.sites["node-1"] = failing(usual, asked)
     for seconds in range(0, 600, 2):
         now[0] = seconds
-        found.look()
+        found.update()
     assert asked == ["describe"] * 2
-    assert caplog.text.count("The site 'ink' has images that can't be used") == 1
+    assert caplog.text.count("The site 'ink' can't use its images") == 1
     sites.sites["node-1"] = usual
     now[0] = 600
-    found.look()
+    found.update()
     assert found.missing() == []
     assert found.problems == {}
 
@@ -200,14 +200,14 @@ def test_a_site_that_can_not_take_part_does_not_keep_the_server_from_waiting_for
     sites.sites = {"node-0": sites.sites["node-0"], "other": failing(usual, [])}
     monkeypatch.setattr("fedvlp.sites.registry.time.sleep", lambda seconds: sites.sites.update({"node-2": away}))
     found.regather(2)
-    assert found.places.keys() == {"photo", "paint"}
+    assert found.nodes.keys() == {"photo", "paint"}
     found.regather(3)
-    assert found.places.keys() == {"photo", "paint"}, "the third can't take part"
+    assert found.nodes.keys() == {"photo", "paint"}, "the third can't take part"
 
 
 def test_a_node_without_a_name_is_reported_once(sites, caplog):
     def raises(request):
-        raise SiteError("did not answer: the SuperNode does not say which site it is")
+        raise SiteError("did not answer: the SuperNode's config does not name the site's home")
 
     sites.sites["node-0"] = lambda request: Message("left").to_bytes()
     found = registry(sites)
@@ -219,7 +219,7 @@ def test_a_node_without_a_name_is_reported_once(sites, caplog):
     found = registry(sites, nodes={"ink": "node-1"})
     for _ in range(3):
         found.silent.clear()
-        found.look()
+        found.update()
     assert caplog.text.count("A site that has just connected (node-0) did not answer") == 1
     assert caplog.text.count("The site 'ink' (node-1) did not answer") == 1
 
@@ -244,8 +244,8 @@ def test_enough_sites_are_waited_for_without_end_and_more_no_longer_than_is_said
     assert said == [0] * 5, "three looks for enough, whatever arrival_seconds is, and two for the last one"
     lines = capsys.readouterr().out.splitlines()
     first, then = (
-        "for 'ink', 'paint': 1 of 3 sites are there; 2 are needed",
-        "for 'ink': 2 of 3 sites are there; begins",
+        "for 'ink', 'paint': 1 of 3 sites are connected; 2 are needed",
+        "for 'ink': 2 of 3 sites are connected; begins",
     )
     assert [line for line in lines if line.startswith("waiting f")] == [
         f"waiting {first}",

@@ -36,7 +36,7 @@ def test_the_config_in_the_runs_folder_makes_the_same_run_again(tmp_path, image_
 
 
 def test_facts_of_sites_are_read_back(tmp_path):
-    with pytest.raises(UserError, match=r"can't be resumed at sites: it has no sites\.json"):
+    with pytest.raises(UserError, match=r"is not a run of sites: it has no sites\.json"):
         read_sites_file(tmp_path)
     facts = {"classes": ["x"], "counts": {"train": 3}, "images": "i", "split": "s", "versions": {"fedvlp": "1"}}
     (tmp_path / "sites.json").write_text(json.dumps({"run": "abc", "sites": {"ink": facts}}))

@@ -64,7 +64,7 @@ def test_an_image_that_can_not_be_read_is_named_in_the_log_alone(tmp_path, caplo
         (tmp_path / "images" / class_name).mkdir(parents=True)
         (tmp_path / "images" / class_name / "PATIENT.png").write_bytes(b"no image")
     site = Site(make_site(tmp_path / "site", "ink", tmp_path / "images"))
-    expected = "has images that can't be used as the server asks; its log says why"
+    expected = "can't use its images with the server's options; see the site's log"
     assert reason(site, "describe", run="run", **description(data={"classes": CLASSES, "split_seed": 5})) == expected
     assert "PATIENT.png" in caplog.text
 
@@ -76,9 +76,9 @@ def test_a_site_says_what_it_has_and_does_not_have(site):
     assert found.values["counts"] == {"train": 6, "validation": 6}
     # Names of class folders are compared letter by letter.
     found = reason(site, "describe", run="", **description(data={"classes": ["CIRCLE", "SQUARE"]}))
-    assert found.startswith("has none of the classes that data.class_names lists; its folders are 'circle', ")
+    assert found.startswith("has none of the classes in data.class_names; its folders are 'circle', ")
     found = reason(site, "describe", run="", **description(data={"classes": CLASSES, "root": "/", "cache_dir": "/"}))
-    assert found.startswith("knows no data options cache_dir, root")
+    assert found.startswith("does not support the data options cache_dir, root")
 
 
 def test_what_is_no_request_gets_a_reply_that_says_so(site):
@@ -143,10 +143,14 @@ class TestPrepared:
     @pytest.mark.parametrize(
         ("kind", "values", "text"),
         [
-            ("prepare", {"fingerprint": "another"}, "has other weights of CLIP than the server"),
-            ("train", {"phase": 7}, "knows no phase of that number"),
-            ("train", {"personal": "000000-00009-0.safetensors"}, "has lost what it kept in an earlier round"),
-            ("train", {"noise": NOISE}, "was told of other noise than it is asked to add"),
+            ("prepare", {"fingerprint": "another"}, "has different CLIP weights than the server"),
+            ("train", {"phase": 7}, "has no phase 7"),
+            (
+                "train",
+                {"personal": "000000-00009-0.safetensors"},
+                "has lost its personal tensors or optimizer state of an earlier round",
+            ),
+            ("train", {"noise": NOISE}, "is asked to add noise that differs from the run's description"),
             ("prepare", {"run": "../elsewhere"}, "sent a wrong run: Input should be the plain name of a file"),
         ],
     )
@@ -204,7 +208,7 @@ class TestPrepared:
 
 
 def test_files_of_long_past_rounds_go(tmp_path, monkeypatch, image_root):
-    monkeypatch.setattr("fedvlp.sites.worker.FILES_KEPT", 2)
+    monkeypatch.setattr("fedvlp.sites.worker.MAX_FILES", 2)
     config = method_config("single_domain", rounds=4, steps=1, evaluate_every=4)
     server = sites_config(tmp_path / "server.yaml", config, DOMAINS)
     homes = make_sites(tmp_path / "sites", image_root, DOMAINS)

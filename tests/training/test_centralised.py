@@ -196,5 +196,5 @@ def test_configs_set_what_the_one_for_all_methods_sets(name):
 
 
 def test_real_sites_can_not_be_pooled():
-    with pytest.raises(UserError, match="one client with a domain of its own"):
+    with pytest.raises(UserError, match="one client with its own domain"):
         SitesData(sites=["north", "south"], class_names=["cat", "dog"], partition=Pooled())

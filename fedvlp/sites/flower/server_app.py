@@ -1,4 +1,4 @@
-"""The ServerApp: Flower starts it for a run, and fedvlp trains over Flower's grid as in a simulation."""
+"""The ServerApp, which Flower starts for a run; fedvlp trains over Flower's grid as in a simulation."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -8,14 +8,14 @@ from pathlib import Path
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
-from fedvlp.sites.flower.client_app import packed, unpacked
+from fedvlp.sites.flower.client_app import pack, unpack
 from fedvlp.sites.server import serve
 from fedvlp.sites.wire import SiteError
 from fedvlp.utils.errors import UserError, in_one_line
 
 
 def make_server_app(config: Path) -> ServerApp:
-    """Make the ServerApp of an app that ``fedvlp deploy init`` wrote, from the path of the app's config."""
+    """Create the ServerApp of an app written by ``fedvlp deploy init``, from the path of the app's config."""
     app = ServerApp()
 
     @app.main()  # type: ignore[untyped-decorator]
@@ -24,20 +24,20 @@ def make_server_app(config: Path) -> ServerApp:
         run_dir = Path(str(context.run_config["run-dir"])).expanduser()
         checkpoint = str(context.run_config["ckpt-path"])
         code = serve(config, GridTransport(grid), run_dir, checkpoint or None)
-        # Flower marks a run as failed only where its ServerApp raises.
+        # Flower marks a run as failed only if its ServerApp raises.
         if code:
-            raise UserError(f"The federation ended with exit code {code}; its log says why.")
+            raise UserError(f"The federation ended with exit code {code}. See its log.")
 
     return app
 
 
 @dataclass(frozen=True)
 class GridTransport:
-    """Sends requests as Flower messages, and waits for the replies.
+    """Transport that sends requests as Flower messages and polls for the replies.
 
     Args:
         grid: Flower's grid of the run.
-        pause: Seconds between two questions for replies; Flower's own ``send_and_receive`` waits 3 s.
+        pause: Seconds between polls; Flower's ``send_and_receive`` waits 3 s.
     """
 
     grid: Grid
@@ -48,12 +48,12 @@ class GridTransport:
         return [str(node) for node in self.grid.get_node_ids()]
 
     def exchange(self, requests: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | SiteError]]:
-        """Send each node its request, by the node's id; yield the replies as they come, or why there is none."""
+        """Send each node its request, by the node's id, and yield each reply, or the reason for its absence."""
         deadline = time.monotonic() + timeout
-        # A request must not outlive its round. A second more, since our error for a late site says more than Flower's.
+        # A request must not outlive its round. The additional second lets our error precede Flower's less precise one.
         kind, ttl = MessageType.TRAIN, timeout + 1
-        messages = [Message(packed(request), int(name), kind, ttl=ttl) for name, request in requests.items()]
-        waiting: dict[str, str] = {}  # names of the nodes by the message's id, which is empty if none was sent
+        messages = [Message(pack(request), int(name), kind, ttl=ttl) for name, request in requests.items()]
+        waiting: dict[str, str] = {}  # nodes by the message's id, which is empty if sending failed
         for name, message_id in zip(requests, self.grid.push_messages(messages), strict=True):
             if message_id:
                 waiting[message_id] = name
@@ -74,6 +74,6 @@ def _content(reply: Message) -> bytes | SiteError:
     if reply.has_error():
         return SiteError(f"did not answer: {in_one_line(reply.error.reason or 'Flower gives no reason')}")
     try:
-        return unpacked(reply.content)
+        return unpack(reply.content)
     except UserError as error:
-        return SiteError(f"did not answer as it should. {error}")
+        return SiteError(f"sent an invalid answer. {error}")

@@ -1,1 +1,1 @@
-"""The secure sum of real sites: keys, masks and messages. A simulation adds the same numbers without masks."""
+"""The secure sum of real sites: keys, masks and messages. A simulation adds the same values without masks."""

@@ -1,4 +1,4 @@
-"""The secure sum between a site's update and the server's loop: keys, the last round, and messages."""
+"""Secure sums of updates, at the site and at the server: keys, messages, and the protection against repeats."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ from fedvlp.utils.config_files import read_yaml
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import write_json
 
-# A client can't repeat a round: the difference of two sums could be the update of a client that is only in one.
-REVEALED = "has revealed its part in the sum of this round or a later one, which it does once"
-# Values of requests that differ from site to site; all others are in the tag, so that sites refuse if they differ.
+# No client repeats a round: the difference of two sums could be the update of a client that is only in one of them.
+REVEALED = "has already revealed its part in the sum of this or a later round"
+# Values of requests that differ between sites. All other values enter the tag, so that sites refuse if they differ.
 OWN = ("client", "domain", "seed", "personal", "optimizer")
 
 
@@ -33,18 +33,19 @@ class SiteSums:
     def __init__(self, name: str, keys: Path, prepared: Message, folder: Path) -> None:
         self.name = name
         self.prepared = prepared.digest(without=OWN)
-        self.answered = folder / "secure_sum.json"  # the last round and phase of which the site has revealed its part
-        self.place = [0, 0]  # round and phase of the sum under way
+        self.answered = folder / "secure_sum.json"  # the last round and phase in which the site revealed its part
+        self.round_and_phase = [0, 0]  # of the sum under way
         self.under_way: SumSite | None = None
         self.key, self.roster = _read_keys(name, keys)
 
     def check(self, request: Message) -> None:
-        """Raise a SiteProblem if the site has revealed its part in the round's sum or in a later one."""
-        if self.answered.exists() and _place(request) <= json.loads(self.answered.read_text(encoding="utf-8")):
+        """Raise a SiteProblem if the site has revealed its part in the sum of this or a later round."""
+        last = json.loads(self.answered.read_text(encoding="utf-8")) if self.answered.exists() else []
+        if _round_and_phase(request) <= last:
             raise SiteProblem(REVEALED)
 
     def begin(self, request: Message, result: ClientResult) -> State:
-        """Begin the sum of a request that passed ``check``; the site's keys leave instead of an update."""
+        """Begin the sum of a request that passed ``check``; the site sends its keys instead of an update."""
         weighting = request.values["weighting"]
         if reason := sum_error(result, weighting):
             raise SiteProblem(reason)
@@ -52,7 +53,7 @@ class SiteSums:
         about = self.prepared + request.digest(without=OWN)
         # Set last: a refused request must not change the round that the last step writes to the disk.
         self.under_way = SumSite(self.name, self.key, self.roster, about, numbers)
-        self.place = _place(request)
+        self.round_and_phase = _round_and_phase(request)
         return _as_tensors({self.name: self.under_way.advert})
 
     def answer(self, request: Message) -> Message:
@@ -61,38 +62,38 @@ class SiteSums:
             raise SiteProblem("has no secure sum under way: it was restarted, or has revealed its part")
         answer = self.under_way.answer(request.values["step"], _as_parts(request.tensors))
         if not self.under_way.steps:
-            # On the disk before it leaves, so that no kill makes the site reveal twice.
+            # Written before the answer is sent, so that a killed process never reveals twice.
             self.answered.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.answered, self.place)
+            write_json(self.answered, self.round_and_phase)
             self.under_way = None
         return Message("summed", {}, _as_tensors(answer))
 
 
-def _place(request: Message) -> list[int]:
+def _round_and_phase(request: Message) -> list[int]:
     return [request.values["round"], request.values["phase"]]
 
 
 def _read_keys(name: str, folder: Path) -> tuple[Ed25519PrivateKey, dict[str, Ed25519PublicKey]]:
-    """Read the site's own key and the public keys of all sites by name, as ``ssh-keygen -t ed25519`` writes them."""
+    """Read the site's private key and the public keys of all sites by name, as written by ``ssh-keygen -t ed25519``."""
     roster: dict[str, Ed25519PublicKey] = {}
     try:
         key = load_ssh_private_key((folder / "key").read_bytes(), password=None)
-        for each, line in read_yaml(folder / "roster.yaml").items():
+        for site, line in read_yaml(folder / "roster.yaml").items():
             public = load_ssh_public_key(line.encode())
             if isinstance(public, Ed25519PublicKey):
-                roster[each] = public
+                roster[site] = public
     except (OSError, ValueError, TypeError, AttributeError, UserError) as error:
-        raise SiteProblem("has no key or roster.yaml for secure sums that can be read; its log says why") from error
+        raise SiteProblem("can't read its key or roster.yaml for secure sums; see the site's log") from error
     if not isinstance(key, Ed25519PrivateKey) or roster.get(name) != key.public_key():
-        raise SiteProblem("has a key for secure sums that is not of ed25519, or not the one in its roster.yaml")
+        raise SiteProblem("has a key for secure sums that is not ed25519, or not in its roster.yaml")
     return key, roster
 
 
-def summed_at_sites(
+def sum_updates(
     registry: SiteRegistry, results: Sequence[ClientResult], task: PhaseTask, min_clients: int
 ) -> PhaseResults:
-    """Sum the updates of the sites, each of which sent its keys; a site that is not in the sum has failed."""
-    like = select(task.state.server.shared, task.phase.upload)
+    """Sum the updates of the sites that sent their keys; a site that is not in the sum counts as failed."""
+    expected = select(task.state.server.shared, task.phase.upload)
     (weighting,) = weightings(task.phase.strategy)
     by_name = {result.client.name: result for result in results}
     adverts = {name: _as_parts(result.update.state) for name, result in by_name.items() if not result.failure}
@@ -114,24 +115,24 @@ def summed_at_sites(
         revealed.update(answered if step == "reveal" else ())
         return answered
 
-    problem = "answered nothing that a sum can be made of"
+    problem = "sent no usable answer for the secure sum"
     mean: State = {}
     try:
-        survivors, total = sum_of_sites(registry.data.sites, numel(like) + 1, adverts, ask, min_clients)
-        # The weights are known, so their sum shows wrong masks and shares, but not whose they are.
+        survivors, total = sum_of_sites(registry.data.sites, numel(expected) + 1, adverts, ask, min_clients)
+        # The weights are known, so a wrong sum of weights reveals wrong masks or shares, but not their site.
         if total[-1] != sum(sum_weight(by_name[name], weighting) for name in survivors):
-            raise SiteError("got no secure sum: the weights do not add up, so a mask or a share was wrong")
-        mean = decode(total, like)
+            raise SiteError("got no secure sum: the weights do not add up, so a mask or share was wrong")
+        mean = decode(total, expected)
     except SiteError as error:
         survivors = set()
         problem = str(error)
-    after: list[ClientResult] = []
+    final: list[ClientResult] = []
     for name, result in by_name.items():
         reply = replies.get(name)
         reason = result.failure or (str(reply) if isinstance(reply, SiteError) else problem)
         reason += f"; it {REVEALED}" if name in revealed else ""
-        after.append(result if name in survivors else ClientResult.of_failure(result.client, reason))
-    return PhaseResults.of_sum(after, mean, is_final=any(REVEALED in result.failure for result in after))
+        final.append(result if name in survivors else ClientResult.of_failure(result.client, reason))
+    return PhaseResults.of_sum(final, mean, is_final=any(REVEALED in result.failure for result in final))
 
 
 def _as_tensors(parts: Parts) -> State:
@@ -139,5 +140,5 @@ def _as_tensors(parts: Parts) -> State:
 
 
 def _as_parts(tensors: State) -> dict[str, bytes]:
-    """The bytes in tensors of bytes. Other tensors are ignored, so a site that sends them drops out of the sum."""
+    """Extract the bytes of uint8 tensors; other tensors are ignored, so a site that sends them drops out."""
     return {name: value.numpy().tobytes() for name, value in tensors.items() if value.dtype == torch.uint8}

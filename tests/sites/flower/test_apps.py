@@ -13,7 +13,7 @@ from flwr.serverapp import Grid  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedvlp.sites.flower import client_app, server_app  # noqa: E402
-from fedvlp.sites.flower.client_app import unpacked  # noqa: E402
+from fedvlp.sites.flower.client_app import unpack  # noqa: E402
 from fedvlp.sites.flower.server_app import GridTransport  # noqa: E402
 from fedvlp.sites.wire import SiteError, Transport  # noqa: E402
 from fedvlp.utils.errors import UserError  # noqa: E402
@@ -112,7 +112,7 @@ def test_a_site_of_a_relative_or_missing_folder(asked, monkeypatch):
     assert replies["7"] == b"ax"
     assert asked == [(Path("/nowhere/a"), b"x")]
     for name in ("8", "9"):
-        assert "does not say which site it is" in str(replies[name])
+        assert "does not name the site's home" in str(replies[name])
 
 
 def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
@@ -135,11 +135,11 @@ def test_who_raises_is_unknown_or_late_keeps_nobody_from_answering(asked):
 )
 def test_a_message_of_others_is_no_reply(content, asked):
     with pytest.raises(UserError, match="same version of fedvlp"):
-        unpacked(content)
+        unpack(content)
     grid = LoopbackGrid(lambda message, context: Message(content, reply_to=message), {7: "/a"})
     ((_, reply),) = GridTransport(grid, pause=0.001).exchange({"7": b"x"}, timeout=5)
     assert isinstance(reply, SiteError)
-    assert str(reply).startswith("did not answer as it should. Expected a message of fedvlp")
+    assert str(reply).startswith("sent an invalid answer. Expected a message from fedvlp")
 
 
 def run_server(monkeypatch, tmp_path, code, **config):

@@ -104,7 +104,7 @@ def test_what_a_superlink_refuses(link, capsys, status, ahead, words):
         (lambda folder: (folder / "site.key").chmod(0o640), "key", "chmod 600"),
         (lambda folder: credentials.make_node_key(folder / "2").rename(folder / "site.key.pub"), "key", "another key"),
         (lambda folder: rmtree(folder / "images"), "home", "images'. Let"),
-        (lambda folder: (folder / "site.yaml").unlink(), "home", "Expected site.yaml"),
+        (lambda folder: (folder / "site.yaml").unlink(), "home", "Expected the site's options"),
     ],
 )
 def test_what_is_wrong_at_the_site(link, capsys, spoil, name, words):

@@ -128,7 +128,7 @@ def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secre
     parties.sum()
     assert parties.refusals.keys() == {"ash", "cedar"}
     for reason in parties.refusals.values():
-        assert "2 sites that were told of the same survivors, and 3 are needed" in reason
+        assert "only 2 sites confirmed the same survivors, and 3 are needed" in reason
     shares = parties.shares_of("cedar")
     assert len(shares) == 3
     assert protocol._combine(shares) == parties.sites["cedar"].mask_key.private_bytes_raw()
@@ -137,7 +137,7 @@ def test_a_server_that_tells_sites_of_different_survivors_gets_one_kind_of_secre
 def test_a_server_that_names_too_few_survivors_gets_no_signature():
     """Else it could ask for the sum of two."""
     parties = Parties(5, lies={"confirm": lambda name, survivors: {"ash": b"", "birch": b""}})
-    assert not refused(parties, KEYS.keys() & {"ash", "elm"}, "2 sites that sent numbers, and 3 are needed")
+    assert not refused(parties, KEYS.keys() & {"ash", "elm"}, "only 2 sites sent masked values, and 3 are needed")
 
 
 @pytest.mark.parametrize("names", [("birch", "cedar", "elm"), ("ash", "birch", "cedar", "yew")])
@@ -145,7 +145,7 @@ def test_a_list_of_survivors_without_the_site_or_with_a_stranger_is_refused(name
     lie = dict.fromkeys(names, b"")
     parties = Parties(5, lies={"confirm": lambda name, survivors: lie if name == "ash" else survivors})
     parties.sum()
-    assert parties.refusals == {"ash": "got a list of survivors that can't be"}
+    assert parties.refusals == {"ash": "got an impossible list of survivors"}
 
 
 def own_keys(parties):
@@ -162,7 +162,7 @@ def stranger(parties):
 def copied_keys(parties):
     """The keys of another site, signed by the one that copied them."""
     keys = parties.sites["birch"].advert[:96]
-    copied = keys + KEYS["elm"].sign(protocol._said("keys", keys, "elm"))
+    copied = keys + KEYS["elm"].sign(protocol._encode("keys", keys, "elm"))
     assert len(copied) == ADVERT_BYTES
     return {"elm": copied}
 
@@ -216,7 +216,7 @@ def test_shares_that_were_changed_are_refused(change):
 
     parties.lies["mask"] = lie
     survivors, total = parties.sum()
-    assert parties.refusals == {"ash": "got shares that 'birch' has not sent to it"}
+    assert parties.refusals == {"ash": "got shares that 'birch' did not send to it"}
     assert np.array_equal(total, parties.plain_sum(survivors - {"ash"}))
 
 
@@ -234,7 +234,7 @@ def test_no_step_is_answered_twice_and_nothing_follows_it(step):
     with suppress(SiteError):
         parties.sum()
     for later in STEPS:
-        with pytest.raises(SiteProblem, match="twice, out of order, or after it refused one"):
+        with pytest.raises(SiteProblem, match="twice, out of order, or after a refusal"):
             parties.sites["ash"].answer(step if later == STEPS[0] else later, asked["ash"])
 
 

@@ -169,7 +169,7 @@ def test_a_site_that_drops_out_is_as_if_it_had_not_trained_unless_its_numbers_ha
 
     transport = Crossed(deployment.homes, restarts)
     assert deployment.serve(transport, "restarted", rounds=1) == 0
-    assert deployment.left_out("restarted") == [(1, "oil", "answered nothing that a sum can be made of")]
+    assert deployment.left_out("restarted") == [(1, "oil", "sent no usable answer for the secure sum")]
     assert deployment.serve(Crossed(deployment.homes, is_asked("train")), "without", rounds=1) == 0
     assert deployment.left_out("without") == [(1, "oil", "did not answer in 7 s")]
     assert_equal(deployment.prompts("restarted"), deployment.prompts("without"))
@@ -254,7 +254,7 @@ def test_a_site_that_sends_other_tensors_than_bytes_drops_out(deployment):
 
     transport.sites[DROPPED] = sends_numbers
     assert deployment.serve(transport, rounds=1) == 0
-    assert deployment.left_out() == [(1, "oil", "answered nothing that a sum can be made of")]
+    assert deployment.left_out() == [(1, "oil", "sent no usable answer for the secure sum")]
 
 
 def misses_the_last_step(*rounds):
@@ -333,24 +333,24 @@ def test_a_server_that_sends_one_site_another_model_gets_no_sum(deployment, caps
     assert "are usable, and 3 are needed" in capsys.readouterr().err
     assert not [reply for _, reply in transport.crossed if reply.kind == "summed"]
     reasons = {reply.values["reason"] for _, reply in transport.crossed if reply.kind == "failed"}
-    assert "was asked for something else than 'oil', or their rosters differ" in reasons
+    assert "got a different request than 'oil', or their rosters differ" in reasons
 
 
 def test_site_and_server_must_agree_on_a_secure_sum(deployment, capsys):
     transport = Crossed(deployment.homes)
     assert deployment.serve(transport, secure_sum=False) == 1
-    assert "trains only for a secure sum, for which the server does not ask" in capsys.readouterr().err
+    assert "trains only for secure sums, but the server asks for an update" in capsys.readouterr().err
     assert not [reply for _, reply in transport.crossed if reply.kind == "trained"]
     homes = make_sites(deployment.folder / "plain", deployment.root, NAMES)
     assert deployment.serve(Crossed(homes)) == 1
-    assert "has no secure_sum in its site.yaml, for which the server asks" in capsys.readouterr().err
+    assert "is asked for a secure sum, but has no secure_sum in its site.yaml" in capsys.readouterr().err
 
 
 def test_a_site_whose_keys_can_not_be_used_ends_the_run_before_anything_is_trained(deployment, capsys):
     folder = deployment.homes[DROPPED] / "sum"
     roster = yaml.safe_load((folder / "roster.yaml").read_text())
-    unreadable = "has no key or roster.yaml for secure sums that can be read; its log says why"
-    unlisted = "has a key for secure sums that is not of ed25519, or not the one in its roster.yaml"
+    unreadable = "can't read its key or roster.yaml for secure sums; see the site's log"
+    unlisted = "has a key for secure sums that is not ed25519, or not in its roster.yaml"
     for changed, reason in [
         ([], unreadable),
         ({**roster, "ink": "ssh-ed25519 AAAA"}, unreadable),
@@ -407,7 +407,7 @@ def add(sums, requests):
 @pytest.mark.parametrize("lie", [{"model": 0.5}, {"factor": 0.0}, {"weighting": "uniform"}, {"share": 0.5}])
 def test_sites_that_are_asked_for_different_things_give_no_sum(lie, sums):
     """Otherwise the server could ask all others for updates that it knows, and the sum would show one site's."""
-    with pytest.raises(SiteProblem, match="was asked for something else than 'oil'"):
+    with pytest.raises(SiteProblem, match="got a different request than 'oil'"):
         add(sums, {**dict.fromkeys(NAMES, asked()), "oil": asked(**lie)})
 
 
@@ -415,7 +415,7 @@ def test_sites_that_were_prepared_for_different_runs_give_no_sum(sums, tmp_path)
     # The number of the client differs from site to site in every run.
     for name, changed in {"ink": {"client": 1}, "oil": {"rounds": 3}}.items():
         sums[name] = SiteSums(name, tmp_path / name / "sum", prepared(**changed), tmp_path / name)
-    with pytest.raises(SiteProblem, match="was asked for something else than 'oil'"):
+    with pytest.raises(SiteProblem, match="got a different request than 'oil'"):
         add(sums, dict.fromkeys(NAMES, asked()))
 
 
