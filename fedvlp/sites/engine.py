@@ -39,7 +39,8 @@ class SitesEngine:
 
     Attributes:
         prepared: Nodes of the prepared sites.
-        class_counts: Counts by class for each split of the last evaluation; empty unless every site reports its own.
+        class_counts: Counts by class for each split of the last evaluation, including the sites' splits only if every
+            site reports them.
     """
 
     registry: SiteRegistry

@@ -155,7 +155,7 @@ def check_tls(address: Address, authority: Path) -> str:
 
 
 def check_superlink(address: Address, authority: Path, private: Path | None) -> str:
-    """Check that a SuperLink answers, its clock agrees, and it knows the site's key (without a site: refuses a new key)."""
+    """Check that a SuperLink answers, its clock agrees, and it knows the site's key (or refuses an unknown key)."""
     key = ec.generate_private_key(ec.SECP384R1()) if private is None else load_key(private, load_ssh_private_key)
     public = key.public_key()
     where = f"{address[0]}:{address[1]}"
