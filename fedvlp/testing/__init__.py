@@ -1,6 +1,6 @@
-"""What a custom class must keep to, as functions for its tests. Of the library ``fedvlp doctor`` alone imports it.
+"""Contract tests for custom classes. Within the library, only ``fedvlp doctor`` imports this package.
 
-Each takes a class or an object, tries it, and raises :class:`ContractError` with what it must do if it does not::
+Each function tries a class or an object, and raises :class:`ContractError` if it breaks a rule::
 
     from fedvlp.testing import check_method
 

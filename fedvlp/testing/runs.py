@@ -1,4 +1,4 @@
-"""Small runs of a method on made-up images, made as the command line makes them; checks share one that is whole."""
+"""Small runs of a method on synthetic images, created like the command line's runs; checks share one reference run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ CLASSES = ["circle", "square", "star"]
 
 
 def draw(domain: int, label: int, index: int) -> Image.Image:
-    """Draw a bright bar whose place tells the class, in a colour that tells the domain."""
+    """Draw a bright bar; its position shows the class and its colour the domain."""
     pixels = np.random.default_rng([domain, label, index]).integers(0, 60, (32, 32, 3), dtype=np.uint8)
     pixels[8 * label + 2 : 8 * label + 8, 4:28, domain] = 250
     return Image.fromarray(pixels)
 
 
 def write_images(root: Path) -> Path:
-    """Write 4, 6 and 8 images of each class of the domains into folders, and returns their root."""
+    """Write folders with 4, 6 and 8 images per class for the three domains, and return their root."""
     for domain, domain_name in enumerate(DOMAINS):
         for label, class_name in enumerate(CLASSES):
             folder = root / domain_name / class_name
@@ -42,13 +42,13 @@ def write_images(root: Path) -> Path:
 
 
 def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments: str) -> FederationCLI:
-    """Return module, data and federation of a run on the tiny CLIP, not yet trained.
+    """Create module, data and federation of a run on the tiny CLIP, not yet trained.
 
     Args:
-        image_root: The folder of images.
-        folder: Gets the cache and the run folder.
-        method: The arguments that choose the method.
-        arguments: More arguments of the command line, which win over those given here.
+        image_root: Folder of images.
+        folder: Folder for the cache and the run folder.
+        method: Arguments that choose the method.
+        arguments: More arguments of the command line, which override the defaults of this function.
     """
     defaults = [
         *method,
@@ -63,26 +63,26 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
         "--trainer.enable_progress_bar=false",
         f"--trainer.default_root_dir={folder / 'runs'}",
     ]
-    # The last of equal options wins, so a check can give its own.
+    # The last of equal options wins, so checks can override them.
     return FederationCLI.make([*defaults, *arguments])
 
 
 def federation_of(run: FederationCLI) -> Federation:
-    """Return what trains a run."""
+    """Return the federation that trains a run."""
     return cast(Federation, run.trainer)
 
 
 def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
-    """Train a run, and returns the tensors of its state at the end."""
+    """Train a run, and return the tensors of its final state."""
     federation = federation_of(run)
-    # Figures of the run folder are the same for all methods and take longer than a round.
-    federation.callbacks[:] = [each for each in federation.callbacks if not isinstance(each, Plots)]
+    # Plots are the same for all methods and take longer than a round.
+    federation.callbacks[:] = [callback for callback in federation.callbacks if not isinstance(callback, Plots)]
     federation.fit(run.model, run.datamodule, **options)
     return run_tensors(federation.run_state)
 
 
-class Sent(FederationCallback):
-    """Keeps what each client uploads, by round, client and phase."""
+class UploadRecorder(FederationCallback):
+    """Callback that records the uploads by round, client and phase."""
 
     def __init__(self) -> None:
         self.states: dict[tuple[int, int, str], State] = {}
@@ -90,25 +90,25 @@ class Sent(FederationCallback):
     def on_phase_end(
         self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Keep the uploads of a phase."""
+        """Record the uploads of a phase."""
         for update in updates:
             self.states[task.round, update.client.id, task.phase.name] = update.state
 
 
 @dataclass(frozen=True)
-class WholeRun:
-    """An unbroken run of all clients, which checks look at and compare others with.
+class ReferenceRun:
+    """An uninterrupted run of all clients that checks inspect and compare with other runs.
 
     Attributes:
-        build: from more arguments of the command line to another run of the method, not yet trained; runs share what
-            is computed of images.
-        run: module, data and federation, after training.
-        before: the method's tensors before.
-        fingerprint: of its CLIP before.
-        cost: the communication that was computed before.
-        tensors: of the run's state at its end.
-        sent: what its clients uploaded, by round, client and phase.
-        folder: its run folder.
+        build: Function that creates another run of the method from more arguments of the command line, not yet trained;
+            runs share the cache.
+        run: Module, data and federation, after training.
+        before: The method's tensors before training.
+        fingerprint: CLIP's fingerprint before training.
+        cost: The communication computed before training.
+        tensors: The tensors of the run's final state.
+        uploads: The uploads by round, client and phase.
+        folder: The run folder.
     """
 
     build: Callable[..., FederationCLI]
@@ -117,18 +117,18 @@ class WholeRun:
     fingerprint: str
     cost: Cost
     tensors: dict[str, Tensor]
-    sent: dict[tuple[int, int, str], State]
+    uploads: dict[tuple[int, int, str], State]
     folder: Path
 
 
-def whole_run(build: Callable[..., FederationCLI]) -> WholeRun:
-    """Train a method for two rounds; ``build`` is as of :class:`WholeRun`."""
+def train_reference(build: Callable[..., FederationCLI]) -> ReferenceRun:
+    """Train a method for two rounds; for ``build`` see :class:`ReferenceRun`."""
     run = build("--trainer.name=whole")
-    sent = Sent()
+    recorder = UploadRecorder()
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     fingerprint = run.model.clip.fingerprint()
     cost = communication_cost(run.model, run.datamodule.clients)
-    federation_of(run).add_callback(sent)
+    federation_of(run).add_callback(recorder)
     tensors = fit(run)
     folder = Path(federation_of(run).log_dir)
-    return WholeRun(build, run, before, fingerprint, cost, tensors, sent.states, folder)
+    return ReferenceRun(build, run, before, fingerprint, cost, tensors, recorder.states, folder)

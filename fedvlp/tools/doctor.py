@@ -23,8 +23,8 @@ from torch import Tensor, cuda
 
 from fedvlp import Client, FederatedDataModule, FederatedModule, RoundContext, __version__
 from fedvlp.testing.contract import require
-from fedvlp.testing.method import a_resumed_run_equals_an_unbroken_one
-from fedvlp.testing.runs import CLASSES, small_run, whole_run, write_images
+from fedvlp.testing.method import check_resumed_run
+from fedvlp.testing.runs import CLASSES, small_run, train_reference, write_images
 from fedvlp.training.setup import choose_precision
 from fedvlp.utils.errors import escape_control_chars
 from fedvlp.utils.files import free_bytes, size_in_words
@@ -170,7 +170,7 @@ def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
 
 def compare_resumed(build: Callable[..., Any]) -> str:
     """Compare a run that resumes after its first round with an unbroken run."""
-    a_resumed_run_equals_an_unbroken_one(whole_run(build))
+    check_resumed_run(train_reference(build))
     return "prompts.safetensors is equal"
 
 

@@ -9,16 +9,16 @@ import pytest
 from fedvlp.callbacks import Communication
 from fedvlp.testing import ContractError
 from fedvlp.testing import method as checks
-from fedvlp.testing.runs import whole_run
+from fedvlp.testing.runs import train_reference
 from tests.helpers.configs import KINDS, LIKE_ANOTHER, METHODS, each_config, few_templates
 from tests.helpers.runs import make_run
 
 TRAINING = {
-    checks.a_resumed_run_equals_an_unbroken_one,
-    checks.order_of_clients_and_global_generator_do_not_matter,
-    checks.takes_part_of_the_clients,
-    checks.a_plain_trainer_trains_it,
-    checks.a_deployed_file_scores_the_same,
+    checks.check_resumed_run,
+    checks.check_determinism,
+    checks.check_partial_participation,
+    checks.check_lightning_trainer,
+    checks.check_deployed_file,
 }
 """Checks that train or evaluate again. By default they run for the twelve configs that differ in kind."""
 NO_FILES = "--trainer.runtime.default_callbacks=false"
@@ -36,11 +36,11 @@ def check_config(config, chosen, image_root, folder, *options):
             run.trainer.add_callback(Communication())
         return run
 
-    whole = whole_run(build)
+    reference = train_reference(build)
     problems = []
     for check in chosen:
         try:
-            check(whole)
+            check(reference)
         except ContractError as error:
             problems.append(f"{check.__name__}: {error}")
     assert not problems

@@ -73,15 +73,15 @@ def combining(function):
 BROKEN_RULES = {
     "no rule": (object(), "must be a subclass of Aggregator"),
     "function as option": (WithFunction(), "must be numbers, strings or aggregators"),
-    "changes uploads": (combining(changes_what_it_is_given), "combine must change nothing"),
-    "draws": (combining(changed("bias", torch.rand_like)), "must give the same for the same uploads"),
-    "format": (combining(changed("bias", torch.Tensor.float)), "must give tensors as those sent"),
+    "changes uploads": (combining(changes_what_it_is_given), "combine must not modify its arguments"),
+    "draws": (combining(changed("bias", torch.rand_like)), "must return equal results for equal uploads"),
+    "format": (combining(changed("bias", torch.Tensor.float)), "must return tensors like the uploads"),
     "not frozen": (Thawed(), "Thawed must be a frozen dataclass"),
-    "not finite": (combining(changed("bias", lambda value: value / 0)), "makes NaN or infinity"),
+    "not finite": (combining(changed("bias", lambda value: value / 0)), "returns NaN or infinity"),
     "order": (combining(first), "must not depend on the order of clients"),
-    "memory": (Remembers(), r"must remember tensors, which checkpoints hold; \['count'\]"),
-    "changes memory": (ChangesMemory(), "aggregate must change nothing"),
-    "linear": (SaysLinear(), "is_linear says .* but with the same sum"),
+    "memory": (Remembers(), r"must keep only tensors in its memory, for checkpoints; \['count'\]"),
+    "changes memory": (ChangesMemory(), "aggregate must not modify its arguments"),
+    "linear": (SaysLinear(), "is_linear claims .* but for the same sum"),
 }
 
 
@@ -95,7 +95,7 @@ def test_a_rule_that_breaks_the_contract_is_told(name):
 @pytest.mark.parametrize("least", [0, 1.5])
 def test_a_rule_needs_at_least_one_upload(least):
     kind = type("Few", (WeightedMean,), {"min_clients": least})
-    with pytest.raises(ContractError, match="min_clients must be a whole number above 0"):
+    with pytest.raises(ContractError, match="min_clients must be an integer above 0"):
         check_aggregator(kind())
 
 
@@ -131,9 +131,9 @@ class ThawedStrategy(FedAvg.__mro__[1]):
 
 BROKEN_STRATEGIES = {
     "no strategy": (object(), "must have the methods broadcast, aggregate and check"),
-    "changes server": (spoilt(grows), "must change nothing that it is given"),
-    "draws": (spoilt(with_shared("bias", torch.rand_like)), r"same updates, but in shared 'bias' differs"),
-    "format": (spoilt(with_shared("bias", torch.Tensor.half)), r"keep names, shapes and formats .*\['bias'\]"),
+    "changes server": (spoilt(grows), "must not modify its arguments"),
+    "draws": (spoilt(with_shared("bias", torch.rand_like)), r"equal updates, but in shared 'bias' differs"),
+    "format": (spoilt(with_shared("bias", torch.Tensor.half)), r"preserve names, shapes and formats .*\['bias'\]"),
     "not finite": (spoilt(with_shared("bias", lambda value: value / 0)), "'bias' is NaN or infinite"),
     "gradient": (
         spoilt(with_shared("bias", lambda value: value * torch.ones(1, requires_grad=True))),
@@ -143,18 +143,18 @@ BROKEN_STRATEGIES = {
         spoilt(lambda after, *_: replace(after, memory={"count": torch.tensor(torch.inf)})),
         "in memory 'count' is",
     ),
-    "deploys": (spoilt(lambda after, *_: replace(after, deployed={"odd": torch.ones(1)})), r"\['odd'\] is not"),
-    "counts": (spoilt(lambda after, *_: replace(after, round=after.round + 1)), "must leave round unchanged"),
+    "deploys": (spoilt(lambda after, *_: replace(after, deployed={"odd": torch.ones(1)})), r"\['odd'\] are not"),
+    "counts": (spoilt(lambda after, *_: replace(after, round=after.round + 1)), "must not change round"),
     "other type": (spoilt(lambda after, server, updates: after.shared), "must return a ServerState"),
     "empty cohort": (
         spoilt(lambda after, server, updates: after.updated({"bias": torch.ones(4)})),
-        "where no client sent",
+        "must not change shared tensors without updates",
     ),
-    "download": (broadcasting(lambda server: {"bias": 3}), r"broadcast must give tensors; \['bias'\]"),
-    "download draws": (broadcasting(lambda server: {"bias": torch.rand(4)}), "broadcast must give the same"),
+    "download": (broadcasting(lambda server: {"bias": 3}), r"broadcast must return tensors; \['bias'\]"),
+    "download draws": (broadcasting(lambda server: {"bias": torch.rand(4)}), "broadcast must return equal results"),
     "download changes": (
         broadcasting(lambda server: {"sum": server.shared["bias"].add_(1).sum() * 0}),
-        "broadcast must change nothing",
+        "broadcast must not modify its arguments",
     ),
     "thawed": (ThawedStrategy(), "ThawedStrategy must be a frozen dataclass"),
 }

@@ -64,12 +64,15 @@ BROKEN = {
     "not a pair": (lambda domains, names: domains, "must return the images of each domain by name"),
     "no domain": (lambda domains, names: ({}, names), "at least one domain"),
     "number as class": (lambda domains, names: (domains, [3, "dog"]), "class names must be strings"),
-    "class twice": (lambda domains, names: (domains, ["dog", "dog"]), r"\['dog'\] come twice"),
+    "class twice": (lambda domains, names: (domains, ["dog", "dog"]), r"\['dog'\] are repeated"),
     "class without image": (lambda domains, names: (domains, [*names, "owl"]), r"\['owl'\] have none"),
-    "label beyond": (images_with(labels=np.repeat([0, 2], 6)), r"labels must be positions .* \[2\] are none"),
+    "label beyond": (images_with(labels=np.repeat([0, 2], 6)), r"labels must be indices .* got \[2\]"),
     "label's type": (images_with(labels=np.repeat([0, 1], 6).astype(np.int32)), "labels must be int64"),
-    "too few labels": (images_with(labels=np.repeat([0, 1], 5)), r"\(12, 10, 12\) images, labels and names"),
-    "name twice": (images_with(names=["x"] * 12), "a name of its own"),
+    "too few labels": (
+        images_with(labels=np.repeat([0, 1], 5)),
+        r"equal numbers of images, labels and names; got \(12, 10, 12\)",
+    ),
+    "name twice": (images_with(names=["x"] * 12), "names of images must be distinct"),
     "absolute name": (
         images_with(names=[f"/data/{n}" for n in range(12)]),
         "relative to the data's folder; got .*/data/0",
@@ -94,7 +97,7 @@ def test_data_sets_keep_to_the_contract(image_root):
 
 def test_one_and_the_same_object_is_no_new_one():
     data = Noise()
-    with pytest.raises(ContractError, match="gave the same twice"):
+    with pytest.raises(ContractError, match="returned the same one twice"):
         check_data(lambda: data)
     with pytest.raises(ContractError, match="Expected a FederatedDataModule, got a Image"), unchecked():
         check_data(lambda: Image.new("RGB", (1, 1)))
@@ -130,7 +133,7 @@ class Unrepeatable(Noise):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Restless, "must be split the same"),
+        (Restless, "must always be split the same way"),
         (Unrepeatable, "same batches for the same seed"),
         (Leaky, "(nobody may train on a held-out domain; .'b'. have|one role)"),
     ],

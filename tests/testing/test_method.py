@@ -17,7 +17,7 @@ from fedvlp import PromptFL
 from fedvlp.testing import ContractError, check_method
 from fedvlp.testing import method as checks
 from fedvlp.testing.contract import difference
-from fedvlp.testing.runs import whole_run
+from fedvlp.testing.runs import train_reference
 from tests.helpers.runs import make_run
 from tests.helpers.shapes import unchecked
 
@@ -32,104 +32,109 @@ def stand_ins():
 
 
 @pytest.fixture(scope="module")
-def whole(image_root, tmp_path_factory):
+def reference(image_root, tmp_path_factory):
     """A run of PromptFL."""
-    return whole_run(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl", *SHORT))
+    return train_reference(partial(make_run, image_root, tmp_path_factory.mktemp("promptfl"), "promptfl", *SHORT))
 
 
-def model_with(whole, **attributes):
+def model_with(reference, **attributes):
     """Returns the run with a model that gives other values for some attributes."""
-    model = whole.run.model
+    model = reference.run.model
     kind = type("PromptFL", (), {"__getattr__": lambda self, name: getattr(model, name), **attributes})
-    return SimpleNamespace(model=kind(), datamodule=whole.run.datamodule, trainer=whole.run.trainer)
+    return SimpleNamespace(model=kind(), datamodule=reference.run.datamodule, trainer=reference.run.trainer)
 
 
 def shifted(tensors):
     return {name: value + 0.25 for name, value in tensors.items()}
 
 
-def test_what_is_trained_is_told(whole):
-    check = checks.trains_its_tensors_and_nothing_of_clip
-    after = {name.split("/")[-1]: value for name, value in whole.tensors.items()}
+def test_what_is_trained_is_told(reference):
+    check = checks.check_trained_tensors
+    after = {name.split("/")[-1]: value for name, value in reference.tensors.items()}
     cases = {
         "changes CLIP, which must stay frozen": {"fingerprint": "another"},
-        "it did not move": {"before": after},
-        "its run keeps": {"tensors": {}},
-        "neither server nor client has": {"tensors": {"shared/odd": torch.ones(1)}},
-        r"saves tensors of CLIP \(\['clip.odd'\]\)": {"run": model_with(whole, state_dict=lambda self: ["clip.odd"])},
+        "the tensor did not change": {"before": after},
+        "its run stores": {"tensors": {}},
+        "neither server nor client stores": {"tensors": {"shared/odd": torch.ones(1)}},
+        r"saves tensors of CLIP \(\['clip.odd'\]\)": {
+            "run": model_with(reference, state_dict=lambda self: ["clip.odd"])
+        },
     }
     for message, facts in cases.items():
         with pytest.raises(ContractError, match=message):
-            check(replace(whole, **facts))
+            check(replace(reference, **facts))
 
 
-@pytest.mark.parametrize(
-    "check", [checks.a_resumed_run_equals_an_unbroken_one, checks.order_of_clients_and_global_generator_do_not_matter]
-)
-def test_runs_that_differ_are_told(whole, check):
-    with pytest.raises(ContractError, match=r"but .* differs by up to 0\.25\. Keep all that training changes"):
-        check(replace(whole, tensors=shifted(whole.tensors)))
+@pytest.mark.parametrize("check", [checks.check_resumed_run, checks.check_determinism])
+def test_runs_that_differ_are_told(reference, check):
+    with pytest.raises(ContractError, match=r"but .* differs by up to 0\.25\. Store everything that training changes"):
+        check(replace(reference, tensors=shifted(reference.tensors)))
 
 
-def test_what_is_sent_is_told(whole):
-    check = checks.only_what_a_phase_uploads_is_sent
-    sent = whole.sent
+def test_what_is_sent_is_told(reference):
+    check = checks.check_uploads
+    sent = reference.uploads
     odd = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
     name = next(iter(next(iter(sent.values()))))
     cases = {
-        "0 uploads came": {"sent": {}},
-        r"\['odd'\] is sent, which its upload": {"sent": odd},
-        r"is to be sent; \[\] was": {"sent": {where: {} for where in sent}},
-        "though it is personal": {"run": model_with(whole, personal=(name,))},
+        "clients sent 0 uploads": {"uploads": {}},
+        r"send .*'odd'\], which the phase's upload": {"uploads": odd},
+        r"but send \[\]": {"uploads": {where: {} for where in sent}},
+        "send the personal": {"run": model_with(reference, personal=(name,))},
     }
     for message, facts in cases.items():
         with pytest.raises(ContractError, match=message):
-            check(replace(whole, **facts))
+            check(replace(reference, **facts))
 
 
-def test_what_is_counted_is_told(whole):
-    check = checks.communication_is_what_was_sent_and_what_cost_says
-    sent = whole.sent
+def test_what_is_counted_is_told(reference):
+    check = checks.check_communication
+    sent = reference.uploads
     more = {where: {**state, "odd": torch.ones(1)} for where, state in sent.items()}
-    with pytest.raises(ContractError, match=r"says upload_parameters 1024 a round, and round 1 had 1025 in what was"):
-        check(replace(whole, sent=more))
-    (first, *_) = whole.run.trainer.run_state.history
+    with pytest.raises(ContractError, match="predicts upload_parameters 1024 per round, but round 1 sent 1025"):
+        check(replace(reference, uploads=more))
+    (first, *_) = reference.run.trainer.run_state.history
     history = [{**first, "download_bytes": 3}]
     trainer = SimpleNamespace(run_state=SimpleNamespace(history=history))
-    run = SimpleNamespace(model=whole.run.model, datamodule=whole.run.datamodule, trainer=trainer)
-    with pytest.raises(ContractError, match="says download_bytes 4096 a round, and round 1 had 3"):
-        check(replace(whole, run=run))
+    run = SimpleNamespace(model=reference.run.model, datamodule=reference.run.datamodule, trainer=trainer)
+    with pytest.raises(ContractError, match="predicts download_bytes 4096 per round, but round 1 logs 3"):
+        check(replace(reference, run=run))
     history[:] = [first]
-    with pytest.raises(ContractError, match=r"bytes in all; \d+ were sent"):
-        check(replace(whole, run=run))
+    with pytest.raises(ContractError, match=r"bytes in all, but \d+ were sent"):
+        check(replace(reference, run=run))
 
 
-def test_what_is_prepared_is_told(whole):
-    check = checks.precomputed_tensors_give_the_same_as_images
-    model = whole.run.model
+def test_what_is_prepared_is_told(reference):
+    check = checks.check_precompute
+    model = reference.run.model
     cases = {
-        "same bits for images and for what precompute": lambda self, images: shifted(model.precompute(images)),
+        "same bits for images and for their precomputed constants": lambda self, images: shifted(
+            model.precompute(images)
+        ),
         "has a gradient": lambda self, images: {**model.precompute(images), "odd": torch.ones(5, requires_grad=True)},
-        "of 3 images for 5": lambda self, images: {**model.precompute(images), "odd": torch.ones(3)},
+        "has 3 rows for 5 images": lambda self, images: {**model.precompute(images), "odd": torch.ones(3)},
     }
     for message, prepare in cases.items():
-        run = model_with(whole, precompute=prepare, __call__=lambda self, inputs: model(inputs))
+        run = model_with(reference, precompute=prepare, __call__=lambda self, inputs: model(inputs))
         with pytest.raises(ContractError, match=message):
-            check(replace(whole, run=run))
+            check(replace(reference, run=run))
     others = SimpleNamespace(precompute=lambda images: shifted(model.precompute(images)))
     changes = {"for_classes": lambda self, names: others, "__call__": lambda self, inputs: model(inputs)}
     with pytest.raises(ContractError, match="depends on the class names"):
-        check(replace(whole, run=model_with(whole, **changes)))
+        check(replace(reference, run=model_with(reference, **changes)))
 
 
-def test_a_description_is_told(whole):
-    check = checks.it_describes_itself_in_json
-    described = whole.run.model.describe()
-    cases = {"what JSON can hold": {**described, "odd": {3}}, "give it to set_backbone": {**described, "clip": None}}
+def test_a_description_is_told(reference):
+    check = checks.check_description
+    described = reference.run.model.describe()
+    cases = {
+        "must return JSON values": {**described, "odd": {3}},
+        "Pass the CLIP to set_backbone": {**described, "clip": None},
+    }
     for message, value in cases.items():
-        run = model_with(whole, describe=lambda self, value=value: value)
+        run = model_with(reference, describe=lambda self, value=value: value)
         with pytest.raises(ContractError, match=message):
-            check(replace(whole, run=run))
+            check(replace(reference, run=run))
 
 
 class Scores(PromptFL):
@@ -149,15 +154,15 @@ class Scores(PromptFL):
         return torch.optim.SGD([self.prompt, self.score.weight], lr=0.1)
 
 
-def test_what_an_optimizer_leaves_out_is_told_unless_no_loss_sees_it(whole, monkeypatch):
+def test_what_an_optimizer_leaves_out_is_told_unless_no_loss_sees_it(reference, monkeypatch):
     def build():
-        run = whole.build()
+        run = reference.build()
         return SimpleNamespace(model=Scores(run.datamodule.class_names, run.model.clip), datamodule=run.datamodule)
 
-    checks.a_plain_trainer_trains_it(replace(whole, build=build))
+    checks.check_lightning_trainer(replace(reference, build=build))
     monkeypatch.setattr(Scores, "is_softmax", False)
-    with pytest.raises(ContractError, match=r"train all of .* \['score.bias'\] did not move"):
-        checks.a_plain_trainer_trains_it(replace(whole, build=build))
+    with pytest.raises(ContractError, match=r"train all of .* \['score.bias'\] did not change"):
+        checks.check_lightning_trainer(replace(reference, build=build))
 
 
 class Forgetful(PromptFL):
@@ -179,16 +184,16 @@ def test_all_that_a_method_breaks_is_told_at_once():
     with pytest.raises(ContractError) as told:
         check_method(Forgetful, arguments=["--model.prompt_length=2", *SHORT])
     message = str(told.value)
-    assert "Forgetful: a run that resumes after round 1 must end as an unbroken one, but" in message
-    assert "Forgetful: neither the order of clients nor what was drawn before a run may change it" in message
+    assert "Forgetful: a run that resumes after round 1 must equal an uninterrupted run, but" in message
+    assert "Forgetful: neither the order of clients nor earlier random numbers may change a run" in message
     assert "Let training_step call self.log('loss', loss)" in message
     assert len(message.splitlines()) == 3
 
 
 def test_what_can_not_be_tried_is_told(monkeypatch):
-    with pytest.raises(ContractError, match="Expected a config of Forgetful; it is of fedvlp"):
+    with pytest.raises(ContractError, match="Expected a config of Forgetful, got one of fedvlp"):
         check_method(Forgetful, config="promptfl")
-    with pytest.raises(ContractError, match=r"can't be made as .*: PromptFL has no such option"):
+    with pytest.raises(ContractError, match=r"can't create PromptFL: PromptFL has no such option"):
         check_method(PromptFL, arguments=["--model.odd=3"])
     with pytest.raises(ContractError, match="Expected a FederatedModule, got 3"):
         check_method(3)
@@ -200,7 +205,7 @@ def test_differences_are_described():
     assert difference(one, {"p": torch.tensor([1.0, 2.25])}, 0.25) == ""
     assert "up to 0.25" in difference(one, {"p": torch.tensor([1.0, 2.25])}, 0.2)
     assert "nan" in difference(one, {"p": torch.tensor([1.0, torch.nan])}, 9.0)
-    assert difference(one, {}) == "['p'] are in one of them only"
+    assert difference(one, {}) == "['p'] are in only one of the two"
     assert "float64 [2] in the other" in difference(one, {"p": torch.ones(2, dtype=torch.float64)})
 
 
