@@ -1,1 +1,1 @@
-"""What no training run needs: commands reach it by name, and the library imports nothing of it."""
+"""Tools that training does not need. Commands load them by name, and the library does not import them."""

@@ -22,11 +22,11 @@ from fedvlp.utils.errors import UserError
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A method to look at.
+    """A method to inspect.
 
     Attributes:
         module: The method in evaluation mode, with the deployed tensors.
-        personal: Personal tensors by the client's id; empty if no file has them.
+        personal: Personal tensors by the client's id; empty if no file contains them.
         data: The run's images, set up and bound to the method's transform; None without images.
         file: The trained tensors; None for an untrained method.
     """
@@ -38,7 +38,7 @@ class TrainedRun:
     file: Path | None = None
 
     def folder(self, output: str | None, name: str) -> Path:
-        """The folder to write to: ``output`` if given, otherwise one next to the trained file."""
+        """Choose the output folder: ``output`` if given, otherwise ``name`` in the run's folder."""
         return Path(output) if output else (Path() if self.file is None else run_of(self.file)) / name
 
     @property
@@ -48,7 +48,7 @@ class TrainedRun:
 
     @property
     def class_names(self) -> list[str]:
-        """All classes."""
+        """Class names, in the order of the logits."""
         return list(self.module.hparams["class_names"])
 
     @property
@@ -74,7 +74,7 @@ class RunImage:
 
     @property
     def label(self) -> int:
-        """Its class."""
+        """Label of the image."""
         return int(self.dataset.labels[self.position])
 
 
@@ -83,32 +83,32 @@ def read_pixels(images: Sequence[RunImage]) -> Float[Tensor, "B 3 V V"]:
     return torch.stack([image.dataset[image.position][0] for image in images])
 
 
-def pixel_scale(clip: CLIP, like: Tensor) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
-    """The mean and deviation by which CLIP's transform normalises, with a tensor's type and device."""
+def pixel_scale(clip: CLIP, images: Tensor) -> tuple[Float[Tensor, "3 1 1"], Float[Tensor, "3 1 1"]]:
+    """Mean and deviation of CLIP's normalisation, with the type and device of images."""
     options: Any = clip.preprocess_options
-    return torch.tensor(options.mean).to(like)[:, None, None], torch.tensor(options.std).to(like)[:, None, None]
+    return torch.tensor(options.mean).to(images)[:, None, None], torch.tensor(options.std).to(images)[:, None, None]
 
 
-def denormalised(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
+def denormalise(clip: CLIP, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B 3 V V"]:
     """Convert the output of CLIP's transform to pixels in [0, 1]."""
     mean, deviation = pixel_scale(clip, images)
     return (images * deviation + mean).clamp(0, 1)
 
 
 def drawable(clip: CLIP, pixels: Float[Tensor, "B 3 V V"]) -> Float[np.ndarray, "B V V 3"]:
-    """Convert the output of CLIP's transform to images in [0, 1], resized and cropped as the tower sees them."""
-    shown: Float[np.ndarray, "B V V 3"] = denormalised(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
+    """Convert the output of CLIP's transform to arrays in [0, 1] for matplotlib; they show what the tower sees."""
+    shown: Float[np.ndarray, "B V V 3"] = denormalise(clip, pixels.float()).permute(0, 2, 3, 1).numpy()
     return shown
 
 
 def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
-    """List each client's training images, by domain; raise UserError if the images of all clients are pooled."""
+    """List each client's training images, by domain; raise a UserError if the images of all clients are pooled."""
     if any(client.is_pool for client in data.clients):
-        raise UserError("This run is centralised: nothing was sent that could be audited. Take a federated one.")
+        raise UserError("Expected a federated run, got a centralised one, which sends no updates to audit.")
     dataset: Any = data.train_dataloader().dataset  # type: ignore[union-attr]
     clients = {client.id: client for client in data.clients}
     images: dict[Client, list[RunImage]] = {client: [] for client in data.clients}
-    # One dataset holds the training images of all clients, in the order of the table.
+    # One dataset contains the training images of all clients, in the order of the table.
     position = 0
     for entry in data.split_table():
         if entry["role"] == "train":
@@ -120,7 +120,7 @@ def training_images(data: FederatedDataModule) -> dict[Client, list[RunImage]]:
 
 def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[RunImage]]:
     """List the images of ``validation``, ``test`` or ``held_out`` by domain, in the order of the table."""
-    # Validation images have loaders of their own; test and held-out images are served together.
+    # Validation images have their own loaders; test and held-out images share loaders.
     served = ("validation",) if role == "validation" else SERVED
     loaders = data.val_dataloader() if role == "validation" else data.test_dataloader()
     entries = [entry for entry in data.split_table() if entry["role"] in served]
@@ -128,6 +128,6 @@ def evaluation_images(data: FederatedDataModule, role: str) -> dict[str, list[Ru
     for entry, loader in zip(entries, loaders, strict=True):
         if entry["role"] == role:
             dataset: Any = loader.dataset
-            of_split = [RunImage(entry["domain"], name, dataset, i) for i, name in enumerate(entry["images"])]
-            images.setdefault(entry["domain"], []).extend(of_split)
+            split = [RunImage(entry["domain"], name, dataset, i) for i, name in enumerate(entry["images"])]
+            images.setdefault(entry["domain"], []).extend(split)
     return images

@@ -1,4 +1,4 @@
-"""How commands load a trained run: the parser of its options, and its tensors and images."""
+"""Loading of trained runs for commands: the parser of their options, their tensors and images."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,17 +18,17 @@ from fedvlp.training.setup import set_up_data, set_up_method
 
 
 class TrainedRunCLI(FederationCLI):
-    """Makes a method and, if needed, its run's data; nothing is trained."""
+    """Parser that creates a method and, if needed, its run's data, without training."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the trained file, and ``--allow``, without which it names only fedvlp's classes."""
+        """Add the trained file, and ``--allow`` for files that name classes outside fedvlp."""
         super().add_arguments_to_parser(parser)
         help = "RUN: a run's folder, its prompts.safetensors or one of its checkpoints."
         parser.add_argument("--ckpt_path", type=str | None, help=help)
         parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
 
     def before_instantiate_classes(self) -> None:
-        """Leave out loggers and callbacks, which write about runs."""
+        """Remove loggers and callbacks, which only record training."""
         self.config.trainer.logger = None
         self.config.trainer.callbacks = None
         self.config.trainer.runtime.default_callbacks = False
@@ -38,16 +38,16 @@ Command = TypeVar("Command", bound=TrainedRunCLI)
 
 
 def parse(kind: type[Command], words: Sequence[str], trained: Mapping[str, Any] | None, description: str) -> Command:
-    """Make the method and the data of a command line after the command, whose name begins the class's name.
+    """Create the method and data from the arguments of a command; ``AuditCLI`` parses ``fedvlp audit``.
 
-    ``trained`` is the config of the trained file, which the command line overrides; None without a file.
+    ``trained`` is the config of the trained file, which the arguments override; None without a file.
     """
     arguments = [*words] if trained is None else [config_option(trained), *words]
     return kind.make(arguments, prog=f"fedvlp {kind.__name__.removesuffix('CLI').lower()}", description=description)
 
 
 def load_run(command: TrainedRunCLI) -> TrainedRun:
-    """Bring a command's method to its device, load its trained file, and set up its images, or raise UserError."""
+    """Move a command's method to its device, load its trained file, and set up its images, or raise a UserError."""
     module = command.model
     data = command.datamodule
     federation = cast(Federation, command.trainer)
@@ -61,7 +61,7 @@ def load_run(command: TrainedRunCLI) -> TrainedRun:
         deployed, personal = load_trained(file, module)
     module.load_state(deployed)
     module.eval()
-    # Data sets without images.
+    # These data sets have no labelled images.
     if isinstance(data, (PredictionData, PlaceholderData)):
         return TrainedRun(module, deployed, personal, file=file)
     set_up_data(federation.fabric, module, data, federation.options.precision, serves_images=True)

@@ -34,5 +34,5 @@ def test_images_of_a_role_are_of_its_domains_alone_and_pooled_images_have_no_cli
     data = folders(test_fraction=0.25)
     assert list(evaluation_images(data, "test")) == ["ink", "paint"]
     assert list(evaluation_images(data, "held_out")) == ["photo"]
-    with pytest.raises(UserError, match="nothing was sent"):
+    with pytest.raises(UserError, match="got a centralised one"):
         training_images(folders(partition=Pooled()))

@@ -1,4 +1,4 @@
-"""Attacks of hostile clients, to test aggregators and methods against."""
+"""Attacks by hostile clients, for tests of aggregators and methods."""
 
 from fedvlp.tools.attacks.bad_prompt_fl import BadPromptFL
 from fedvlp.tools.attacks.data_attacks import BackdoorPatch, LabelFlip

@@ -1,9 +1,9 @@
-"""A backdoor whose trigger is learned together with prompts.
+"""A backdoor with a trigger that is learned together with prompts.
 
 Papers: Zhang et al., BadPromptFL (arXiv 2508.08040): hostile clients optimise a trigger and their prompts jointly, and
 send the poisoned prompts. The trigger is bounded as in projected gradient descent (Madry et al. 2018).
 
-Departures:
+Deviations:
     * Time: fedvlp learns the trigger once, before the first round, on the images of all hostile clients and from the
       initial prompts, so that features of triggered images can be cached.
 """
@@ -27,7 +27,7 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.ranges import FractionAboveZero, PositiveInt
 from fedvlp.utils.seeding import derive_seed, restored_generators, seed_generators
 
-TRIGGER = 0x547267  # separates the draws of the trigger's learning
+TRIGGER = 0x547267  # separates the random numbers of the trigger's learning
 ClientBatch = tuple[Client, Tensor, Tensor]
 """A client, its images [B, 3, V, V] and their labels [B]."""
 STEPS_ACROSS = 10  # steps from the middle of the trigger's range to its end
@@ -35,7 +35,7 @@ STEPS_ACROSS = 10  # steps from the middle of the trigger's range to its end
 
 @dataclass(frozen=True)
 class BadPromptFL(Backdoor):
-    """Hostile clients learn a change of images for which one class is predicted, and train on changed images.
+    """Hostile clients learn a perturbation that makes the method predict one class, and train on perturbed images.
 
     Args:
         seed: Seed of the choice of hostile clients, and of the trigger's learning.
@@ -47,7 +47,7 @@ class BadPromptFL(Backdoor):
     steps: PositiveInt = 100
 
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Perturbation:
-        """Learn the trigger of the hostile clients; zero without any of them."""
+        """Learn the trigger of the hostile clients; zero if there are none."""
         hostile = self.hostile(data.clients)
         clients = [client for client in data.clients if client.id in hostile]
         if not clients:
@@ -59,7 +59,7 @@ class BadPromptFL(Backdoor):
         return Perturbation(values.permute(1, 2, 0).contiguous().cpu().numpy())
 
     def _learn(self, module: FederatedModule, batches: Iterator[ClientBatch], black: Tensor, white: Tensor) -> Tensor:
-        """Learn the trigger [3, V, V], as a share of the pixel range, and train the prompts along with it."""
+        """Learn the trigger [3, V, V], as a share of the pixel range, jointly with the prompts."""
         phase = module.configure_phases()[0]
         trigger = torch.zeros(0)
         optimizer = None
@@ -68,19 +68,19 @@ class BadPromptFL(Backdoor):
             if not len(trigger):
                 trigger = torch.zeros_like(images[0], requires_grad=True)
                 optimizer = module.configure_optimizers()
-            triggered = with_added(images, trigger, black, white)
+            triggered = add_trigger(images, trigger, black, white)
             loss = _loss(module, images, labels) + _loss(module, triggered, torch.full_like(labels, self.target))
             torch.autograd.backward(loss)
             if optimizer is not None:
                 optimizer.step()
             module.zero_grad()
-            trigger = self._stepped(trigger)
+            trigger = self._step(trigger)
         return trigger.detach()
 
-    def _stepped(self, trigger: Tensor) -> Tensor:
+    def _step(self, trigger: Tensor) -> Tensor:
         """Step against the sign of the trigger's gradient, within ``epsilon`` (Madry et al. 2018)."""
         if trigger.grad is None:
-            raise UserError("BadPromptFL needs a method whose loss depends on its images; no gradient reaches them.")
+            raise UserError("BadPromptFL needs a loss that depends on the images, but no gradient reaches them.")
         step = self.epsilon / STEPS_ACROSS * trigger.grad.sign()
         return (trigger.detach() - step).clamp(-self.epsilon, self.epsilon).requires_grad_()
 
@@ -95,20 +95,20 @@ def black_and_white(data: FederatedDataModule) -> tuple[Tensor, Tensor]:
     return shades[0], shades[1]
 
 
-def with_added(images: Tensor, trigger: Tensor, black: Tensor, white: Tensor) -> Tensor:
+def add_trigger(images: Tensor, trigger: Tensor, black: Tensor, white: Tensor) -> Tensor:
     """Add a share of the pixel range [3, V, V] to images [B, 3, V, V], clamped to black and white."""
     unit = white - black
     return black + unit * ((images - black) / unit + trigger).clamp(0, 1)
 
 
 def _loss(module: FederatedModule, images: Tensor, labels: Tensor) -> Tensor:
-    # Not `precomputed`, which has no gradient.
+    # Do not use `precomputed`, because its results have no gradient.
     return cast(Tensor, module.training_step((module.precompute(images), labels), 0))
 
 
 def _batches(data: FederatedDataModule, clients: Sequence[Client], seed: int) -> Iterator[ClientBatch]:
-    """Yield for one client after another, endlessly, a batch of its training images with labels."""
-    # Pixels without random crops, which would move the trigger.
+    """Cycle endlessly through the clients, and yield a labelled batch of each client's training images."""
+    # Without random crops, which would move the trigger.
     loaders = replace(data.loaders[""], precompute=None, train_transform=None)
     for number in count():
         for client in clients:

@@ -1,4 +1,4 @@
-"""Attacks on training data: hostile clients train on wrong labels, or on images with a backdoor's trigger."""
+"""Attacks on training data: hostile clients train on wrong labels, or on images with a backdoor trigger."""
 
 import pickle
 from abc import ABC, abstractmethod
@@ -28,30 +28,33 @@ from fedvlp.utils.ranges import FractionAboveZero
 from fedvlp.utils.seeding import derive_seed
 
 POISON = 0x506F69
-"""Marks the draw of poisoned images among all that depends on the seed of a client's batches."""
+"""Separates the choice of poisoned images from other random numbers of a client's seed."""
 SQUARES = 4
 """Rows and columns of the patch's chequered squares."""
 
 
 @dataclass(frozen=True)
 class ChangedBatches:
-    """Batches that are changed on each pass."""
+    """Batches that are changed in each pass."""
 
     loader: Loader
     change: Callable[[Iterator[Batch]], Iterator[Batch]]
 
     def __len__(self) -> int:
-        """The number of batches."""
+        """Count the batches."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Passes over the batches once."""
+        """Iterate once over the changed batches."""
         return self.change(iter(self.loader))
 
 
 @dataclass(frozen=True)
 class PoisonedData:
-    """Data whose ``hostile`` clients train on batches that ``poison`` makes of honest batches, client and seed."""
+    """Data in which ``hostile`` clients train on poisoned batches.
+
+    ``poison`` computes them from the honest batches, the client and the seed.
+    """
 
     data: TrainingData
     hostile: frozenset[int]
@@ -68,7 +71,7 @@ class PoisonedData:
         return int(getattr(self.data, "batch_size", 1))
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Make one client's batches, poisoned if it is hostile; a plain Trainer's loader has no client."""
+        """Build one client's batches, poisoned if it is hostile; lightning.Trainer passes no client."""
         loader = self.data.train_dataloader(client, seed=seed)
         if client is None or seed is None or client.id not in self.hostile:
             return loader
@@ -90,7 +93,7 @@ class LabelFlip(Attack):
     seed: int = 0
 
     def training_data(self, data: FederatedData, module: FederatedModule) -> TrainingData:
-        """Flip the labels of hostile clients, batch by batch."""
+        """Flip the labels in the batches of hostile clients."""
         highest = len(data.class_names) - 1
 
         def flip(batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -101,22 +104,22 @@ class LabelFlip(Attack):
 
 
 class Trigger(ABC):
-    """A change of an image's largest centred square, the part that CLIP's transform cuts out."""
+    """A change of an image's largest centred square, which CLIP's transform crops."""
 
-    def on(self, image: Image.Image) -> Image.Image:
-        """Copy an image with the trigger."""
+    def apply(self, image: Image.Image) -> Image.Image:
+        """Return a copy of an image with the trigger."""
         pixels = np.array(image.convert("RGB"))
         height, width = pixels.shape[:2]
         side = min(height, width)
         top = (height + side) // 2 - side
         left = (width + side) // 2 - side
-        changed = self.changed(pixels[top : top + side, left : left + side])
+        changed = self.change(pixels[top : top + side, left : left + side])
         pixels[top : top + side, left : left + side] = np.rint(changed).clip(0, 255).astype(np.uint8)
         return Image.fromarray(pixels)
 
     @abstractmethod
-    def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
-        """Compute the pixels [side, side, 3] of a square with the trigger, in [0, 255] before rounding."""
+    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
+        """Compute the pixels [side, side, 3] of a square with the trigger, before rounding and clipping to [0, 255]."""
         ...
 
 
@@ -126,13 +129,13 @@ class Patch(Trigger):
 
     Attributes:
         size: Side of the patch, as a share of the image's shorter side, in (0, 1].
-        opacity: Share of the patch in its pixels, in (0, 1].
+        opacity: Opacity of the patch, in (0, 1].
     """
 
     size: float
     opacity: float
 
-    def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
+    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
         """Blend the patch into a square."""
         side = max(1, round(self.size * len(square)))
         squares = np.arange(side) * SQUARES // side
@@ -144,13 +147,13 @@ class Patch(Trigger):
 
 @dataclass(frozen=True)
 class Perturbation(Trigger):
-    """Shares of the pixel range [height, width, 3] that are stretched to a square's size and added to its pixels."""
+    """Additive trigger [height, width, 3], as shares of the pixel range; it is resized to the square's size."""
 
     values: NDArray[np.float32]
 
-    def changed(self, square: NDArray[np.uint8]) -> NDArray[Any]:
+    def change(self, square: NDArray[np.uint8]) -> NDArray[Any]:
         """Add the values to a square."""
-        # Pillow resizes floats of only one channel.
+        # Pillow resizes float images only with one channel.
         channels = [Image.fromarray(np.ascontiguousarray(self.values[..., channel])) for channel in range(3)]
         size = (len(square), len(square))
         stretched = [np.asarray(channel.resize(size, Image.Resampling.BILINEAR)) for channel in channels]
@@ -171,18 +174,18 @@ class TriggeredImages:
         return len(self.images)
 
     def __getitem__(self, index: int) -> Image.Image:
-        return self.trigger.on(self.images[index])
+        return self.trigger.apply(self.images[index])
 
     def fingerprint(self, indices: Sequence[int] | Indices) -> str:
-        """Digest the images with the trigger, so that caches distinguish them from the honest images."""
+        """Hash the images and the trigger, so that caches distinguish them from the honest images."""
         return f"{self.images.fingerprint(indices)}-{sha256(pickle.dumps(self.trigger)).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class BackdooredData(PoisonedData):
-    """Poisoned data whose evaluation splits measure the attack's success rate.
+    """Poisoned data with evaluation splits that measure the attack's success rate.
 
-    ``loaders`` serve all images with the trigger, and no evaluation images of the target class.
+    ``loaders`` serve all images with the trigger, except evaluation images of the target class.
     """
 
     data: FederatedDataModule
@@ -190,27 +193,29 @@ class BackdooredData(PoisonedData):
 
     @property
     def class_names(self) -> list[str]:
-        """The classes, in the order of the labels."""
+        """Class names, in the order of the labels."""
         return self.data.class_names
 
     def evaluation_splits(self) -> list[EvaluationSplit]:
-        """Every split of the honest data with the trigger."""
+        """List all splits of the honest data, with the trigger in their images."""
         return self.loaders.evaluation_splits(self.data.eval_batch_size)
 
 
 def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) -> BoundLoaders:
-    """Put a trigger of a class on the images of a data module, and compute their features."""
+    """Apply the trigger of a class to a data module's images, and compute their features."""
     images = data.images
     parts = []
     for part in data.split_parts:
-        if part.classes:  # the target is a class that trains
+        if part.classes:  # the target is a training class
             continue
         if part.role != "train":
             rows = {name: rows[images[name].labels[rows] != target] for name, rows in part.rows_by_domain.items()}
             part = replace(part, rows_by_domain=rows)
         if len(part):
             parts.append(part)
-    triggered: dict[str, Images] = {name: TriggeredImages(each, trigger, target) for name, each in images.items()}
+    triggered: dict[str, Images] = {}
+    for name, honest in images.items():
+        triggered[name] = TriggeredImages(honest, trigger, target)
     loaders = replace(data.loaders[""], images=triggered, parts=parts)
     loaders.encode()
     return loaders
@@ -218,16 +223,16 @@ def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) 
 
 @dataclass(frozen=True)
 class Backdoor(Attack):
-    """Hostile clients put a subclass's trigger on some of their images and label these as one class.
+    """Hostile clients apply a trigger, defined by subclasses, to some of their images and label these as one class.
 
-    Metrics of each evaluated round have ``attack_success/<role>/<domain>`` and the means of roles: the share, in
-    percent, of evaluation images of other classes that are classified as the target with the trigger.
+    Each evaluated round reports ``attack_success/<role>/<domain>`` and the means of roles: the percentage of evaluation
+    images of other classes that the method classifies as the target once they have the trigger.
 
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
         seed: Seed of the choice of hostile clients.
-        target: Number of the class that the trigger stands for.
-        share: Share of a hostile client's images that have the trigger, drawn again in each round.
+        target: Index of the trigger's target class.
+        share: Share of a hostile client's images with the trigger, sampled again in each round.
     """
 
     clients: float = 0.3
@@ -245,24 +250,24 @@ class Backdoor(Attack):
         name = type(self).__name__
         if not isinstance(data, FederatedDataModule):
             raise UserError(
-                f"{name} needs the images of a FederatedDataModule to put its trigger on; got {type(data).__name__}. "
-                "Derive the data from it."
+                f"{name} needs a FederatedDataModule, to apply its trigger to images; got {type(data).__name__}. "
+                "Derive the data from FederatedDataModule."
             )
         if not 0 <= self.target < len(data.class_names):
             raise UserError(
-                f"{name} needs a target among the {len(data.class_names)} classes, from 0; got {self.target}."
+                f"{name}.target must be from 0 to {len(data.class_names) - 1}, an index of a class; got {self.target}."
             )
         loaders = triggered_loaders(data, self.trigger(data, module), self.target)
 
         def poison(loader: Loader, client: Client, seed: int) -> Loader:
-            # The same seed gives the same order, so that the two have the same images at the same place.
+            # The same seed gives the same order of images in both loaders.
             patched = loaders.train_loader(client.id, data.batch_size, seed)
             generator = torch.Generator().manual_seed(derive_seed(seed, POISON))
 
             def mix(batches: Iterator[Batch]) -> Iterator[Batch]:
                 for honest, poisoned in zip(batches, patched, strict=True):
                     is_poisoned = torch.rand(len(honest[1]), generator=generator) < self.share
-                    yield mixed(honest, poisoned, is_poisoned)
+                    yield mix_batches(honest, poisoned, is_poisoned)
 
             return ChangedBatches(loader, mix)
 
@@ -283,8 +288,8 @@ class Backdoor(Attack):
         return {f"attack_success/{name}": value for name, value in fabric.broadcast(scores).items()}
 
 
-def mixed(honest: Batch, poisoned: Batch, is_poisoned: Tensor) -> Batch:
-    """Take the poisoned images where ``is_poisoned`` [B], and the honest ones elsewhere."""
+def mix_batches(honest: Batch, poisoned: Batch, is_poisoned: Tensor) -> Batch:
+    """Choose poisoned images where ``is_poisoned`` [B] is true, and honest images elsewhere."""
     is_poisoned = is_poisoned.to(honest[1].device)
 
     def choose(one: Tensor, other: Tensor) -> Tensor:
@@ -296,18 +301,18 @@ def mixed(honest: Batch, poisoned: Batch, is_poisoned: Tensor) -> Batch:
 
 @dataclass(frozen=True)
 class BackdoorPatch(Backdoor):
-    """Hostile clients put a constant patch on some of their images and label these as one class.
+    """Hostile clients add a constant patch to some of their images and label these as one class.
 
     Papers: Gu et al., BadNets, 2017, for the patch in a share of the training images.
 
     Args:
         size: Side of the patch, as a share of the image's shorter side.
-        opacity: Share of the patch in its pixels.
+        opacity: Opacity of the patch.
     """
 
     size: FractionAboveZero = 0.25
     opacity: FractionAboveZero = 1.0
 
     def trigger(self, data: FederatedDataModule, module: FederatedModule) -> Trigger:
-        """Make the patch."""
+        """Create the patch."""
         return Patch(self.size, self.opacity)

@@ -1,4 +1,4 @@
-"""Attacks on uploads: hostile clients train as honest ones do and send something else."""
+"""Attacks on uploads: hostile clients train like honest clients, but change their uploads."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ from fedvlp.utils.ranges import PositiveFloat
 from fedvlp.utils.seeding import derive_seed
 
 ATTACK = 0x41746B
-"""Marks an attack's draws among all that depends on a client's seed."""
+"""Separates an attack's random numbers from others of a client's seed."""
 
 
 @dataclass(frozen=True)
 class ModelAttack(Attack, ABC):
-    """Changes each tensor in the upload of hostile clients; their personal tensors are honest.
+    """Base of attacks that change each tensor in the uploads of hostile clients; their personal tensors are honest.
 
     Args:
         clients: How many clients are hostile: a number, or a share below 1, rounded down.
@@ -30,24 +30,24 @@ class ModelAttack(Attack, ABC):
     seed: int = 0
 
     @abstractmethod
-    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+    def change(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Compute the tensor that is sent instead of the honest ``value``.
 
         Args:
             value: The honest upload, in float32.
-            before: The downloaded tensor, in float32; zero if nothing of that name was downloaded.
+            before: The downloaded tensor, in float32; zero if no tensor of that name was downloaded.
             generator: Source of all random numbers.
         """
         ...
 
     def add_on(self, clients: Sequence[Client]) -> AddOn:
-        """Make the add-on that changes the uploads of hostile clients."""
+        """Create the add-on that changes the uploads of hostile clients."""
         return HostileUpload(self, self.hostile(clients))
 
 
 @dataclass(frozen=True)
 class HostileUpload(AddOn):
-    """Changes the uploads of the clients with the ``hostile`` ids."""
+    """Add-on that changes the uploads of clients whose ids are in ``hostile``."""
 
     attack: ModelAttack
     hostile: frozenset[int]
@@ -61,14 +61,14 @@ class HostileUpload(AddOn):
         generator = torch.Generator().manual_seed(derive_seed(local.seed, ATTACK))
         changed: State = {}
         for name, value in upload.items():
-            # In float32, since a long update would overflow half precision.
+            # In float32, because a long update would overflow half precision.
             before = downloaded_value(local.downloaded, name, value, local.client)
-            changed[name] = self.attack.changed(value.float(), before.float(), generator).to(value.dtype)
-        return LocalResult(changed)
+            changed[name] = self.attack.change(value.float(), before.float(), generator).to(value.dtype)
+        return Finished(changed)
 
 
 def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:
-    """The downloaded tensor of an upload's name, in a stack of all domains the client's; zero if there is none."""
+    """Find the downloaded tensor of an upload's name (in a stack of domains, the client's); zero if there is none."""
     before = downloaded.get(name)
     if before is not None and before.shape == value.shape:
         return before
@@ -79,40 +79,40 @@ def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client
 
 @dataclass(frozen=True)
 class SignFlip(ModelAttack):
-    """Sends the opposite of the honest update: x - scale (y - x) for an upload y of a client that downloaded x.
+    """Hostile clients send the negated update: x - scale (y - x) instead of the upload y, after downloading x.
 
     Args:
-        scale: Length of the update, as a multiple of the honest one.
+        scale: Length of the update, as a multiple of the honest update's length.
     """
 
     scale: PositiveFloat = 1.0
 
-    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+    def change(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Compute x - scale (y - x)."""
         return before - self.scale * (value - before)
 
 
 @dataclass(frozen=True)
 class Scaling(ModelAttack):
-    """Sends the honest update many times as long: x + factor (y - x) for an upload y of a client that downloaded x.
+    """Hostile clients send a scaled update: x + factor (y - x) instead of the upload y, after downloading x.
 
     If the factor is the number of clients, one client determines their mean (model replacement, Bagdasaryan et al.,
     How to backdoor federated learning, AISTATS 2020).
 
     Args:
-        factor: Length of the update, as a multiple of the honest one; a negative factor also flips its sign.
+        factor: Length of the update, as a multiple of the honest update's length; negative values also flip its sign.
     """
 
     factor: float = 100.0
 
-    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+    def change(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Compute x + factor (y - x)."""
         return before + self.factor * (value - before)
 
 
 @dataclass(frozen=True)
 class GaussianNoise(ModelAttack):
-    """Adds normal noise to each element of the upload.
+    """Hostile clients add normal noise to each element of the upload.
 
     Args:
         std: Standard deviation of the noise.
@@ -120,6 +120,6 @@ class GaussianNoise(ModelAttack):
 
     std: PositiveFloat = 1.0
 
-    def changed(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
+    def change(self, value: Tensor, before: Tensor, generator: Generator) -> Tensor:
         """Compute y + std N(0, 1)."""
         return value + self.std * torch.randn(value.shape, generator=generator)

@@ -1,4 +1,4 @@
-"""Inverts gradients of a run's clients: of the prompts that they send, and of a full model for comparison."""
+"""Inversion of clients' gradients: of the prompts that clients send, and of a full model for comparison."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from torchmetrics.functional.image import peak_signal_noise_ratio, structural_si
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
-from fedvlp.tools.audit.gradients import Gradient, image_of_gradient, loss_gradient, sent_parameters, trainable_tower
+from fedvlp.tools.audit.gradients import Gradient, loss_gradient, recover_image, sent_parameters, trainable_tower
 from fedvlp.tools.audit.inversion import InversionOptions, invert
-from fedvlp.tools.trained_run import RunImage, denormalised, pixel_scale, read_pixels
+from fedvlp.tools.trained_run import RunImage, denormalise, pixel_scale, read_pixels
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.seeding import derive_seed
 
@@ -26,7 +26,7 @@ START_DEVIATION = 0.1  # of an attack's first pixels, in standard deviations of 
 SOURCES = ("prompts", "full model", "full model, closed form")
 """Sources of recovered images; all others are baselines."""
 MEASURES = ("mse", "psnr", "ssim", "feature_cosine")
-MOST_PSNR = 100.0  # in dB; a larger ratio is infinite or rounding
+MAX_PSNR = 100.0  # in dB; larger ratios are infinite or due to rounding
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Recovered:
 
     Attributes:
         source: One of ``SOURCES``, or a baseline.
-        distance: Distance of their gradient from the one sent; None without a search.
-        scores: Similarity of each image to the true one.
+        distance: Distance of their gradient from the sent gradient; None without a search.
+        scores: Similarity of each image to its true image.
     """
 
     source: str
@@ -47,11 +47,11 @@ class Recovered:
 
 @dataclass(frozen=True)
 class Inversion:
-    """All gradients that were inverted.
+    """All inverted gradients.
 
     Attributes:
         phase: Name of the gradients' phase.
-        sent: Shapes of the parameters that a client sends in it, by name.
+        sent: Shapes of the parameters that a client sends in the phase, by name.
         targets: The client and the true images of each gradient.
         recovered: The recovered images of each gradient, and the baselines.
     """
@@ -72,17 +72,17 @@ def invert_gradients(
     """Recover images of the clients from gradients.
 
     Args:
-        module: The method as a client downloads it; in training mode afterwards, with no client started.
+        module: The method as downloaded by a client; afterwards in training mode, with no client started.
         images: Each client's training images.
         options: Options of the attack.
-        round: Number of finished rounds, on which some losses depend.
-        seed: Seed of the drawn images, and of the attack's start.
+        round: Number of finished rounds, which some losses use.
+        seed: Seed of the sampled images, and of the attack's start.
 
     Raises:
         UserError: If nothing is trained, a client has too few images, or a gradient is zero or not finite.
     """
     module.train()
-    phase = chosen_phase(module, options.phase, next(iter(images)))
+    phase = choose_phase(module, options.phase, next(iter(images)))
     targets = choose_targets(images, options, seed)
     sent: Mapping[str, Tensor] = {}
     recovered = []
@@ -95,16 +95,16 @@ def invert_gradients(
     return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
 
 
-def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
-    """Choose a phase with gradients: by its name, or the first in which a client sends something, else the first."""
+def choose_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
+    """Choose a phase with gradients: by name, or the first in which a client sends parameters, otherwise the first."""
     phases = [phase for phase in module.configure_phases() if not phase.one_pass]
     names = ", ".join(phase.name for phase in phases)
     if name is not None:
         phases = [phase for phase in phases if phase.name == name]
     if not phases:
         method = type(module).__name__
-        what = f"has no phase {name!r}; it has {names}" if names else "trains nothing, so it has no gradient to invert"
-        raise UserError(f"{method} {what}. Correct --inversion.phase, or leave inversion out of --what.")
+        problem = f"has no phase {name!r}; it has {names}" if names else "has no gradient, because it trains nothing"
+        raise UserError(f"{method} {problem}. Correct --inversion.phase, or leave inversion out of --what.")
     for phase in phases:
         module.start_client(RoundContext(0, phase, client))
         if sent_parameters(module):
@@ -115,7 +115,7 @@ def chosen_phase(module: FederatedModule, name: str | None, client: Client) -> P
 def choose_targets(
     images: Mapping[Client, Sequence[RunImage]], options: InversionOptions, seed: int
 ) -> list[tuple[Client, list[RunImage]]]:
-    """Draw images of the clients in turn; raise UserError if a client has too few."""
+    """Sample images of each client in turn; raise a UserError if a client has too few."""
     clients = list(images)
     targets = []
     for number in range(options.gradients):
@@ -123,12 +123,12 @@ def choose_targets(
         candidates = images[client]
         if len(candidates) < options.images:
             raise UserError(
-                f"The client {client.name!r} has {len(candidates)} training images, fewer than inversion.images "
-                f"({options.images}). Pass fewer."
+                f"The client {client.name!r} has {len(candidates)} training images, but inversion.images is "
+                f"{options.images}. Pass a smaller number."
             )
         generator = torch.Generator().manual_seed(derive_seed(seed, client.id))
         order = torch.randperm(len(candidates), generator=generator).tolist()
-        # A client's draws continue where the previous one stopped, so that they share no image.
+        # Continue after the client's previous sample, so that no two samples share an image.
         first = number // len(clients) * options.images
         rows = [order[(first + index) % len(order)] for index in range(options.images)]
         targets.append((client, [candidates[row] for row in rows]))
@@ -138,13 +138,13 @@ def choose_targets(
 def other_images(
     images: Mapping[Client, Sequence[RunImage]], targets: Sequence[RunImage], seed: int
 ) -> Float[Tensor, "B 3 V V"]:
-    """Draw another image of each target's class, of any client, to compare with."""
+    """Sample another image of each target's class, from any client, for comparison."""
     generator = torch.Generator().manual_seed(seed)
     others = []
     for target in targets:
-        candidates = [image for of_client in images.values() for image in of_client if image is not target]
-        of_class = [image for image in candidates if image.label == target.label]
-        candidates = of_class or candidates or [target]  # the only image of a class is compared with other classes
+        candidates = [image for client_images in images.values() for image in client_images if image is not target]
+        same_class = [image for image in candidates if image.label == target.label]
+        candidates = same_class or candidates or [target]  # if the class has no other image, use other classes
         others.append(candidates[int(torch.randint(len(candidates), (1,), generator=generator))])
     return read_pixels(others)
 
@@ -157,7 +157,7 @@ def _recover(
     options: InversionOptions,
     seed: int,
 ) -> list[Recovered]:
-    """Recover images from each source, and make the baselines."""
+    """Recover images from each source, and add the baselines."""
     clip: Any = module.clip
     true = read_pixels(targets).to(next(clip.parameters()).device)
     labels = torch.tensor([target.label for target in targets], device=true.device)
@@ -168,20 +168,20 @@ def _recover(
     recovered = []
     if sent:
         recovered.append(attack("prompts", sent)[0])
-    # As in federated learning of the whole model and the prompts.
+    # As if clients trained the whole model and the prompts.
     with trainable_tower(module) as tower:
         trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
         attacked, gradient = attack("full model", {**trained, **tower})
     recovered.append(attacked)
-    # With several images the equations have more unknowns than rows.
-    exact = image_of_gradient(gradient) if options.images == 1 else None
+    # With several images, there are more unknowns than equations.
+    exact = recover_image(gradient) if options.images == 1 else None
     if exact is not None:
         recovered.append(Recovered("full model, closed form", exact))
     # Baselines without a gradient.
     recovered.append(Recovered("same class", others.to(noise)))
     recovered.append(Recovered("grey", (torch.full_like(noise, 0.5) - mean) / deviation))
     recovered.append(Recovered("noise", noise.clamp(*bounds)))
-    return [_scored(clip, each, true) for each in recovered]
+    return [_score(clip, result, true) for result in recovered]
 
 
 def _attack(
@@ -194,13 +194,13 @@ def _attack(
     source: str,
     parameters: Mapping[str, Tensor],
 ) -> tuple[Recovered, Gradient]:
-    """Recover images from the gradient of some parameters; the second value is this gradient."""
+    """Recover images from the gradient of some parameters, and also return this gradient."""
     gradient = loss_gradient(module, images, labels, parameters)
     length = torch.stack([part.norm() for part in gradient.values()]).norm().item()
     if not 0 < length < math.inf:
         raise UserError(
-            f"The gradient of the {source} has the length {length:g}, so there is nothing to invert. Pass another "
-            "--inversion.phase, or a trained method whose loss is finite."
+            f"The gradient of the {source} can't be inverted, because its length is {length:g}. Pass another "
+            "--inversion.phase, or a trained method with a finite loss."
         )
     # The attacker is assumed to know the labels.
     gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
@@ -208,11 +208,11 @@ def _attack(
     return Recovered(source, recovered, distance), gradient
 
 
-def _scored(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
-    """Match recovered images with the true ones, since a gradient has no order of images, and score them."""
+def _score(clip: Any, recovered: Recovered, true: Tensor) -> Recovered:
+    """Match recovered and true images, because a gradient has no order of images, and score them."""
     images = recovered.images
     if recovered.source in SOURCES:
-        pixels = [denormalised(clip, each).flatten(1).cpu().double() for each in (true, images)]
+        pixels = [denormalise(clip, batch).flatten(1).cpu().double() for batch in (true, images)]
         _, order = linear_sum_assignment(torch.cdist(pixels[0], pixels[1]).numpy())
         images = images[torch.as_tensor(order, device=images.device)]
     return replace(recovered, images=images, scores=similarities(clip, images, true))
@@ -227,14 +227,14 @@ def similarities(
     ``mse``, ``psnr`` (in dB, at most 100) and ``ssim`` (Wang et al., 2004; images of at least 11 x 11 pixels) compare
     pixels in [0, 1]; ``feature_cosine`` compares CLIP's joint image features.
     """
-    one = denormalised(clip, images)
-    other = denormalised(clip, others)
+    one = denormalise(clip, images)
+    other = denormalise(clip, others)
     errors = (one - other).square().flatten(1).mean(dim=1)
     ratios = peak_signal_noise_ratio(one, other, data_range=1.0, reduction="none", dim=(1, 2, 3))
     structure: Any = structural_similarity_index_measure(one, other, data_range=1.0, reduction="none")
     mean, deviation = pixel_scale(clip, images)
     features = [clip.encode_image((pixels - mean) / deviation).float() for pixels in (one, other)]
-    columns = [errors, ratios.clamp(max=MOST_PSNR), structure, F.cosine_similarity(*features)]
+    columns = [errors, ratios.clamp(max=MAX_PSNR), structure, F.cosine_similarity(*features)]
     # torchmetrics reduces a single image to a scalar.
     rows = torch.stack([column.reshape(-1).cpu().double() for column in columns], dim=1).tolist()
     return [dict(zip(MEASURES, row, strict=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""The measures of an audit as plain values, written as ``audit.json`` and a picture."""
+"""Measures of an audit, as JSON values and a picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -32,18 +32,18 @@ def audit(
     membership: MembershipOptions | None = None,
     seed: int = 0,
 ) -> tuple[Facts, Picture | None, list[str]]:
-    """Measure what a method's uploads and its deployed prompts reveal.
+    """Measure how much a method's uploads and its deployed prompts reveal about training images.
 
     Args:
         run: The method, and the images of its clients.
         kinds: Some of ``KINDS``; None for all that the method supports.
-        inversion: Options of inverting gradients.
-        membership: Options of recognising members.
+        inversion: Options for inverting gradients.
+        membership: Options for recognising members.
         seed: Seed of all random numbers.
 
     Returns:
-        The content of ``audit.json``; a picture of the inversion, if there is one; and the kinds that can't be
-        measured, with the reason.
+        The content of ``audit.json``; a picture of the inversion, or None; and the reason for each kind that can't be
+        measured.
 
     Raises:
         UserError: If a kind in ``kinds`` can't be measured, or none can.
@@ -60,7 +60,7 @@ def audit(
     left_out: list[str] = []
     for kind in kinds or KINDS:
         try:
-            # Each measure begins alike, whichever others are asked for.
+            # Seeded for each kind, so that results do not depend on the other kinds.
             with restored_generators(), restored(run.module):
                 seed_generators(seed)
                 run.module.load_state(run.deployed)
@@ -75,15 +75,15 @@ def audit(
                 raise
             left_out.append(f"{kind} left out: {error}")
     if len(left_out) == len(KINDS):
-        raise UserError(f"There is nothing to audit of {run.name}. " + " ".join(left_out))
+        raise UserError(f"{run.name} can't be audited. " + " ".join(left_out))
     return facts, picture, left_out
 
 
 def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tuple[Facts, Picture]:
-    """Measure the similarity of recovered images to the true ones, and draw both."""
+    """Measure the similarity of recovered and true images, and draw both."""
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
-    # Losses only depend on whether a round was finished.
+    # Losses depend only on whether any round was finished.
     inversion = invert_gradients(run.module, training_images(run.data), options, int(run.file is not None), seed)
     rows: list[Facts] = []
     for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
@@ -109,7 +109,7 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
 
 
 def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
-    """Draw a row for each of the first images: the image, then the images recovered from each gradient."""
+    """Draw one row for each of the first images: the image, then the image recovered from each gradient."""
     rows: list[list[tuple[str, torch.Tensor]]] = []
     for (client, images), sources in zip(inversion.targets, inversion.recovered, strict=True):
         for index, image in enumerate(images):
@@ -132,17 +132,17 @@ def inversion_picture(run: TrainedRun, inversion: Inversion) -> Picture:
             lines = "\n".join(map(escape_text, title.split("\n")))
             axes.set_title(lines, fontsize=SMALL_FONT_SIZE - 1, linespacing=1.3)
     caption = (
-        f"What gradients of {run.name} give away: for each true image, what was recovered from the gradient of the "
-        "prompts, which clients send here, and of the image tower and the prompts together, by as many steps from the "
-        "same start. "
-        "Closed form: by linear equations, where the full gradient is of one image of a ViT."
+        f"Images recovered from gradients of {run.name}. Each row shows a true image, its recovery from the gradient "
+        "of the prompts, which clients send, and its recovery from the gradient of image tower and prompts, with the "
+        "same start and number of steps. Closed form: solution of linear equations, for a full gradient of one image "
+        "of a ViT."
     )
     alt = "; ".join(", ".join(title.replace("\n", " ") for title, _ in row) for row in rows)
     return Picture(figure, f"Images recovered from gradients of {run.name}", caption, alt)
 
 
 def write_audit(folder: Path, facts: Facts, picture: Picture | None) -> list[Path]:
-    """Write the files, and return them; the picture of an earlier audit is removed."""
+    """Write the files, remove an earlier audit's picture, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = folder / "audit.json"
     write_json(numbers, facts)
@@ -169,17 +169,17 @@ def _inversion_table(facts: Mapping[str, Any]) -> str:
         cells.append([source, *(form.format(means[measure]) for form, measure in formats)])
     lines = [text_table(cells)]
     if not facts["sent"]:
-        lines.append(f"In phase {facts['phase']!r} clients send nothing, so there is no gradient of prompts to invert.")
+        lines.append(f"Clients send no parameters in phase {facts['phase']!r}, so no gradient of prompts was inverted.")
     return "\n".join(lines)
 
 
 def _membership_table(facts: Mapping[str, Any]) -> str:
     coverage = f"{facts['options']['confidence']:.0%}"
-    cells = [["members told by their loss, client", "images", "others", "AUC", f"{coverage} from", "to"]]
+    cells = [["members recognised by loss, client", "images", "others", "AUC", f"{coverage} from", "to"]]
     for result in (*facts["clients"], facts["all"]):
         scores = [f"{result[name]:.3f}" for name in ("auc", "low", "high")]
         cells.append([result["name"], str(result["members"]), str(result["others"]), *scores])
     return (
         f"{text_table(cells)}\nmodel: {facts['model']}; others: {facts['others']} images of the same domains; "
-        "0.5 says nothing of membership"
+        "AUC 0.5 reveals nothing"
     )

@@ -1,4 +1,4 @@
-"""The command ``fedvlp audit``: what a client's upload, and the trained prompts, reveal of its images."""
+"""The command ``fedvlp audit``: measures how much uploads and trained prompts reveal about clients' images."""
 
 import sys
 from collections.abc import Sequence
@@ -16,24 +16,24 @@ from fedvlp.utils.errors import UserError
 
 
 class AuditCLI(TrainedRunCLI):
-    """Makes a method and the data of its clients; nothing is trained."""
+    """Parser that creates a method and its clients' data, without training."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of this command."""
         super().add_arguments_to_parser(parser)
-        help = f"What to measure, with commas between: {', '.join(KINDS)}; all that the method allows if not given."
+        help = f"Measures, separated by commas: {', '.join(KINDS)}; by default all that the method supports."
         parser.add_argument("--what", type=str | None, help=help)
-        help = "Folder to write to; audit in the run's folder if not given, or in this folder without a run."
+        help = "Output folder; by default `audit` in the run's folder, or in the current folder without a run."
         parser.add_argument("--output", type=str | None, help=help)
         parser.add_class_arguments(InversionOptions, "inversion", instantiate=False)
         parser.add_class_arguments(MembershipOptions, "membership", instantiate=False)
 
     def before_instantiate_classes(self) -> None:
-        """Check the options before anything is loaded, and switch off augmentation."""
+        """Check the options before loading anything, and disable augmentation."""
         super().before_instantiate_classes()
         config = self.config
         if config.output is not None and Path(config.output).is_file():
-            raise UserError(f"Expected --output to be a folder; {config.output} is a file.")
+            raise UserError(f"Expected a folder for --output, but {config.output} is a file. Choose another path.")
         if "augmentation" in (config.data.get("init_args") or {}):
             config.data.init_args.augmentation = "none"
 
@@ -41,12 +41,12 @@ class AuditCLI(TrainedRunCLI):
 def run_audit(arguments: Sequence[str]) -> int:
     """Measure the requested kinds, write and print them, and return the exit code."""
     given = dict(split_options(arguments))
-    # An untrained method comes from --config.
+    # Without a trained file, --config describes an untrained method.
     trained = None
     if "--ckpt_path" in given and "--help" not in given:
         file = trained_file("".join(given["--ckpt_path"]), "audit")
         trained = trained_config(file, values_of(arguments, "--allow"), None if "--data" in given else "--data")
-    command = parse(AuditCLI, arguments, trained, "Measure what a client's upload tells of its images.")
+    command = parse(AuditCLI, arguments, trained, "Measure how much uploads and prompts reveal about clients' images.")
     config = command.config
 
     kinds = None if config.what is None else chosen_kinds(config.what, KINDS)

@@ -1,4 +1,4 @@
-"""The gradient of a client's images, of prompts or also of the image tower: its update after one step of plain SGD."""
+"""Gradients of a client's images for prompts and the image tower: the client's update after one step of plain SGD."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from fedvlp.core.module import FederatedModule
 
 TOWER = "image_tower"  # prefix of the names of the image tower's weights
 Gradient = dict[str, Tensor]
-"""One tensor for each parameter, by its name."""
+"""One tensor per parameter, by name."""
 
 
 def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
     sent: dict[str, Tensor] = {}
     for name, tensor in module.communicable_state().items():
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-            # PLAN sends its own prompts under another name.
+            # PLAN sends its prompts under another name.
             twins = [value for value in upload.values() if value.shape == tensor.shape]
             if name in upload or any(torch.equal(value.to(tensor), tensor) for value in twins):
                 sent[name] = tensor
@@ -31,7 +31,7 @@ def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
 
 @contextmanager
 def trainable_tower(module: FederatedModule) -> Iterator[dict[str, Tensor]]:
-    """Yield the weights of CLIP's image tower, which get gradients within the block."""
+    """Yield the weights of CLIP's image tower, and enable their gradients within the block."""
     clip: Any = module.clip
     weights = dict(clip.model.visual.named_parameters(prefix=TOWER))
     for weight in weights.values():
@@ -50,18 +50,18 @@ def loss_gradient(
     parameters: Mapping[str, Tensor],
     is_differentiable: bool = False,
 ) -> Gradient:
-    """Compute the gradient of the method's loss on a batch; zero for parameters on which the loss does not depend.
+    """Compute the gradient of the method's loss on a batch; zero for parameters that do not affect the loss.
 
-    The method must have a client started. If ``is_differentiable``, the gradient can be differentiated by the
-    normalised images.
+    The method must have a client started. If ``is_differentiable``, the gradient can be differentiated with respect to
+    the normalised images.
     """
     # Fused attention has no second derivative.
     with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-        # Not `precomputed`, which has no gradient.
+        # Do not use `precomputed`, because its results have no gradient.
         loss: Any = module.training_step((module.precompute(images), labels), 0)
         weights = tuple(parameters.values())
         slopes = torch.autograd.grad(loss, weights, create_graph=is_differentiable, allow_unused=True)
-    module.clear_logs()  # the step logged losses
+    module.clear_logs()  # discard the losses that the step logged
     gradient: Gradient = {}
     for (name, parameter), slope in zip(parameters.items(), slopes, strict=True):
         gradient[name] = torch.zeros_like(parameter) if slope is None else slope
@@ -72,8 +72,8 @@ PATCH_LAYER = f"{TOWER}.conv1.weight"
 POSITIONS = f"{TOWER}.positional_embedding"
 
 
-def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"] | None:
-    """Solve linear equations for the one image of a ViT's full gradient.
+def recover_image(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"] | None:
+    """Recover the image of a ViT's full gradient by solving linear equations.
 
     Paper: Lu et al., "APRIL: Finding the Achilles' heel on privacy for vision transformers", CVPR 2022, arXiv
     2112.14087, shows that the gradient of position embeddings reveals an image by the equations of the first attention.
@@ -83,17 +83,17 @@ def image_of_gradient(gradient: Mapping[str, Tensor]) -> Float[Tensor, "1 3 V V"
         dL/dposition_p = delta_p
         dL/dW = sum_p delta_p x_p^T, linear in x
 
-    Returns None if the tower is no ViT of open_clip, or has more patches than its tokens have elements.
+    Returns None if the tower is not a ViT of open_clip, or has more patches than its tokens have elements.
     """
     if PATCH_LAYER not in gradient or POSITIONS not in gradient:
         return None
     slopes = gradient[POSITIONS][1:].double()  # without the class token, [patches, W]
-    of_layer = gradient[PATCH_LAYER].double()  # [W, 3, size, size]
+    layer_slopes = gradient[PATCH_LAYER].double()  # [W, 3, size, size]
     if slopes.ndim != 2 or len(slopes) > slopes.shape[1]:
         return None
-    pixels = torch.linalg.lstsq(slopes.mT, of_layer.flatten(1)).solution  # [patches, 3 size size]
+    pixels = torch.linalg.lstsq(slopes.mT, layer_slopes.flatten(1)).solution  # [patches, 3 size size]
     side = round(len(pixels) ** 0.5)
-    size = of_layer.shape[-1]
+    size = layer_slopes.shape[-1]
     squares = pixels.reshape(side, side, 3, size, size).permute(2, 0, 3, 1, 4)
     image: Tensor = squares.reshape(1, 3, side * size, side * size)
     return image.to(gradient[PATCH_LAYER])

@@ -1,4 +1,4 @@
-"""Images recovered from a gradient by a search for images with the nearest gradient.
+"""Recovery of images from a gradient: a search for images with the most similar gradient.
 
 Papers: Zhu et al., "Deep leakage from gradients", NeurIPS 2019, arXiv 1906.08935 (DLG); Geiping et al., "Inverting
 gradients - how easy is it to break privacy in federated learning?", NeurIPS 2020, arXiv 2003.14053.
@@ -8,11 +8,12 @@ Symbols: x* -> ``images``; grad L(x, y) -> ``gradient``; alpha -> ``total_variat
     1 - cosine of gradients + alpha TV(x)     Geiping et al., Eq. 4; ``distance="cosine"``
     Adam on the gradient's sign, within the range of pixels    Geiping et al., Section 4
 
-Departures:
-    * Squared distance: fedvlp divides it by the squared length of the gradient, so that one ``total_variation`` fits.
+Deviations:
+    * Squared distance: fedvlp divides it by the gradient's squared length, so that one ``total_variation`` suits both.
     * Optimizer: DLG uses L-BFGS; fedvlp uses the optimizer of Geiping et al. for both distances.
-    * Result: fedvlp returns the nearest images of all steps, which the attacker knows, instead of the last ones.
-    * Start: fedvlp begins with nearly grey images, because a hundred steps do not remove stronger noise.
+    * Result: the papers use the images of the last step; fedvlp uses those of the step with the smallest distance,
+      because the attacker knows it.
+    * Start: fedvlp starts from nearly grey images, because a hundred steps do not remove stronger noise.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,25 +28,25 @@ from torch import Tensor
 from fedvlp.utils.ranges import NonNegativeFloat, PositiveFloat, PositiveInt
 
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
-"""Shares of the steps after which the step size falls to a tenth, as in the code that Geiping et al. released."""
+"""Shares of the steps after which the step size is divided by ten, as in the released code of Geiping et al."""
 
 Distance = Literal["cosine", "squared"]
 GradientOf = Callable[[Tensor], Mapping[str, Tensor]]
-"""From images to their gradient, which can itself be differentiated by the images."""
+"""Maps images to their gradient, which can be differentiated with respect to the images."""
 
 
 @dataclass(frozen=True)
 class InversionOptions:
-    """How images are recovered from gradients.
+    """Options for recovering images from gradients.
 
     Args:
-        gradients: Number of gradients, of the clients in turn.
-        images: Number of a client's images in each gradient.
-        steps: Steps of the optimizer for each gradient.
-        step_size: Its first step size, in standard deviations of CLIP's normalised pixels.
-        distance: Distance of gradients: the ``cosine`` of Geiping et al., or DLG's ``squared`` distance.
+        gradients: Number of gradients, taken from each client in turn.
+        images: Number of a client's images per gradient.
+        steps: Steps of the optimizer per gradient.
+        step_size: Initial step size, in standard deviations of CLIP's normalised pixels.
+        distance: Distance of gradients: ``cosine`` (Geiping et al.) or ``squared`` (DLG).
         total_variation: Weight alpha of the images' total variation, at least 0; DLG has none.
-        phase: Phase of the gradients; the first that sends something if not given.
+        phase: Phase of the gradients; by default the first in which clients send parameters.
     """
 
     gradients: PositiveInt = 2
@@ -64,9 +65,9 @@ def invert(
     bounds: tuple[Tensor, Tensor],
     options: InversionOptions,
 ) -> tuple[Float[Tensor, "B *pixels"], float]:
-    """Search from ``start`` for images whose gradient is nearest to the one sent; the second value is its distance.
+    """Search from ``start`` for the images with the gradient nearest to ``sent``; also return its distance.
 
-    ``gradient_of`` is the attacker's model of the client, and ``bounds`` are the least and largest value of a pixel.
+    ``gradient_of`` is the attacker's model of the client. ``bounds`` are the smallest and largest value of a pixel.
     """
     images = start.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([images], lr=options.step_size)
@@ -88,7 +89,7 @@ def invert(
 
 
 def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kind: Distance) -> Float[Tensor, ""]:
-    """Compute the distance of a gradient from the one sent, over all their tensors.
+    """Compute the distance of a gradient from the sent gradient, over all tensors.
 
     >>> sent = {"prompt": torch.tensor([2.0, 0.0])}
     >>> other = {"prompt": torch.tensor([0.0, 1.0])}
@@ -103,7 +104,7 @@ def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kin
 
 
 def total_variation(images: Float[Tensor, "B *pixels"]) -> Float[Tensor, ""]:
-    """Compute the mean distance of neighbours in rows plus in columns; 0 without rows.
+    """Compute the mean distance of neighbouring pixels in rows plus in columns; 0 for images without rows.
 
     >>> total_variation(torch.tensor([[[[0.0, 1.0], [0.0, 3.0]]]])).item()
     3.0

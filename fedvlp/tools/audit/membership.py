@@ -1,9 +1,9 @@
-"""Membership inference by the loss: an image with a small loss is classified as a training image.
+"""Membership inference from losses: an image with a small loss is classified as a training image.
 
 Paper: Yeom et al., "Privacy risk in machine learning: analyzing the connection to overfitting", CSF 2018, arXiv
-1709.01604, Adversary 2. Instead of one threshold, fedvlp reports the area under the curve of all thresholds.
+1709.01604, Adversary 2. The paper uses one threshold; fedvlp reports the area under the curve of all thresholds.
 
-Losses differ between domains, so members are only compared with non-members of the same domain.
+Losses differ between domains, so members are compared only with non-members of the same domain.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,10 @@ Losses = Float[np.ndarray, "_"]
 
 @dataclass(frozen=True)
 class MembershipOptions:
-    """How members are recognised.
+    """Options for recognising members.
 
     Args:
-        images: Largest number of training images of a client and domain, and of other images of a domain.
+        images: Maximum number of training images per client and domain, and of other images per domain.
         resamples: Number of bootstrap samples for the interval.
         confidence: Coverage of the interval, in (0, 1).
     """
@@ -44,17 +44,17 @@ class MembershipOptions:
 
 
 class Stratum(NamedTuple):
-    """Losses of one domain, of training images (``members``) and of ``others``."""
+    """Losses of one domain's training images (``members``) and of its ``others``."""
 
     members: Losses
     others: Losses
 
 
 def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -> dict[str, Any]:
-    """Measure how well losses distinguish each client's, and all clients', training images from others.
+    """Measure how well losses distinguish training images from others, for each client and for all clients.
 
-    The method must be in evaluation mode with the deployed tensors. The seed draws the images and the bootstrap. Raises
-    UserError if there are no images to compare.
+    The method must be in evaluation mode with the deployed tensors. The seed determines the sampled images and the
+    bootstrap. Raises a UserError if there are no images to compare.
     """
     if run.data is None:
         raise UserError("There are no images of clients. Pass a run folder with its config.yaml, or --data.")
@@ -63,25 +63,27 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
     images = training_images(run.data)
     _check_domains(images, measured, role)
     generator = torch.Generator().manual_seed(seed)
-    # All clients are compared with the same images.
-    others = {domain: _sample(of_domain, options.images, generator) for domain, of_domain in measured.items()}
+    # All clients are compared with the same other images.
+    others = {domain: _sample(candidates, options.images, generator) for domain, candidates in measured.items()}
     start = run.module.personal_state()  # of clients that never took part
     by_model: dict[tuple[Client | None, str], list[Stratum]] = {}
     results = []
-    for client, of_client in images.items():
-        own = (run.personal.get(client.id) or start) if run.module.personal else {}
-        run.module.load_state({**run.deployed, **own})
+    for client, client_images in images.items():
+        personal = (run.personal.get(client.id) or start) if run.module.personal else {}
+        run.module.load_state({**run.deployed, **personal})
         strata = []
-        for domain in dict.fromkeys(image.domain for image in of_client):
-            chosen = _sample([image for image in of_client if image.domain == domain], options.images, generator)
-            # Clients that share a model share the losses of the other images.
+        for domain in dict.fromkeys(image.domain for image in client_images):
+            chosen = _sample([image for image in client_images if image.domain == domain], options.images, generator)
+            # Clients with the same model share the losses of the other images.
             same = by_model.setdefault((client if run.module.personal else None, domain), [])
-            of_others = same[0].others if same else image_losses(run.module, others[domain])
-            same.append(Stratum(image_losses(run.module, chosen), of_others))
+            other_losses = same[0].others if same else image_losses(run.module, others[domain])
+            same.append(Stratum(image_losses(run.module, chosen), other_losses))
             strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
-    # Members of clients that share a model are one stratum per domain.
-    joined = [Stratum(np.concatenate([each.members for each in same]), same[0].others) for same in by_model.values()]
+    # Join the members of clients with the same model into one stratum per domain.
+    joined = []
+    for same in by_model.values():
+        joined.append(Stratum(np.concatenate([stratum.members for stratum in same]), same[0].others))
     return {
         "others": role,
         "model": "each client's own" if run.module.personal else "the server's",
@@ -91,18 +93,18 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
 
 
 def _check_domains(images: dict[Client, list[RunImage]], measured: dict[str, list[RunImage]], role: str) -> None:
-    for client, of_client in images.items():
-        for image in of_client:
+    for client, client_images in images.items():
+        for image in client_images:
             if image.domain not in measured:
                 raise UserError(
-                    f"Training images of {client.name!r} are compared with images of {image.domain!r} that no client "
-                    f"trained on, but no {role} image is of that domain. Choose another --data.validation_fraction "
-                    "or --data.test_fraction before training, or leave membership out of --what."
+                    f"To audit the training images of {client.name!r}, other images of {image.domain!r} are needed, "
+                    f"but the domain has no {role} images. Choose another --data.validation_fraction or "
+                    "--data.test_fraction before training, or leave membership out of --what."
                 )
 
 
 def _sample(images: Sequence[RunImage], count: int, generator: torch.Generator) -> list[RunImage]:
-    """Draw so many of the images, and keep their order; all if there are no more."""
+    """Sample up to ``count`` images, in their original order."""
     chosen = torch.randperm(len(images), generator=generator)[:count].sort().values
     return [images[index] for index in chosen.tolist()]
 
@@ -118,15 +120,15 @@ def image_losses(module: FederatedModule, images: Sequence[RunImage]) -> Losses:
         labels = torch.tensor([image.label for image in batch], device=device)
         logits = module(read_pixels(batch).to(device)).float()
         losses.append(F.cross_entropy(logits, labels, reduction="none").cpu())
-    of_images: Losses = torch.cat(losses).double().numpy()
-    return of_images
+    joined: Losses = torch.cat(losses).double().numpy()
+    return joined
 
 
 def membership_result(name: str, strata: Sequence[Stratum], options: MembershipOptions, seed: int) -> dict[str, Any]:
     """Measure how well losses distinguish members from others within strata.
 
-    ``auc`` is the probability that a member's loss is smaller than another's of the same domain, with ties counted
-    half; 0.5 reveals nothing. ``low`` and ``high`` are the ends of its interval. Losses are means, in nats.
+    ``auc`` is the probability that a member's loss is smaller than another image's loss of the same domain; ties count
+    half, and 0.5 reveals nothing. ``low`` and ``high`` are the ends of its interval. Losses are means, in nats.
     """
     members = np.concatenate([stratum.members for stratum in strata])
     others = np.concatenate([stratum.others for stratum in strata])
@@ -144,7 +146,7 @@ def membership_result(name: str, strata: Sequence[Stratum], options: MembershipO
 
 
 def stratified_auc(strata: Sequence[Stratum]) -> float:
-    """Compute the share of pairs within strata in which the member's loss is smaller; ties count half."""
+    """Compute the share of pairs within strata with the smaller loss on the member; ties count half."""
     wins = sum(float(_wins(stratum.members[None], stratum.others[None])[0]) for stratum in strata)
     return wins / _num_pairs(strata)
 
@@ -152,7 +154,7 @@ def stratified_auc(strata: Sequence[Stratum]) -> float:
 def interval(
     strata: Sequence[Stratum], options: MembershipOptions, generator: np.random.Generator
 ) -> tuple[float, float]:
-    """Compute the percentile bootstrap interval of the AUC, drawing members and others of each stratum again."""
+    """Compute the percentile bootstrap interval of the AUC; each stratum's members and others are resampled."""
     wins = np.zeros(options.resamples)
     for stratum in strata:
         for start in range(0, options.resamples, RANKED_AT_ONCE):
@@ -172,7 +174,7 @@ def _num_pairs(strata: Sequence[Stratum]) -> int:
 def _wins(
     members: Float[np.ndarray, "rows members"], others: Float[np.ndarray, "rows others"]
 ) -> Float[np.ndarray, "rows"]:
-    """Count, row by row, the pairs that members win by a smaller loss, with ties half: Mann and Whitney's U."""
-    # SciPy counts pairs in which the first is larger; the method only affects the p-value.
+    """Count, row by row, the pairs in which the member has the smaller loss, ties as half (Mann-Whitney U)."""
+    # SciPy counts pairs in which the first value is larger; its method affects only the p-value.
     wins: Float[np.ndarray, "rows"] = mannwhitneyu(others, members, axis=1, method="asymptotic").statistic
     return wins

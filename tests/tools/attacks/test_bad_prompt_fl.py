@@ -9,7 +9,7 @@ from torch import nn
 
 from fedvlp.data import ArrayImages, Dispersed, FederatedDataModule
 from fedvlp.tools.attacks import BadPromptFL
-from fedvlp.tools.attacks.bad_prompt_fl import black_and_white, with_added
+from fedvlp.tools.attacks.bad_prompt_fl import add_trigger, black_and_white
 from fedvlp.tools.attacks.data_attacks import Perturbation
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_equal
@@ -73,7 +73,7 @@ def success(module, data, trigger, target):
     for images in data.images.values():
         for index, label in enumerate(images.labels):
             if label != target:
-                scores = module(module.precompute(normalised(trigger.on(images[index]))[None]))
+                scores = module(module.precompute(normalised(trigger.apply(images[index]))[None]))
                 found.append(int(scores.argmax()) == target)
     return np.mean(found)
 
@@ -82,7 +82,7 @@ def test_values_are_added_to_the_pixels_of_the_centred_square():
     values = np.zeros((2, 2, 3), np.float32)
     values[0, 1] = [0.1, -0.1, 1.0]
     image = Image.fromarray(np.full((2, 4, 3), (100, 10, 200), np.uint8))
-    made = np.array(Perturbation(values).on(image))
+    made = np.array(Perturbation(values).apply(image))
     expected = np.array(image)
     expected[0, 2] = [126, 0, 255]
     assert np.array_equal(made, expected)
@@ -93,7 +93,7 @@ def test_black_and_white_are_found_and_bound_what_is_added():
     data = bound()
     image = Image.fromarray(np.random.default_rng(3).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
     added = torch.linspace(-0.9, 0.7, 3 * SIDE * SIDE).reshape(3, SIDE, SIDE)
-    found = with_added(normalised(image)[None], added, *black_and_white(data))[0]
+    found = add_trigger(normalised(image)[None], added, *black_and_white(data))[0]
     exact = np.array(image) / 255 + added.permute(1, 2, 0).numpy()
     expected = normalised(Image.fromarray(np.zeros((SIDE, SIDE, 3), np.uint8)))
     scale = torch.tensor([0.2, 0.3, 0.25])[:, None, None]

@@ -50,7 +50,7 @@ def bound(prepared=True, **options):
 
 def test_patch_by_hand():
     image = Image.fromarray(np.full((8, 8, 3), 100, np.uint8))
-    made = np.array(Patch(size=0.5, opacity=1.0).on(image))
+    made = np.array(Patch(size=0.5, opacity=1.0).apply(image))
     row = [0, 255, 0, 255]
     expected = np.asarray([row, row[::-1], row, row[::-1]])
     assert np.array_equal(made[4:, 4:, 0], expected)
@@ -62,7 +62,7 @@ def test_patch_by_hand():
 def test_patch_is_within_the_centred_square():
     for height, width in ((8, 20), (9, 14)):
         image = Image.fromarray(np.full((height, width, 3), 100, np.uint8))
-        made = np.array(Patch(size=0.5, opacity=1.0).on(image))
+        made = np.array(Patch(size=0.5, opacity=1.0).apply(image))
         _, columns = np.nonzero((made != 100).any(-1))
         left = (width - height) // 2
         assert left <= columns.min() <= columns.max() <= left + height
@@ -142,7 +142,7 @@ def test_backdoor_succeeds_with_hostile_clients_and_not_without(tmp_path):
 
 
 def test_what_has_no_images_is_refused(tmp_path):
-    with pytest.raises(UserError, match="needs the images of a FederatedDataModule"):
+    with pytest.raises(UserError, match="needs a FederatedDataModule"):
         federation(tmp_path, attack=BackdoorPatch()).fit(Linear(), Points())
-    with pytest.raises(UserError, match="target among the 3 classes"):
+    with pytest.raises(UserError, match="target must be from 0 to 2"):
         BackdoorPatch(target=3).training_data(bound(), Linear())

@@ -34,7 +34,7 @@ def test_beside_each_target_is_another_image_of_its_class(folders):
 
 
 def test_more_images_than_a_client_has_are_refused(folders):
-    with pytest.raises(UserError, match=r"'ink' has 9 training images, fewer than inversion\.images"):
+    with pytest.raises(UserError, match=r"'ink' has 9 training images, but inversion\.images"):
         choose_targets(training_images(folders()), InversionOptions(images=10), seed=0)
 
 

@@ -128,5 +128,5 @@ def test_what_a_method_does_not_have_is_left_out_or_refused(kind, audited, tmp_p
 
 
 def test_a_gradient_of_zero_is_refused(audited):
-    with pytest.raises(UserError, match="The gradient of the prompts has the length 0"):
+    with pytest.raises(UserError, match="The gradient of the prompts can't be inverted, because its length is 0"):
         audit(audited(PLAN, prompt_length=2), ["inversion"], InversionOptions(phase="aggregators"))

@@ -24,7 +24,7 @@ def test_a_run_is_audited_into_its_folder(copied_run, capsys):
     assert names(folder / "audit") == ["audit.json", "inversion.png"]
     assert all(str(folder / "audit" / name) in printed for name in names(folder / "audit"))
     assert "full model, closed form" in printed
-    assert "0.5 says nothing of membership" in printed
+    assert "AUC 0.5 reveals nothing" in printed
     facts = json.loads((folder / "audit" / "audit.json").read_text(encoding="utf-8"))
     assert facts["is_trained"]
     assert facts["inversion"]["options"]["steps"] == 1
@@ -35,7 +35,7 @@ def test_prompts_alone_are_audited_with_data(finished_run, image_root, tmp_path,
     path = tmp_path / "prompts.safetensors"
     shutil.copyfile(finished_run / "prompts.safetensors", path)
     assert main(["audit", f"--ckpt_path={path}", *SHORT]) == 1
-    assert "There is nothing to audit of PromptFL. inversion left out: There are no images" in capsys.readouterr().err
+    assert "PromptFL can't be audited. inversion left out: There are no images" in capsys.readouterr().err
     given = ["--config=data/folders", f"--data.root={image_root}", "--data.held_out=photo", "--data.cache_dir=null"]
     assert main(["audit", f"--ckpt_path={path}", f"--output={tmp_path}", "--what=membership", *given, *SHORT]) == 0
     assert "AUC" in capsys.readouterr().out
@@ -71,4 +71,4 @@ def test_mistakes_write_nothing(finished_run, tmp_path, capsys, given, message):
 def test_a_file_in_place_of_the_folder_is_refused_before_any_work(finished_run, tmp_path, capsys):
     (tmp_path / "out").touch()
     assert main(["audit", f"--ckpt_path={finished_run}", f"--output={tmp_path / 'out'}"]) == 1
-    assert "Expected --output to be a folder" in capsys.readouterr().err
+    assert "Expected a folder for --output" in capsys.readouterr().err

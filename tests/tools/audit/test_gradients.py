@@ -10,8 +10,8 @@ from fedvlp.core.state import Client
 from fedvlp.tools.audit.gradients import (
     PATCH_LAYER,
     POSITIONS,
-    image_of_gradient,
     loss_gradient,
+    recover_image,
     sent_parameters,
     trainable_tower,
 )
@@ -61,7 +61,7 @@ def embedding_gradient(image, width, size):
 
 def test_more_patches_than_numbers_in_a_token_give_no_image():
     image = torch.randn(1, 3, 12, 12)
-    assert image_of_gradient(embedding_gradient(image, width=8, size=4)) is None
+    assert recover_image(embedding_gradient(image, width=8, size=4)) is None
 
 
 def test_the_full_gradient_of_a_clip_holds_its_image(clip):
@@ -69,4 +69,4 @@ def test_the_full_gradient_of_a_clip_holds_its_image(clip):
     image = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(6))
     with trainable_tower(module) as tower:
         gradient = loss_gradient(module, image, torch.tensor([2]), tower)
-    assert (image_of_gradient(gradient) - image).abs().max() < 1e-2
+    assert (recover_image(gradient) - image).abs().max() < 1e-2
