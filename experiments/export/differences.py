@@ -21,7 +21,7 @@ from docs._scripts.privacy import method
 from fedvlp.clip import load_clip
 from fedvlp.core.module import FederatedModule
 from fedvlp.tools.export.export import ExportedClassifier, example_images, write_checked
-from fedvlp.tools.export.graph import FORMATS, exported_program
+from fedvlp.tools.export.graph import FORMATS, export_program
 from fedvlp.utils.config_files import configs_folder
 from fedvlp.utils.text_table import markdown_table
 
@@ -67,7 +67,7 @@ def row_of(name: str) -> list[str]:
     """Measure a config's row: its method, the differences, and the size of the ONNX file."""
     module = trained(method(configs_folder() / "methods" / f"{name}.yaml", load_clip("fedvlp-tiny")))
     classifier = ExportedClassifier(module)
-    program = exported_program(classifier, example_images(module, 2))
+    program = export_program(classifier, example_images(module, 2))
     with TemporaryDirectory() as folder:
         differences = []
         for file_format in FORMATS:

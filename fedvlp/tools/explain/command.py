@@ -1,4 +1,4 @@
-"""The command ``fedvlp explain``: pictures and words that show what a trained method does."""
+"""The command ``fedvlp explain``: pictures and words that explain a trained method."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,61 +28,61 @@ CAPTIONS = "captions.json"
 IMAGES_IN_A_FIGURE = 6
 
 Files = dict[str, Picture | str]
-"""Pictures and tables by the names of their files, which begin with the kind."""
+"""Pictures and tables by file name; file names start with the kind."""
 
 
 class ExplainCLI(TrainedRunCLI):
-    """Makes the method of a trained file, and its run's data where they are needed; nothing is trained."""
+    """Parser that creates the method of a trained file and, if needed, its run's data, without training."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of this command."""
         super().add_arguments_to_parser(parser)
         add = parser.add_argument
-        help = "Image files or folders to look at; if not given, a few of the run's own that no client trained on."
+        help = "Image files or folders; by default some of the run's images that no client trained on."
         add("--images", type=str, nargs="+", help=help)
-        help = f"What to make, with commas between: {', '.join(KINDS)}; all that the method has if not given."
+        help = f"Kinds of explanations, separated by commas: {', '.join(KINDS)}; by default all that the method has."
         add("--what", type=str | None, help=help)
-        add("--output", type=str | None, help="Folder to write to; explanations in the run's folder if not given.")
-        help = "The class that overlays are of: predicted, true, or the name of a class."
+        add("--output", type=str | None, help="Output folder; by default `explanations` in the run's folder.")
+        help = "Class that overlays explain: predicted, true, or the name of a class."
         add("--toward", type=str, default="predicted", help=help)
-        help = "How overlays are measured: attention weighted by its gradient, which a ViT has, or Grad-CAM."
+        help = "Measure of overlays: attention weighted by its gradient (only for a ViT), or Grad-CAM."
         add("--relevance", type=Method | None, help=help)
-        add("--num_images", type=PositiveInt, default=4, help="How many of the run's own images to look at.")
+        add("--num_images", type=PositiveInt, default=4, help="Number of the run's images, without --images.")
 
 
 def run_explain(arguments: Sequence[str]) -> int:
     """Write explanations, print the files and missing kinds, and return the exit code."""
     given = dict(split_options(arguments))
-    # The parser needs the method before it can be made, so the file is read first.
+    # The parser needs the method's class, so read the file first.
     trained = None
     if "--help" not in given:
         file = trained_file("".join(given.get("--ckpt_path", [])), "explain")
         kinds = _kinds("".join(given["--what"]) if "--what" in given else None)
         needs_samples = "--images" not in given and bool({"predictions", "overlays", "experts"} & set(kinds))
         trained = trained_config(file, values_of(arguments, "--allow"), "--images" if needs_samples else None)
-    command = parse(ExplainCLI, arguments, trained, "Show what a trained method does, in pictures and words.")
+    command = parse(ExplainCLI, arguments, trained, "Explain a trained method in pictures and words.")
     config = command.config
 
     run = load_run(command)
     folder = run.folder(config.output, "explanations")
     samples = None
     if config.images:
-        samples = images.samples_of_files(config.images, run.clip)
+        samples = images.read_samples(config.images, run.clip)
     elif run.data is not None:
-        of_run = images.spread_images(run.data, config.num_images)
-        samples = images.samples_of_run(of_run, run.class_names, run.clip)
+        chosen = images.choose_images(run.data, config.num_images)
+        samples = images.read_run_samples(chosen, run.class_names, run.clip)
     lines: list[str] = []
     explanations: dict[str, Files] = {}
     for kind in _kinds(config.what):
         try:
             explanations[kind] = explain(kind, run, samples, config)
         except UserError as error:
-            # No method has all kinds, so only a requested one must exist.
+            # No method has all kinds, so skip missing kinds unless they were requested.
             if config.what is not None:
                 raise
             lines.append(f"{kind} left out: {error}")
     if not explanations:
-        raise UserError(f"There is nothing to explain {run.name} by. " + " ".join(lines))
+        raise UserError(f"{run.name} can't be explained. " + " ".join(lines))
     lines += [*map(str, write_explanations(folder, explanations)), f"captions: {folder / CAPTIONS}"]
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0
@@ -93,14 +93,14 @@ def _kinds(what: str | None) -> list[str]:
 
 
 def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:
-    """Make the files of one kind of explanation; raise UserError if the method has none, or images are missing."""
+    """Create the files of one kind of explanation; raise a UserError if the method has none, or images are missing."""
     if kind == "words":
-        return explain_words(run, is_asked_for=config.what is not None)
-    # Only routes are the same on all clients.
+        return explain_words(run, is_requested=config.what is not None)
+    # Only routes are the same for all clients.
     if kind != "experts" and run.module.personal and run.personal:
-        raise UserError(f"{run.name} keeps tensors on each client, so there is no one model to look at.")
+        raise UserError(f"{run.name} has personal tensors on each client, so there is no single model to explain.")
     if samples is None:
-        raise UserError("There are no images to look at. Pass --images, or a run folder with its config.yaml.")
+        raise UserError("There are no images. Pass --images, or a run folder with its config.yaml.")
     draw = {"predictions": explain_predictions, "overlays": explain_overlays, "experts": explain_experts}[kind]
     figures = [draw(run, page, config) for page in samples.pages(IMAGES_IN_A_FIGURE)]
     if len(figures) == 1:
@@ -122,11 +122,11 @@ def explain_predictions(run: TrainedRun, samples: Samples, config: Any) -> Pictu
 
 def explain_overlays(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the relevance of patches for a class."""
-    classes = images.classes_in_question(config.toward, samples, run.class_names)
+    classes = images.choose_classes(config.toward, samples, run.class_names)
     if classes is not None:
         classes = classes.to(run.device)
-    method = config.relevance or images.suited_method(run.clip)
-    views = images.views(run.module, samples.pixels.to(run.device), classes, method)
+    method = config.relevance or images.choose_method(run.clip)
+    views = images.compute_views(run.module, samples.pixels.to(run.device), classes, method)
     return pictures.overlay_picture(samples, views, run.class_names)
 
 
@@ -134,18 +134,18 @@ def explain_experts(run: TrainedRun, samples: Samples, config: Any) -> Picture:
     """Draw the expert of each patch."""
     experts = token_experts(run.module, samples.pixels.to(run.device))
     if experts is None:
-        raise UserError(f"{run.name}, as it is set up here, sends no token to an expert.")
+        raise UserError(f"{run.name} with these options does not route tokens to experts.")
     return pictures.token_map_picture(samples, experts.cpu(), list(text_prompts(run.module)))
 
 
-def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
-    """Tabulate the words nearest to the learned prompts, as CSV."""
+def explain_words(run: TrainedRun, is_requested: bool) -> Files:
+    """List the words nearest to the learned prompts, as CSV."""
     if not text_prompts(run.module):
-        raise UserError(f"{run.name} learns no vectors that stand among words.")
-    if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_asked_for:
+        raise UserError(f"{run.name} learns no vectors among the words of its prompts.")
+    if run.clip.spec.name in BUNDLED and run.clip.spec.pretrained == "auto" and not is_requested:
         raise UserError(
-            f"{run.clip.spec.name} has learned few words, and those nearest to a vector mean nothing. "
-            "Ask for them with --what words."
+            f"{run.clip.spec.name} has learned few words, so the words nearest to a vector have no meaning. "
+            "Pass --what words to list them anyway."
         )
     prompts = words.named_prompts(run.module, run.deployed, _personal_by_name(run))
     nearest = words.prompt_words(run.clip, prompts)
@@ -153,7 +153,7 @@ def explain_words(run: TrainedRun, is_asked_for: bool) -> Files:
 
 
 def _personal_by_name(run: TrainedRun) -> dict[str, State]:
-    """Personal tensors by the clients' names, or by their numbers if the run was stopped and has no summary."""
+    """Map clients' names to personal tensors; a stopped run has no summary, so its clients are numbered."""
     names: list[str] = []
     summary = run_of(run.file) / "summary.json" if run.file else Path()
     if summary.is_file():
@@ -165,10 +165,10 @@ def _personal_by_name(run: TrainedRun) -> dict[str, State]:
 def write_explanations(folder: Path, explanations: Mapping[str, Files]) -> list[Path]:
     """Write the files of each kind and ``captions.json``, and return the files' paths.
 
-    ``captions.json`` no longer lists pictures of the same kinds from an earlier call; other kinds keep theirs.
+    In ``captions.json``, the new pictures replace earlier pictures of the same kinds; other kinds stay.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # `fedvlp report` shows what is listed there, in this order.
+    # `fedvlp report` shows the listed pictures in this order.
     captions = folder / CAPTIONS
     listed = read_json(captions) if captions.is_file() else []
     listed = [entry for entry in listed if not entry["file"].startswith(tuple(explanations))]

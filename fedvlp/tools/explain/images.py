@@ -1,6 +1,6 @@
-"""Images with the predictions of several classifiers, and the relevance of each patch for a class.
+"""Predictions of several classifiers for images, and the relevance of each patch for a class.
 
-Relevance is computed from the gradient of the class's logit; the mixture of a method's prompts counts as a constant:
+Relevance is computed from the gradient of the class's logit; the weights that mix prompts are treated as constants:
 
     ``grad_cam``    Selvaraju et al., "Grad-CAM", ICCV 2017, Eqs. 1 and 2 (TRIP, Fig. 8). The feature map of a ViT is
                     the input of the last block's attention, or its output if the ViT pools its patches; the feature
@@ -37,18 +37,19 @@ ZERO_SHOT = "zero-shot CLIP"
 
 Method = Literal["grad_cam", "attention"]
 Logits = Callable[[Tensor], Tensor]
-"""From images [B, 3, V, V] to logits [B, C], differentiable in what CLIP's image tower computes."""
+"""Maps images [B, 3, V, V] to logits [B, C], differentiable in the outputs of CLIP's image tower."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images to look at one by one.
+    """Images to explain.
 
     Attributes:
         pixels: Output of the method's transform.
-        shown: The images to draw, in [0, 1].
+        shown: Images to draw, in [0, 1].
+        names: Names of the images.
         titles: Domain and class, or the file's name if they are unknown.
-        labels: Classes; -1 if they are unknown.
+        labels: Classes; -1 if unknown.
     """
 
     pixels: Float[Tensor, "B 3 V V"]
@@ -58,13 +59,13 @@ class Samples:
     labels: Int[Tensor, "B"]
 
     def pages(self, size: int) -> list[Samples]:
-        """Split the images into parts of at most this size, one for each figure."""
+        """Split the images into parts of at most ``size``, one for each figure."""
         columns: Any = (self.pixels, self.shown, self.names, self.titles, self.labels)
         starts = range(0, len(self.names), size)
         return [Samples(*(column[start : start + size] for column in columns)) for start in starts]
 
 
-def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
+def read_samples(paths: Sequence[str], clip: CLIP) -> Samples:
     """Read image files and the images in folders, without labels."""
     files = image_paths(paths)
     names = [f"{path.parent.name}/{path.name}" for path in files]
@@ -73,7 +74,7 @@ def samples_of_files(paths: Sequence[str], clip: CLIP) -> Samples:
     return Samples(pixels, drawable(clip, pixels), names, titles, torch.full((len(names),), -1))
 
 
-def samples_of_run(images: Sequence[RunImage], class_names: Sequence[str], clip: CLIP) -> Samples:
+def read_run_samples(images: Sequence[RunImage], class_names: Sequence[str], clip: CLIP) -> Samples:
     """Read images of a run with their labels."""
     labels = [image.label for image in images]
     titles = [f"{image.domain}: {class_names[label]}" for image, label in zip(images, labels, strict=True)]
@@ -82,20 +83,20 @@ def samples_of_run(images: Sequence[RunImage], class_names: Sequence[str], clip:
     return Samples(pixels, drawable(clip, pixels), names, titles, torch.tensor(labels))
 
 
-def spread_images(data: FederatedDataModule, count: int) -> list[RunImage]:
-    """Choose images of held-out domains, otherwise of test or validation splits, evenly spread over each split."""
+def choose_images(data: FederatedDataModule, count: int) -> list[RunImage]:
+    """Choose images of held-out domains, or else of test or validation splits, evenly spread over each split."""
     present = {split.role for split in data.evaluation_splits()}
     role = next(role for role in ("held_out", "test", "validation") if role in present)
     domains = evaluation_images(data, role).values()
     images: list[RunImage] = []
-    for number, of_domain in enumerate(domains):
+    for number, candidates in enumerate(domains):
         share = count // len(domains) + (number < count % len(domains))
-        images += [of_domain[index] for index in spread(len(of_domain), share)]
+        images += [candidates[index] for index in spread(len(candidates), share)]
     return images
 
 
 def spread(total: int, count: int) -> list[int]:
-    """Choose up to ``count`` of ``total`` indices, each in the middle of an equal part.
+    """Choose up to ``count`` of ``total`` indices, at the centres of equal parts.
 
     >>> spread(10, 2), spread(2, 5)
     ([2, 7], [0, 1])
@@ -106,13 +107,13 @@ def spread(total: int, count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Views:
-    """Predictions of zero-shot CLIP, the trained method, and each of the prompts that it mixes.
+    """Predictions and relevance maps of zero-shot CLIP, the trained method, and each prompt that it mixes.
 
     Attributes:
-        classes: The class for which each image's patches are relevant.
+        classes: The class of each image's maps.
         probabilities: Probabilities of all classes, by classifier.
         maps: Relevance of each patch for the image's class, at least 0, by classifier.
-        method: How relevance is measured.
+        method: Measure of relevance.
     """
 
     classes: Int[Tensor, "B"]
@@ -121,7 +122,7 @@ class Views:
     method: Method
 
 
-def views(
+def compute_views(
     module: FederatedModule, images: Float[Tensor, "B 3 V V"], classes: Int[Tensor, "B"] | None, method: Method
 ) -> Views:
     """Compute predictions and maps of each classifier, for the predicted classes if none are given."""
@@ -137,10 +138,10 @@ def views(
         probabilities = {name: logits(images).float().softmax(dim=-1) for name, logits in classifiers.items()}
     if classes is None:
         classes = probabilities[trained].argmax(dim=-1)
-    # A method that fine-tunes has its own tower, which its baseline does not run.
+    # A method that fine-tunes has its own tower, which its baseline does not use.
     clip: Any = module.clip
     tuned_tower = getattr(module, "image_tower", None)
-    # One backward pass each, so that no classifier holds the graph of another.
+    # One backward pass per classifier, so that at most one graph is in memory.
     maps = {}
     for name, logits in classifiers.items():
         tower = None if name == ZERO_SHOT else tuned_tower
@@ -148,34 +149,34 @@ def views(
     return Views(classes.cpu(), {name: value.cpu() for name, value in probabilities.items()}, maps, method)
 
 
-def classes_in_question(toward: str, samples: Samples, class_names: list[str]) -> Int[Tensor, "B"] | None:
-    """Find the class of each image's map, None for the predicted one; raise UserError if it is unknown."""
+def choose_classes(toward: str, samples: Samples, class_names: list[str]) -> Int[Tensor, "B"] | None:
+    """Choose the class of each image's map; None stands for the predicted class. Raise a UserError if it is unknown."""
     if toward == "predicted":
         return None
-    if toward in class_names:  # also a class that is called "true"
+    if toward in class_names:  # checked first, since a class may be called "true"
         return torch.full_like(samples.labels, class_names.index(toward))
     if toward != "true":
-        raise UserError(f"Expected --toward predicted, true or a class ({', '.join(class_names)}), but got {toward!r}.")
+        raise UserError(f"Expected --toward predicted, true or a class ({', '.join(class_names)}), got {toward!r}.")
     if bool((samples.labels < 0).any()):
-        raise UserError("The true classes of these files are not known. Pass --toward predicted or a class's name.")
+        raise UserError("The true classes of these files are unknown. Pass --toward predicted or a class's name.")
     return samples.labels
 
 
 def differentiable_logits(module: FederatedModule, prompt: str | None = None) -> Logits:
-    """Make a method's logits, or its logits under one of its prompts, differentiable in the image tower's output."""
+    """Make a method's logits, or its logits for one prompt, differentiable in the image tower's output."""
     clip: Any = module.clip
 
     def logits(images: Tensor) -> Tensor:
         inputs = module.precomputed(images)
-        if "features" in inputs:  # which have no gradient
+        if "features" in inputs:  # precomputed features have no gradient
             inputs = {**inputs, "features": clip.encode_image(images)}
         return module(inputs) if prompt is None else logits_by_prompt(module, inputs)[prompt]
 
     return logits
 
 
-def suited_method(clip: CLIP) -> Method:
-    """Choose attention for a ViT with a class token, where Grad-CAM often marks the background, else Grad-CAM."""
+def choose_method(clip: CLIP) -> Method:
+    """Choose attention for a ViT with a class token, where Grad-CAM often marks the background, otherwise Grad-CAM."""
     return "attention" if getattr(clip.image, "reads_class_token", False) else "grad_cam"
 
 
@@ -189,7 +190,7 @@ def check_tower(clip: CLIP, method: Method) -> None:
     tower = tower.require_prompts()  # raises for other towers
     if method == "attention" and not tower.reads_class_token:
         raise UserError(
-            f"This {tower.kind} pools its patches, so that no row of its attention speaks for the image. "
+            f"This {tower.kind} pools its patches, so no row of its attention represents the image. "
             "Use --relevance grad_cam, or a ViT with a class token, for example ViT-B-16."
         )
 
@@ -202,9 +203,9 @@ def relevance(
     method: Method,
     tower: ImageTower | None = None,
 ) -> Float[Tensor, "B rows columns"]:
-    """Compute how much each patch raises the logit of its image's class, at least 0, in no particular unit.
+    """Compute how much each patch raises the logit of its image's class, at least 0, without a unit.
 
-    ``tower`` is the classifier's image tower; CLIP's if not given.
+    ``tower`` is the classifier's image tower; None stands for CLIP's.
 
     Raises:
         UserError: If the method does not support the image tower.
@@ -215,16 +216,16 @@ def relevance(
     # Tokens of image prompts follow the patches.
     patches = slice(tower.num_prefix, clip.num_image_tokens)
     if method == "attention":
-        places = [place(block) for block in tower.blocks or () for place in (_attention_input, _attention_read)]
+        ends = [end(block) for block in tower.blocks or () for end in (_attention_input, _attention_output)]
     else:
-        places = [_feature_map(tower)]
-    layers = [layer for layer, _ in places]
-    with torch.enable_grad(), _recorded(layers) as calls:
+        ends = [_feature_map(tower)]
+    layers = [layer for layer, _ in ends]
+    with torch.enable_grad(), _record_calls(layers) as calls:
         scores = logits(images.detach().clone().requires_grad_())
-        # An image's logits depend only on that image, so the gradient of the sum has each image's gradient.
+        # An image's logits depend only on that image, so the sum's gradient contains each image's gradient.
         score = scores.gather(1, classes[:, None]).sum()
     if len(calls) < len(layers):
-        raise RuntimeError("These logits do not come from this image tower. Keep `features` in what is precomputed.")
+        raise RuntimeError("These logits do not come from this image tower. Let `precompute` return `features`.")
     if method == "grad_cam":
         values = _grad_cam(score, _recorded_tensor(calls, _feature_map(tower)), patches)
     else:
@@ -236,11 +237,11 @@ def relevance(
 Calls = dict[nn.Module, tuple[Tensor, Tensor]]
 """Input and output of a layer's call."""
 
-Place = tuple[nn.Module, Literal["input", "output"]]
-"""A layer, and the end of it at which a tensor is recorded."""
+LayerEnd = tuple[nn.Module, Literal["input", "output"]]
+"""A layer, and whether its input or output is used."""
 
 
-def _feature_map(tower: ImageTower) -> Place:
+def _feature_map(tower: ImageTower) -> LayerEnd:
     if tower.stages:
         return tower.stages[-1], "output"
     tower = tower.require_prompts()
@@ -250,23 +251,23 @@ def _feature_map(tower: ImageTower) -> Place:
     return last.norm2 if isinstance(tower, TimmTower) else last.ln_2, "input"
 
 
-def _attention_input(block: Any) -> Place:
+def _attention_input(block: Any) -> LayerEnd:
     return (block.ln_1, "output") if isinstance(block, ResidualAttentionBlock) else (block.attn, "input")
 
 
-def _attention_read(block: Any) -> Place:
-    # The output of attention: in open_clip after the projection of the heads, in timm before it.
+def _attention_output(block: Any) -> LayerEnd:
+    # In open_clip after the projection of the heads, in timm before it.
     return block.ls_1 if isinstance(block, ResidualAttentionBlock) else block.attn.norm, "input"
 
 
-def _recorded_tensor(calls: Calls, place: Place) -> Tensor:
-    layer, end = place
+def _recorded_tensor(calls: Calls, layer_end: LayerEnd) -> Tensor:
+    layer, end = layer_end
     return calls[layer][end == "output"]
 
 
 @contextmanager
-def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
-    """Record the call of each layer with a gradient and the most tokens; prompts alone make shorter sequences."""
+def _record_calls(layers: Sequence[nn.Module]) -> Iterator[Calls]:
+    """Record each layer's call that has a gradient and the most tokens; calls with only prompts have fewer."""
     calls: Calls = {}
 
     def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -283,7 +284,7 @@ def _recorded(layers: Sequence[nn.Module]) -> Iterator[Calls]:
 
 
 def _grad_cam(score: Tensor, tokens: Tensor, patches: slice) -> Float[Tensor, "B patches"]:
-    """Compute (sum_w alpha_w A_w)+ with alpha_w the mean over patches of dy / dA_w."""
+    """Compute (sum_w alpha_w A_w)+, where alpha_w is the mean of dy / dA_w over patches."""
     (gradient,) = torch.autograd.grad(score, tokens)
     weights = _patch_tokens(gradient, patches).mean(dim=1)  # [B, W]
     return torch.einsum("bpw,bw->bp", _patch_tokens(tokens, patches), weights).relu()
@@ -298,16 +299,17 @@ def _patch_tokens(tokens: Tensor, patches: slice) -> Float[Tensor, "B patches W"
 def _weighted_attention(score: Tensor, blocks: Blocks, calls: Calls) -> Float[Tensor, "B N"]:
     """Compute the mean over blocks and heads of (A * dy/dA)+, in the row of the class token.
 
-    Fused attention has no weights, so they are computed from a block's input, and their gradient from the output's.
+    Fused attention does not return weights, so the weights are computed from a block's input, and their gradient from
+    the output's gradient.
     """
-    gradients = torch.autograd.grad(score, [_recorded_tensor(calls, _attention_read(block)) for block in blocks])
+    gradients = torch.autograd.grad(score, [_recorded_tensor(calls, _attention_output(block)) for block in blocks])
     maps = []
     for index, (block, gradient) in enumerate(zip(blocks, gradients, strict=True)):
         query, key, value = blocks.heads(index, _recorded_tensor(calls, _attention_input(block)))
         weights = torch.einsum("bhd,bhnd->bhn", query[:, :, 0], key) / query.shape[-1] ** 0.5
         slopes = gradient[:, 0]  # of the class token, which comes first
         if isinstance(block, ResidualAttentionBlock):
-            # The gradient of what each head reads, by the chain rule through the output projection.
+            # The gradient of each head's output, by the chain rule through the output projection.
             slopes = slopes @ block.attn.out_proj.weight.to(gradient.dtype)  # [B, W]
         slopes = torch.unflatten(slopes, -1, (query.shape[1], -1))
         weighted = weights.softmax(-1) * torch.einsum("bhd,bhnd->bhn", slopes, value)

@@ -1,4 +1,4 @@
-"""The pictures of explanations: predictions, overlays, and experts of patches."""
+"""Pictures of explanations: predictions, overlays, and experts of patches."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil, isqrt
@@ -19,7 +19,7 @@ from fedvlp.results.figures import COLOURS, MAX_SERIES, SMALL_FONT_SIZE, Picture
 from fedvlp.tools.explain.images import Samples, Views
 
 
-def _fitting(lines: Sequence[str], length: int) -> str:
+def _fit_lines(lines: Sequence[str], length: int) -> str:
     return "\n".join(escape_text(line if len(line) <= length else f"{line[: length - 1]}…") for line in lines)
 
 
@@ -32,7 +32,7 @@ def _show(axes: Axes, image: NDArray[np.float32], title: str, **options: Any) ->
 def prediction_picture(
     samples: Samples, by_classifier: Mapping[str, Float[Tensor, "B C"]], class_names: Sequence[str]
 ) -> Picture:
-    """Draw the images, with the class that each classifier predicts and its probability below."""
+    """Draw the images, with each classifier's predicted class and its probability below."""
     rows = ceil(len(samples.names) / 3)
     height = 1.9 + 0.13 * len(by_classifier)
     figure = Figure(figsize=(2.2 * 3, height * rows), dpi=150, layout="constrained")
@@ -46,15 +46,15 @@ def prediction_picture(
             mark = "" if label < 0 else "✓ " if predicted == label else "✗ "
             lines.append(f"{mark}{name}: {class_names[predicted]} {float(probabilities[row, predicted]):.0%}")
         axes = panels[row]
-        _show(axes, samples.shown[row], _fitting([title], 42))
+        _show(axes, samples.shown[row], _fit_lines([title], 42))
         options = {"fontsize": SMALL_FONT_SIZE - 1, "ha": "center", "va": "top"}
-        axes.text(0.5, -0.03, _fitting(lines, 42), transform=axes.transAxes, **options)
+        axes.text(0.5, -0.03, _fit_lines(lines, 42), transform=axes.transAxes, **options)
         alt_texts.append(f"{title} – {'; '.join(lines)}")
     for axes in panels[len(samples.names) :]:
         axes.set_axis_off()
     caption = (
-        "Images that no client trained on, evenly spread over their domains and not chosen by result: domain and class "
-        "above, below the class that each classifier predicts, with its probability. ✓ is right, ✗ is wrong."
+        "Images that no client trained on, evenly spread over their domains and not selected by result. Above: domain "
+        "and class. Below: each classifier's predicted class and its probability; ✓ is correct, ✗ is wrong."
     )
     return Picture(figure, "Sample predictions", caption, ". ".join(alt_texts) + ".")
 
@@ -67,44 +67,43 @@ METHODS = {
 
 
 def overlay_picture(samples: Samples, views: Views, class_names: Sequence[str]) -> Picture:
-    """Draw a row for each image: the image, then each classifier's map over it, scaled to its largest value."""
+    """Draw one row per image: the image, then each classifier's map over it, scaled to the map's largest value."""
     num_images = len(samples.names)
     columns = 1 + len(views.maps)
     figure = Figure(figsize=(1.4 * columns, 1.8 * num_images + 0.6), dpi=200, layout="constrained")
     panels = figure.subplots(num_images, columns, squeeze=False)
     alt_texts = []
     for row, label in enumerate(views.classes.tolist()):
-        asked = class_names[label]
+        class_name = class_names[label]
         small = {"fontsize": SMALL_FONT_SIZE - 1, "linespacing": 1.3}
-        title = _fitting([samples.titles[row], f"asked for: {asked}"], 27)
+        title = _fit_lines([samples.titles[row], f"map for: {class_name}"], 27)
         _show(panels[row, 0], samples.shown[row], title, **small)
         for axes, (name, maps) in zip(panels[row, 1:], views.maps.items(), strict=True):
             probabilities = views.probabilities[name][row]
             best = int(probabilities.argmax())
-            lines = [f"{asked} {float(probabilities[label]):.0%}"]
+            lines = [f"{class_name} {float(probabilities[label]):.0%}"]
             if best == label:
-                lines.insert(0, "")  # all titles have two lines, so that the maps of a row are level
+                lines.insert(0, "")  # all titles have two lines, so that the maps of a row are aligned
             else:
                 lines.append(f"best: {class_names[best]} {float(probabilities[best]):.0%}")
-            title = _fitting([name, *lines] if row == 0 else lines, 27)
+            title = _fit_lines([name, *lines] if row == 0 else lines, 27)
             _show(axes, samples.shown[row], title, **small)
             draw_map(axes, maps[row], samples.shown.shape[1:3])
-        alt_texts.append(f"{samples.names[row]}, asked for {asked}: {', '.join(views.maps)}")
+        alt_texts.append(f"{samples.names[row]}, maps for {class_name}: {', '.join(views.maps)}")
     colours = ScalarMappable(Normalize(0, 1), COLOUR_MAP)
     bar = figure.colorbar(colours, ax=panels, location="bottom", shrink=0.4, aspect=40)
     bar.ax.tick_params(labelsize=SMALL_FONT_SIZE - 1)
     bar.set_label("share of each map's largest value", fontsize=SMALL_FONT_SIZE)
     caption = (
-        f"What speaks for a class in an image: {METHODS[views.method]}, of the class's logit. Each map is scaled to "
-        "its own largest value, so maps compare in place, not in strength. Above each map: the probability of the "
-        "class that is asked for, and the predicted class where it is another. The weights that mix prompts are held "
-        "fixed."
+        f"Image regions that support a class: {METHODS[views.method]}, of the class's logit. Each map is scaled to its "
+        "largest value, so maps can be compared by location but not by strength. Above each map: the probability of "
+        "the map's class, and the predicted class if it differs. The weights that mix prompts are held fixed."
     )
-    return Picture(figure, "What speaks for a class, under each prompt", caption, ". ".join(alt_texts) + ".")
+    return Picture(figure, "Regions that support a class, for each prompt", caption, ". ".join(alt_texts) + ".")
 
 
 def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int, int]) -> None:
-    """Draw a map over the image that the axes show, more opaque where it is larger."""
+    """Draw a map over the image in the axes, more opaque for larger values."""
     largest = float(values.max())
     scaled = values / largest if largest > 0 else values
     smooth = F.interpolate(scaled[None, None], size=size, mode="bilinear", align_corners=False)[0, 0].numpy()
@@ -112,20 +111,20 @@ def draw_map(axes: Axes, values: Float[Tensor, "rows columns"], size: tuple[int,
 
 
 MAX_NUMBERED_SIDE = 16
-"""Patches in a row up to which there is room for numbers in them."""
+"""Largest number of patches in a row for which each patch has room for a number."""
 
 DROPPED = {"facecolor": "0.75", "edgecolor": "0.35", "hatch": "//////"}
 
 
 def expert_shares(tokens: Int[Tensor, "P"], num_experts: int) -> list[float]:
-    """Compute the share of the kept tokens, class token included, of each expert: TRIP's pi."""
+    """Compute each expert's share of the tokens that were not dropped, including the class token (TRIP's pi)."""
     num_kept = max(int((tokens >= 0).sum()), 1)
     return [int((tokens == expert).sum()) / num_kept for expert in range(num_experts)]
 
 
 def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequence[str]) -> Picture:
-    """Draw each image next to its patches in the colours of their experts; ``experts`` are -1 for a dropped token."""
-    columns = min(len(samples.names), 2)  # of an image and its map each
+    """Draw each image next to its patches in the colours of their experts; -1 in ``experts`` is a dropped token."""
+    columns = min(len(samples.names), 2)  # each with an image and its map
     rows = ceil(len(samples.names) / columns)
     figure = Figure(figsize=(3.5 * columns, 1.95 * rows + 0.35), dpi=200, layout="constrained")
     panels = figure.subplots(rows, 2 * columns, squeeze=False)
@@ -139,21 +138,21 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
         shares = ":".join(f"{100 * share:.0f}" for share in expert_shares(tokens, len(names)))
         map_axes.set_title(f"{shares} %", fontsize=SMALL_FONT_SIZE)
         alt_texts.append(f"{samples.names[row]}: shares of {', '.join(names)} are {shares} %")
-    # Separate artists, since a map may lack an expert.
+    # Separate artists, because a map may lack an expert.
     handles = [Patch(**_patch_options(expert), label=escape_text(name)) for expert, name in enumerate(names)]
     handles.append(Patch(**_patch_options(-1), label="dropped"))
     figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
     caption = (
-        "Each patch in the colour and with the number of the expert that its token went to, under the capacity of "
-        "evaluation; hatched in grey: dropped, as its expert was full. Above: the experts' shares of the kept tokens, "
-        "with those that are no patches, by which the prompts are mixed. "
-        f"{float((experts < 0).float().mean()):.1%} of these tokens were dropped."
+        "Each patch has the colour and number of its token's expert, with the capacity of evaluation. Grey, hatched "
+        "patches were dropped, because their expert was full. Above: the experts' shares of the other tokens, including "
+        "tokens that are not patches; these shares mix the prompts. "
+        f"{float((experts < 0).float().mean()):.1%} of the tokens were dropped."
     )
     return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")
 
 
-def of_patches(tokens: Int[Tensor, "P"]) -> Int[Tensor, "N"]:
-    """Select the tokens of patches, a square after a few other tokens or none."""
+def select_patches(tokens: Int[Tensor, "P"]) -> Int[Tensor, "N"]:
+    """Select the tokens of patches: a square number of tokens at the end."""
     return tokens[-(isqrt(len(tokens)) ** 2) :]
 
 
@@ -163,10 +162,10 @@ def draw_token_map(axes: Axes, image: NDArray[np.float32], tokens: Int[Tensor, "
     height = image.shape[0] / side
     width = image.shape[1] / side
     axes.imshow(image.mean(axis=2), cmap="gray", vmin=-0.3, vmax=1)
-    for patch, expert in enumerate(of_patches(tokens).tolist()):
+    for patch, expert in enumerate(select_patches(tokens).tolist()):
         row, column = divmod(patch, side)
         corner = (column * width - 0.5, row * height - 0.5)
-        # Not in the layout, which would take long with hundreds of artists.
+        # Excluded from the layout, which would take long with hundreds of artists.
         axes.add_patch(Rectangle(corner, width, height, linewidth=0.3, **_patch_options(expert), in_layout=False))
         if expert >= 0 and side <= MAX_NUMBERED_SIDE:
             middle = (corner[0] + width / 2, corner[1] + height / 2)

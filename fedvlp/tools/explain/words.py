@@ -1,4 +1,4 @@
-"""The words of CLIP's vocabulary that are nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1)."""
+"""Words of CLIP's vocabulary nearest to learned prompts (CoOp, Table 4; ADAPT, Table 1)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ COLUMNS = ["prompt", "vector", "rank", "word", "token", "distance"]
 def prompt_words(clip: CLIP, prompts: Mapping[str, Float[Tensor, "L D"]], count: int = 5) -> DataFrame:
     """Find the words nearest to each vector of each prompt.
 
-    The table has a row for each prompt, vector (from 1) and rank (from 1), with the token's text, index and Euclidean
+    The table has one row per prompt, vector (from 1) and rank (from 1), with the token's text, index and Euclidean
     distance.
     """
     vocabulary = token_embeddings(clip)
@@ -46,7 +46,7 @@ def nearest(
     vectors: Float[Tensor, "L D"], vocabulary: Float[Tensor, "vocabulary D"], count: int
 ) -> tuple[Float[Tensor, "L count"], Int[Tensor, "L count"]]:
     """Find the Euclidean distances and the indices of the nearest rows, nearest first."""
-    # In double precision, since matrix products cancel digits, and in parts for a million words.
+    # In double precision, because matrix products cancel digits, and in parts, to support a million words.
     parts = [torch.cdist(vectors.double(), part.double()) for part in torch.split(vocabulary, 65536)]
     distances = torch.cat(parts, dim=1)
     values, indices = distances.topk(count, dim=1, largest=False)
@@ -54,16 +54,16 @@ def nearest(
 
 
 def token_text(tokenizer: Any, token: int) -> str:
-    """Format a token for readers: a part of a word with an ellipsis, N/A for what is no text."""
+    """Format a token for readers: with an ellipsis for a part of a word, N/A if it is no text."""
     hugging_face = getattr(tokenizer, "tokenizer", None)
     decode = (hugging_face or tokenizer).decode
-    # BERT's tokenizers mark what continues a word by two signs.
+    # BERT's tokenizers mark the continuation of a word with two signs.
     word: str = decode([token]).strip().removeprefix("##")
-    # A token may be a part of a character's bytes, which decodes to the replacement character.
+    # A token can be a part of a character's bytes, which decodes to the replacement character.
     if not word or "\ufffd" in word:
         return "N/A"
     is_special = word.startswith("<") or token in getattr(hugging_face, "all_special_ids", ())
-    # A token set off by a space is a whole word, or ends one in CLIP's tokenizer and begins one in others.
+    # A token next to a space is a whole word, or the end of a word in CLIP's tokenizer and the start in others.
     if is_special or " " in decode([token, token]).strip():
         return word
     return f"{word}…" if hugging_face is None else f"…{word}"
@@ -72,9 +72,9 @@ def token_text(tokenizer: Any, token: int) -> str:
 def named_prompts(
     module: FederatedModule, deployed: State, personal: Mapping[str, State]
 ) -> dict[str, Float[Tensor, "L D"]]:
-    """Copy all text prompts by name; prompts that differ between clients once per client.
+    """Copy all text prompts by name; prompts that differ between clients are copied for each client.
 
-    ``personal`` holds tensors by the client's name; empty if there is one model.
+    ``personal`` contains tensors by the client's name; it is empty if all clients share one model.
     """
     by_client: dict[str, dict[str, Tensor]] = {}
     for client, state in (personal or {"": {}}).items():
@@ -83,10 +83,10 @@ def named_prompts(
             by_client.setdefault(name, {})[client] = prompt.detach().cpu().clone()
     module.load_state(deployed)
     prompts: dict[str, Tensor] = {}
-    for name, of_clients in by_client.items():
-        first = next(iter(of_clients.values()))
-        if all(torch.equal(prompt, first) for prompt in of_clients.values()):
+    for name, variants in by_client.items():
+        first = next(iter(variants.values()))
+        if all(torch.equal(prompt, first) for prompt in variants.values()):
             prompts[name] = first
         else:
-            prompts |= {f"{name} of {client}": prompt for client, prompt in of_clients.items()}
+            prompts |= {f"{name} of {client}": prompt for client, prompt in variants.items()}
     return prompts

@@ -1,1 +1,1 @@
-"""Trained methods as files that other programs run: ONNX and torch.export. Imports commands, core, runs and utils."""
+"""Export of trained methods to ONNX and torch.export. Imports commands, core, methods, runs and utils."""

@@ -1,4 +1,4 @@
-"""The command ``fedvlp export``. What needs PyTorch is imported after its options."""
+"""The command ``fedvlp export``. It imports modules that need PyTorch after parsing its options."""
 
 import argparse
 import sys
@@ -13,13 +13,13 @@ def run_export(arguments: Sequence[str]) -> int:
     """Write the file, print the difference of its logits from the method's, and return the exit code."""
     parser = argparse.ArgumentParser(
         "fedvlp export",
-        description="Write a trained method as one graph from images to logits, with a JSON of its classes and of how "
-        "images become its input. Dotted options, such as --model.clip.pretrained, say where CLIP's weights are now.",
+        description="Write a trained method as one graph from images to logits, and a JSON file with its classes and "
+        "preprocessing. Dotted options, such as --model.clip.pretrained, set where CLIP's weights are now.",
         allow_abbrev=False,
     )
-    help = "a run's folder, the folder of several, of which the newest, a prompts.safetensors or a checkpoint"
+    help = "folder of a run or of several runs (the newest), a prompts.safetensors or a checkpoint"
     parser.add_argument("run", type=Path, metavar="RUN", help=help)
-    parser.add_argument("--format", choices=("onnx", "torch_export"), required=True, help="what to write")
+    parser.add_argument("--format", choices=("onnx", "torch_export"), required=True, help="format of the file")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the file to write")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     options, others = parser.parse_known_args(arguments)
@@ -30,12 +30,12 @@ def run_export(arguments: Sequence[str]) -> int:
     trained = file_of_run(options.run)
     sys.stdout.write(describe_choice(options.run))
     config = trained_config(trained, options.allow)
-    # On the CPU, since a graph has the device in every constant.
+    # On the CPU, because each constant of a graph stores its device.
     config["trainer"] |= {"accelerator": "cpu", "runtime": {"default_callbacks": False}}
     command = FederationCLI.make([config_option(config), *others], prog="fedvlp export")
     command.model.load_state(load_deployed_to_all(trained, command.model))
     inputs = list(files_of_runs([trained, run_of(trained)]))
     difference = export_method(command.model, options.format, options.output, inputs)
-    sys.stdout.write(f"{options.output}: its logits differ from ours by at most {difference:.1e}\n")
+    sys.stdout.write(f"{options.output}: its logits differ from the method's by at most {difference:.1e}\n")
     sys.stdout.write(f"{options.output.with_suffix('.json')}: classes and preprocessing\n")
     return 0

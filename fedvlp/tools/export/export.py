@@ -1,4 +1,4 @@
-"""A trained method as a file with the same logits."""
+"""Export of a trained method to a file that computes the same logits."""
 
 import json
 import os
@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from fedvlp.core.module import FederatedModule
-from fedvlp.tools.export.graph import FORMATS, exported_program
+from fedvlp.tools.export.graph import FORMATS, export_program
 from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_json
 from fedvlp.version import __version__
 
-LARGEST_DIFFERENCE = 1e-4  # between a logit of the file and ours
+MAX_DIFFERENCE = 1e-4  # between the file's and the method's logits
 BATCH_SIZES = (1, 3)
 
 
 class ExportedClassifier(nn.Module):
-    """Classifies as ``predict`` does: with the shared part of a method, which is put into evaluation mode."""
+    """Classifier that uses the shared part of a method in evaluation mode, like ``predict``."""
 
     def __init__(self, method: FederatedModule) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class ExportedClassifier(nn.Module):
         self.eval()
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of images that CLIP's evaluation transform made."""
-        with self.method.shared_part_only():
+        """Compute the logits of images from CLIP's evaluation transform."""
+        with self.method.shared_part_alone():
             logits: Tensor = self.method(images)
         return logits
 
@@ -43,42 +43,42 @@ def export_method(method: FederatedModule, file_format: str, output: Path, input
     """Write a trained method and its description, if the file computes the method's logits.
 
     Args:
-        method: The method with its trained tensors, on the CPU; put into evaluation mode.
+        method: The method with its trained tensors, on the CPU; it is switched to evaluation mode.
         file_format: One of ``FORMATS``.
-        output: The file. Its description has the suffix ``.json`` instead.
+        output: The file. Its description has the same name with the suffix ``.json``.
         inputs: Files that must not be replaced.
 
     Returns:
-        The largest difference between the file's logits and the method's own.
+        The largest difference between the file's and the method's logits.
 
     Raises:
         UserError: If the format lacks a package, logits differ, a file would be replaced, or it can't be written.
     """
     if file_format == "onnx" and not all(map(find_spec, ("onnx", "onnxscript", "onnxruntime"))):
         raise UserError('ONNX needs onnx, onnxscript and onnxruntime. Run: pip install "fedvlp[export]"')
-    beside = output.with_suffix(".json")
-    if beside == output:
-        raise UserError(f"{output} is the name of the description beside the file. Give it another suffix.")
-    for file in (output, beside):
+    description = output.with_suffix(".json")
+    if description == output:
+        raise UserError(f"{output} has the suffix .json, which the file's description uses. Choose another suffix.")
+    for file in (output, description):
         check_replaceable(file, inputs)
     classifier = ExportedClassifier(method)
-    program = exported_program(classifier, example_images(method, 2))
+    program = export_program(classifier, example_images(method, 2))
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         # A graph above 2 GiB names its second file, so all files get their names in a temporary folder.
         with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
             difference = write_checked(classifier, program, file_format, Path(folder) / output.name)
-            write_json(Path(folder) / beside.name, describe(method, file_format))
+            write_json(Path(folder) / description.name, describe(method, file_format))
             for path in sorted(Path(folder).iterdir()):
                 os.replace(path, output.parent / path.name)
-    except OSError as error:  # NumPy's error of a full disk names neither number nor file
-        raise UserError(f"{output} was not written: {error}. Check the disk and its rights.") from error
+    except OSError as error:  # NumPy's error for a full disk names neither its number nor the file
+        raise UserError(f"{output} was not written: {error}. Check the disk and its permissions.") from error
     return difference
 
 
 @torch.no_grad()
 def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file_format: str, file: Path) -> float:
-    """Write a graph, and return its logits' largest difference from ours; raise UserError if it is too large or NaN."""
+    """Write a graph, and return the largest difference of its logits; raise a UserError if it is too large or NaN."""
     kind = FORMATS[file_format]
     kind.write(program, describe(classifier.method, file_format), file)
     run = kind.load(file)
@@ -87,17 +87,17 @@ def write_checked(classifier: ExportedClassifier, program: ExportedProgram, file
         images = example_images(classifier.method, size, seed=size)
         differences.append((run(images) - classifier(images)).abs().max())
     difference = float(torch.stack(differences).max())
-    # True for NaN as well.
-    if not difference <= LARGEST_DIFFERENCE:
+    # Also true for NaN.
+    if not difference <= MAX_DIFFERENCE:
         raise UserError(
             f"The exported file's logits differ from the method's by {difference:.1e}, more than "
-            f"{LARGEST_DIFFERENCE:.0e}, so it is not kept. Use another --format."
+            f"{MAX_DIFFERENCE:.0e}, so the file was deleted. Use another --format."
         )
     return difference
 
 
 def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
-    """Describe classes, input, output and preprocessing by plain values for JSON."""
+    """Describe classes, input, output and preprocessing as JSON values."""
     size = int(method.clip.image_size)  # type: ignore[attr-defined]
     transform = asdict(method.clip.preprocess_options)  # type: ignore[attr-defined]
     class_names = [str(name) for name in method.hparams["class_names"]]
@@ -114,7 +114,7 @@ def describe(method: FederatedModule, file_format: str) -> dict[str, Any]:
 
 
 def example_images(method: FederatedModule, count: int, seed: int = 0) -> Float[Tensor, "B 3 V V"]:
-    """Make images of random pixels, normalised by the method's transform."""
+    """Create random images, normalised like the output of the method's transform."""
     size = int(method.clip.image_size)  # type: ignore[attr-defined]
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(256, (count, 3, size, size), generator=generator) / 255

@@ -1,4 +1,4 @@
-"""From a classifier to one graph of tensor operators with a free batch size, and its files: ONNX and torch.export."""
+"""Export of a classifier to one graph with a dynamic batch size, and to files of ONNX and torch.export."""
 
 import json
 import logging
@@ -22,19 +22,19 @@ from fedvlp.methods.trip import clustering, hashing, routing
 from fedvlp.utils.errors import UserError
 
 OPSET = 20  # of ONNX
-LARGEST_FILE = 2**31 - 2**20
-"""In bytes. A file of ONNX holds less than 2 GiB; the weights of a larger graph are in a second file, <name>.data."""
+MAX_FILE_BYTES = 2**31 - 2**20
+"""An ONNX file is limited to 2 GiB; larger graphs store their weights in a second file, <name>.data."""
 
 
 @torch.no_grad()
-def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
-    """Export the graph of a classifier in evaluation mode; values that do not depend on images are constants.
+def export_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) -> ExportedProgram:
+    """Export the graph of a classifier in evaluation mode, with values that do not depend on images as constants.
 
     ``examples`` are at least two images.
     """
-    # Caches values such as a teacher's text features.
+    # The first call caches values such as a teacher's text features.
     classifier(examples)
-    # The first graph shows which values are constant.
+    # The first graph determines which values are constant.
     with exportable_routing():
         traced = _export(classifier, examples).run_decompositions({})
     return _export(fold_constants(traced.module()), examples)
@@ -42,31 +42,31 @@ def exported_program(classifier: nn.Module, examples: Float[Tensor, "B 3 V V"]) 
 
 @contextmanager
 def exportable_routing() -> Iterator[None]:
-    """Replace the parts of TRIP's routing that no graph can hold, within the block."""
+    """Replace the parts of TRIP's routing that can't be exported, within the block."""
     replacements: dict[tuple[ModuleType, str], Any] = {
         (hashing, "weighted_bits"): _weighted_bits,
         (clustering, "iterate"): _iterate,
-        # The graph tries all orders of at most 8 experts, 40,320.
+        # The graph tries all orders of at most 8 experts (40,320).
         (routing, "LARGEST_ENUMERATED"): 8,
         (routing, "cheapest_assignment"): _refuse_assignment,
     }
-    originals = {place: getattr(*place) for place in replacements}
+    originals = {attribute: getattr(*attribute) for attribute in replacements}
     try:
-        for place, replacement in replacements.items():
-            setattr(*place, replacement)
+        for attribute, replacement in replacements.items():
+            setattr(*attribute, replacement)
         yield
     finally:
-        for place, original in originals.items():
-            setattr(*place, original)
+        for attribute, original in originals.items():
+            setattr(*attribute, original)
 
 
 def _weighted_bits(pixels: Tensor, factors: Tensor) -> Tensor:
-    # ONNX Runtime adds integers in double precision, but multiplies matrices of integers exactly.
+    # ONNX Runtime sums integers in double precision, but multiplies matrices of integers exactly.
     return float_bits(pixels) @ factors
 
 
 def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Compute ``values.view(torch.int32)`` of finite float32 values by arithmetic, which can be exported.
+    """Compute ``values.view(torch.int32)`` of finite float32 values with arithmetic that can be exported.
 
     >>> float_bits(torch.tensor([1.0, -2.5, -0.0])).tolist()
     [1065353216, -1071644672, -2147483648]
@@ -76,29 +76,29 @@ def float_bits(values: Float[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
     exponents = magnitudes.clamp(min=2.0**-126).log2().floor()  # may be one off, next to a power of two
     exponents = exponents + (magnitudes * torch.exp2(-exponents) >= 2).double()
     exponents = exponents - (magnitudes * torch.exp2(-exponents) < 1).double()
-    exponents = exponents.clamp(min=-126)  # numbers below the least power of two have its exponent
-    mantissas = magnitudes * torch.exp2(23 - exponents)  # whole numbers, from 2^23 where there is a leading one
-    is_negative = (exact < 0) | (1 / exact < 0)  # also zero has a sign
+    exponents = exponents.clamp(min=-126)  # subnormal values share the smallest exponent
+    mantissas = magnitudes * torch.exp2(23 - exponents)  # integers, at least 2^23 for normal values
+    is_negative = (exact < 0) | (1 / exact < 0)  # zero has a sign, too
     positive = (mantissas + (exponents + 126) * 2.0**23).long()
     return positive - is_negative.long() * 2**31
 
 
 def _iterate(products: Tensor, limits: Tensor, state: clustering.Iteration, max_iterations: int) -> Any:
-    # A trace would fix the number of iterations of Python's own loop.
+    # Tracing a Python loop would fix its number of iterations.
     def is_running(iteration: Tensor, *values: Tensor) -> Tensor:
         return (iteration < max_iterations) & values[-1].any()
 
     def step(iteration: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
         return (iteration + 1, *clustering.next_iteration(products, limits, clustering.Iteration(*values)))
 
-    while_loop: Any = torch.while_loop  # absent in early versions, which can train but not export
+    while_loop: Any = torch.while_loop  # missing in early versions, which can train but not export
     _, *last = while_loop(is_running, step, (torch.zeros((), dtype=torch.int64), *state))
     return clustering.Iteration(*last)
 
 
 def _refuse_assignment(costs: Tensor) -> Tensor:
     raise UserError(
-        f"TRIP's routing among {costs.shape[2]} experts cannot be exported: an exported graph tries all orders of the "
+        f"TRIP's routing among {costs.shape[2]} experts cannot be exported, because the graph tries all orders of the "
         "experts. Use at most 8 experts."
     )
 
@@ -109,9 +109,9 @@ def _export(module: nn.Module, examples: Tensor) -> ExportedProgram:
 
 @torch.no_grad()
 def fold_constants(traced: GraphModule) -> GraphModule:
-    """Replace values that depend on no input by constants, and remove unused weights.
+    """Replace values that do not depend on the input by constants, and remove unused weights.
 
-    ``traced`` has functional operators, as ``run_decompositions`` makes them; it is changed.
+    ``traced`` is modified. Its operators must be functional, as ``run_decompositions`` makes them.
     """
     graph = traced.graph
     values = _constant_values(traced)
@@ -119,7 +119,7 @@ def fold_constants(traced: GraphModule) -> GraphModule:
     replacements: dict[Node, Any] = {}
 
     def substitute(node: Node) -> Any:
-        # torch.export would store a view of a weight with the whole weight, so views become constants as well.
+        # torch.export would store the whole weight for a view, so views become constants, too.
         value = values.get(node)
         is_whole = isinstance(value, Tensor) and value.untyped_storage().nbytes() == value.nbytes
         if node not in values or (node.op == "get_attr" and is_whole):
@@ -137,9 +137,9 @@ def fold_constants(traced: GraphModule) -> GraphModule:
         if node not in values:
             node.args = map_arg(node.args, substitute)
             node.kwargs = map_arg(node.kwargs, substitute)
-    # Checks and attention count as impure, but have no effects here.
+    # Checks and attention are marked as impure, but have no side effects.
     graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-    return GraphModule(traced, graph)  # keeps only weights that the graph names
+    return GraphModule(traced, graph)  # contains only weights that the graph uses
 
 
 def _constant_values(traced: GraphModule) -> dict[Node, Any]:
@@ -148,23 +148,23 @@ def _constant_values(traced: GraphModule) -> dict[Node, Any]:
     for node in traced.graph.nodes:
         if node.op == "get_attr":
             value = operator.attrgetter(str(node.target))(traced)
-            if isinstance(value, Tensor):  # and not the body of a loop
+            if isinstance(value, Tensor):  # rather than the body of a loop
                 values[node] = value
             continue
         is_pure = node.target is operator.getitem or isinstance(node.target, torch._ops.OpOverload)
-        if is_pure and all(each in values for each in node.all_input_nodes):
+        if is_pure and all(argument in values for argument in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = node.target(*args, **kwargs)
     return values
 
 
 def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Write a graph with input ``images`` and output ``logits``; the description is metadata, each value as JSON."""
+    """Write a graph with input ``images`` and output ``logits``; the description becomes metadata with JSON values."""
     operators: Any = torch.ops.aten
     products = dict.fromkeys((operators.matmul.default, operators.bmm.default, operators.mm.default), _product)
-    # PyTorch 2.8 warns of torchvision's operators.
+    # PyTorch 2.8 warns about torchvision's operators.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    made: Any = torch.onnx.export(
+    onnx_program: Any = torch.onnx.export(
         program,
         (),
         input_names=["images"],
@@ -175,16 +175,17 @@ def write_onnx(program: ExportedProgram, description: Mapping[str, Any], path: P
         verbose=False,
     )
     for name, value in description.items():
-        made.model.metadata_props[name] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        onnx_program.model.metadata_props[name] = text
     size = sum(tensor.nbytes for tensor in {**program.state_dict, **program.constants}.values())
-    made.save(path, external_data=size > LARGEST_FILE)
+    onnx_program.save(path, external_data=size > MAX_FILE_BYTES)
 
 
 def _product(self: Any, other: Any = None) -> Any:
-    """Translate a product of matrices; in double precision as a sum over an index.
+    """Translate a matrix product; in double precision as a sum over an index.
 
-    ONNX Runtime fuses a product with a transposition, and up to at least 1.24 loads no such file of doubles. ``other``
-    has a default since arguments without one must have the operator's names, and `mm` has `mat2`.
+    ONNX Runtime fuses products with transpositions, and versions up to at least 1.24 can't load the fused operator with
+    doubles. ``other`` has a default, because arguments without one must have the operator's names, and `mm` has `mat2`.
     """
     import onnxscript
 
@@ -192,13 +193,13 @@ def _product(self: Any, other: Any = None) -> Any:
     ranks = (len(self.shape), len(other.shape))
     if self.dtype != onnxscript.DOUBLE.dtype or min(ranks) < 2:
         return operators.MatMul(self, other)
-    # ONNX Runtime refuses two "..." of different length.
+    # ONNX Runtime does not support two "..." of different lengths.
     left, right = ("" if rank == 2 else "..." for rank in ranks)
     return operators.Einsum(self, other, equation=f"{left}ij,{right}jk->{left or right}ik")
 
 
 def _where(condition: Any, self: Any, other: Any) -> Any:
-    """Translate a choice; ONNX Runtime has none between truth values."""
+    """Translate ``where``, which ONNX Runtime does not support for booleans."""
     import onnxscript
 
     operators: Any = onnxscript.opset20
@@ -209,7 +210,7 @@ def _where(condition: Any, self: Any, other: Any) -> Any:
 
 
 def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """Translate a stable sort, as ONNX specifies TopK."""
+    """Translate a stable sort to TopK, which is stable by ONNX's specification."""
     import onnxscript
 
     operators: Any = onnxscript.opset20
@@ -219,7 +220,7 @@ def _stable_sort(self: Any, *, stable: bool = True, dim: int = -1, descending: b
 
 def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
     """Load a file into ONNX Runtime on the CPU, without its telemetry."""
-    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # releases differ
+    for name in ("ORT_DISABLE_TELEMETRY", "ORT_TELEMETRY_DISABLED"):  # the name depends on the release
         os.environ.setdefault(name, "1")
     import onnxruntime
 
@@ -234,8 +235,8 @@ def load_onnx(path: Path) -> Callable[[Tensor], Tensor]:
 
 
 def write_torch_export(program: ExportedProgram, description: Mapping[str, Any], path: Path) -> None:
-    """Write a graph; the description is its extra file ``fedvlp.json``."""
-    # A path would have to end with .pt2.
+    """Write a graph, with the description as its extra file ``fedvlp.json``."""
+    # Through memory, because torch.export.save accepts only paths that end with .pt2.
     content = BytesIO()
     torch.export.save(program, content, extra_files={"fedvlp.json": json.dumps(description)})
     path.write_bytes(content.getbuffer())
@@ -248,11 +249,11 @@ def load_torch_export(path: Path) -> Callable[[Tensor], Tensor]:
 
 
 class Format(NamedTuple):
-    """How a format writes a graph with a description into a file, and loads the file as a function."""
+    """Functions that write a graph with a description to a file, and load the file as a function."""
 
     write: Callable[[ExportedProgram, Mapping[str, Any], Path], None]
     load: Callable[[Path], Callable[[Tensor], Tensor]]
 
 
 FORMATS = {"onnx": Format(write_onnx, load_onnx), "torch_export": Format(write_torch_export, load_torch_export)}
-"""By the names of ``--format``."""
+"""Formats by the values of ``--format``."""

@@ -48,7 +48,7 @@ def test_everything_of_a_run(trip_run, tmp_path, capsys):
     captions = json.loads((folder / "explanations" / "captions.json").read_text(encoding="utf-8"))
     assert [entry["file"] for entry in captions] == ["predictions.png", "overlays.png", "experts.png"]
     assert all(entry.keys() == {"file", "title", "caption", "alt"} and all(entry.values()) for entry in captions)
-    assert captions[1]["alt"].count("asked for") == 2
+    assert captions[1]["alt"].count("maps for") == 2
 
 
 def test_words_are_those_of_the_trained_prompts_and_need_no_data(trip_run, tmp_path):
@@ -87,7 +87,7 @@ def test_a_run_of_a_method_with_one_prompt_shows_no_experts(copied_run, capsys, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--what=experts"], "PromptFL, as it is set up here, sends no token to an expert"),
+        (["--what=experts"], "PromptFL with these options does not route tokens to experts"),
         (["--what=words,wrods"], "wrods"),
         (["--what=overlays", "--toward=cat"], "circle, square, star"),
         (["--images=missing.png"], "does not exist"),

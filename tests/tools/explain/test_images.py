@@ -14,14 +14,14 @@ from fedvlp.clip import CLIP, PromptedImageEncoder, build_model
 from fedvlp.data import DomainFolders
 from fedvlp.tools.explain.images import (
     ZERO_SHOT,
-    classes_in_question,
+    choose_classes,
+    choose_images,
+    choose_method,
+    compute_views,
     differentiable_logits,
+    read_run_samples,
+    read_samples,
     relevance,
-    samples_of_files,
-    samples_of_run,
-    spread_images,
-    suited_method,
-    views,
 )
 from fedvlp.utils.errors import UserError
 from tests.helpers.images import CLASSES
@@ -136,7 +136,7 @@ def test_attention_of_timms_vits_is_that_of_their_written_out_attention(random_c
     maps = [(weights * slope).relu()[:, :, 0, 1:].mean(1) for weights, slope in zip(seen, slopes, strict=True)]
     assert maps[0].max() > 0
     torch.testing.assert_close(found.flatten(1), torch.stack(maps).mean(0), rtol=1e-3, atol=1e-7)
-    assert suited_method(clip) == "attention"
+    assert choose_method(clip) == "attention"
 
 
 def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips):
@@ -144,7 +144,7 @@ def test_grad_cam_of_pooled_patches_looks_behind_the_last_attention(random_clips
     trunk = clip.model.visual.trunk
     images = images_for(clip)
     logits = lambda pixels: classifier(clip)(clip.encode_image(pixels))  # noqa: E731
-    found = relevance(clip, logits, images, torch.tensor([1, 0]), suited_method(clip))
+    found = relevance(clip, logits, images, torch.tensor([1, 0]), choose_method(clip))
     block = trunk.blocks[-1]
     hidden = trunk.blocks[:-1](trunk.norm_pre(trunk._pos_embed(trunk.patch_embed(images))))
     hidden = (hidden + block.ls1(block.attn(block.norm1(hidden)))).detach().requires_grad_()
@@ -179,7 +179,7 @@ def test_of_a_tower_with_stages_is_that_by_hand(random_clips, kind):
         for channel in range(grid.shape[1]):
             wanted += grid.grad[0, channel].mean() * grid.detach()[0, channel]
         torch.testing.assert_close(values, wanted.clamp(min=0), rtol=1e-3, atol=1e-6)
-    assert suited_method(clip) == "grad_cam"
+    assert choose_method(clip) == "grad_cam"
     with pytest.raises(UserError, match="no attention between patches"):
         relevance(clip, lambda pixels: clip.encode_image(pixels), images, labels, "attention")
 
@@ -195,7 +195,7 @@ def test_a_tower_of_a_methods_own_is_looked_into(random_clips):
     trained.model.visual.load_state_dict(module.visual.state_dict())
     images = images_for(clip)
     labels = torch.tensor([2, 0])
-    maps = views(module, images, labels, "attention").maps
+    maps = compute_views(module, images, labels, "attention").maps
     fixed = relevance(clip, differentiable_logits(ZeroShotCLIP(NAMES, clip)), images, labels, "attention")
     torch.testing.assert_close(maps[ZERO_SHOT], fixed)
     logits = lambda pixels: module.logits(trained.encode_image(pixels))  # noqa: E731
@@ -219,11 +219,11 @@ def test_the_mixture_is_a_constant(clip):
 
 
 def test_what_attention_or_gradients_do_not_reach_is_refused(clip, random_clips):
-    with pytest.raises(RuntimeError, match="Keep `features`"):
+    with pytest.raises(RuntimeError, match="return `features`"):
         relevance(clip, lambda pixels: pixels.mean((2, 3)), images_for(clip), torch.tensor([0, 1]), "attention")
     swin = random_clips["swin"]
     with pytest.raises(UserError, match="SwinTransformer"):
-        relevance(swin, swin.encode_image, images_for(swin), torch.tensor([1, 0]), suited_method(swin))
+        relevance(swin, swin.encode_image, images_for(swin), torch.tensor([1, 0]), choose_method(swin))
 
 
 @pytest.mark.parametrize(
@@ -237,19 +237,19 @@ def test_what_attention_or_gradients_do_not_reach_is_refused(clip, random_clips)
 def test_views_are_fixed_mixed_and_single(clip, kind, options, names):
     module = kind(NAMES, clip=clip, **options).eval()
     images = images_for(clip)
-    predicted = views(module, images, None, "attention")
+    predicted = compute_views(module, images, None, "attention")
     assert list(predicted.maps) == names
     with torch.no_grad():
         probabilities = module(images).softmax(dim=-1)
     torch.testing.assert_close(predicted.probabilities[kind.__name__], probabilities)
     assert torch.equal(predicted.classes, probabilities.argmax(dim=-1))
     other = (predicted.classes + 1) % 3
-    asked = views(module, images, other, "attention")
+    asked = compute_views(module, images, other, "attention")
     assert torch.equal(asked.classes, other)
     assert not torch.equal(asked.maps[names[0]], predicted.maps[names[0]])
     if kind is TRIP:  # one expert alone is a TRIP whose experts are all that one
         module.experts.data[:] = module.experts.data[:1].clone()
-        alone = views(module, images, other, "attention").maps
+        alone = compute_views(module, images, other, "attention").maps
         torch.testing.assert_close(alone["expert 1"], alone["TRIP"], rtol=1e-3, atol=1e-6)
         torch.testing.assert_close(alone["expert 1"], asked.maps["expert 1"], rtol=1e-3, atol=1e-6)
 
@@ -265,14 +265,14 @@ def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domai
     data = DomainFolders(str(image_root), cache_dir=None, **options)
     data.setup()
     data.bind(clip.preprocess)
-    images = spread_images(data, 6)
+    images = choose_images(data, 6)
     assert len(images) == 6
     assert {image.domain for image in images} == domains
     trained = set()
     for entry in data.split_table():
         if entry["role"] == "train":
             trained.update(entry["images"])
-    samples = samples_of_run(images, CLASSES, clip)
+    samples = read_run_samples(images, CLASSES, clip)
     for place, name in enumerate(samples.names):
         assert name not in trained
         domain, class_name = samples.titles[place].split(": ")
@@ -280,18 +280,18 @@ def test_no_client_trained_on_what_is_looked_at(image_root, clip, options, domai
         assert CLASSES[samples.labels[place]] == class_name
         assert class_name in path.parts
         torch.testing.assert_close(samples.pixels[place], clip.preprocess(Image.open(path).convert("RGB")))
-    everything = spread_images(data, 1000)
+    everything = choose_images(data, 1000)
     assert len({(image.domain, image.name) for image in everything}) == len(everything) > 6
 
 
 def test_files_have_names_and_no_labels(image_root, clip):
-    samples = samples_of_files([str(image_root / "ink" / "star")], clip)
+    samples = read_samples([str(image_root / "ink" / "star")], clip)
     assert samples.titles == ["0.png", "1.png", "2.png", "3.png"]
     assert set(samples.labels.tolist()) == {-1}
     assert [page.names for page in samples.pages(3)] == [samples.names[:3], samples.names[3:]]
-    assert classes_in_question("predicted", samples, NAMES) is None
-    assert classes_in_question("dog", samples, NAMES).tolist() == [1, 1, 1, 1]
-    with pytest.raises(UserError, match="not known"):
-        classes_in_question("true", samples, NAMES)
+    assert choose_classes("predicted", samples, NAMES) is None
+    assert choose_classes("dog", samples, NAMES).tolist() == [1, 1, 1, 1]
+    with pytest.raises(UserError, match="are unknown"):
+        choose_classes("true", samples, NAMES)
     with pytest.raises(UserError, match="cat, dog, bird"):
-        classes_in_question("dgo", samples, NAMES)
+        choose_classes("dgo", samples, NAMES)

@@ -65,4 +65,4 @@ def test_token_map_has_a_patch_for_each_token():
     titles = [axes.get_title() for axes in (image_axes, map_axes, other_map_axes)]
     assert titles == ["ink: dog", "50:50 %", "0:100 %"]
     assert "a.png: shares of expert 1, expert 2 are 50:50 %" in picture.alt
-    assert "10.0% of these tokens were dropped" in picture.caption
+    assert "10.0% of the tokens were dropped" in picture.caption

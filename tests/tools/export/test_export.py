@@ -14,8 +14,8 @@ from fedvlp.tools.export.export import ExportedClassifier, example_images, expor
 from fedvlp.tools.export.graph import (
     FORMATS,
     Format,
+    export_program,
     exportable_routing,
-    exported_program,
     float_bits,
     load_onnx,
     write_onnx,
@@ -72,12 +72,12 @@ def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
 @pytest.mark.every_config
 def test_files_give_the_same_logits(tmp_path, monkeypatch):
     """Weights of ONNX are in a second file, as of a large graph. Other methods are measured in docs/export.md."""
-    monkeypatch.setattr("fedvlp.tools.export.graph.LARGEST_FILE", 0)
+    monkeypatch.setattr("fedvlp.tools.export.graph.MAX_FILE_BYTES", 0)
     onnx = pytest.importorskip("onnx")
     module = made("promptfl")
     with unchecked():
-        program = exported_program(ExportedClassifier(module), example_images(module, 2))
-        monkeypatch.setattr(export, "exported_program", lambda classifier, examples: program)
+        program = export_program(ExportedClassifier(module), example_images(module, 2))
+        monkeypatch.setattr(export, "export_program", lambda classifier, examples: program)
         assert export_method(module, "torch_export", tmp_path / "other" / "model.pt2") < 1e-5
         assert export_method(module, "onnx", tmp_path / "model.onnx") < 1e-4
     assert sorted(path.name for path in tmp_path.glob("model.*")) == ["model.json", "model.onnx", "model.onnx.data"]
@@ -108,7 +108,7 @@ def test_products_of_doubles_are_written_so_that_older_runtimes_load_them(tmp_pa
             return torch.cat([exact_ones.float(), single], dim=1)
 
     images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(3))
-    write_onnx(exported_program(Products(), images), {}, tmp_path / "model.onnx")
+    write_onnx(export_program(Products(), images), {}, tmp_path / "model.onnx")
     kinds = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
     assert kinds.count("Einsum") == 4  # of the matrices in double precision
     assert kinds.count("MatMul") == 2  # of the vector, and in single precision
@@ -126,7 +126,7 @@ def test_weights_are_stored_without_what_they_were_cut_from():
             return images * self.row
 
     images = torch.ones(2, 3, 4, 4)
-    program = exported_program(Cut(), images)
+    program = export_program(Cut(), images)
     stored = {**program.state_dict, **program.constants}
     assert [tensor.untyped_storage().nbytes() for tensor in stored.values()] == [16]
     torch.testing.assert_close(program.module()(images), Cut()(images))
@@ -141,7 +141,7 @@ def fill_disk(program, description, path):
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "exported_program", lambda classifier, examples: None)
+    monkeypatch.setattr(export, "export_program", lambda classifier, examples: None)
     for write, message in (
         (write_nothing, "more than 1e-04"),
         (fill_disk, r"model\.pt2 was not written: 8 .*Check the disk"),
