@@ -1,4 +1,4 @@
-"""The command ``fedvlp data``: list published data sets, download them, and compare images on disk with them."""
+"""The command ``fedvlp data``: lists published data sets, downloads them, and compares local images with them."""
 
 from __future__ import annotations
 
@@ -21,97 +21,97 @@ if TYPE_CHECKING:
 
 
 def run_data(arguments: Sequence[str]) -> int:
-    """Run ``list``, ``download`` or ``check``; return 0, or 1 if the images are not as published."""
+    """Run ``list``, ``download`` or ``check``; return 0, or 1 if the images differ from the published data set."""
     options = _parser().parse_args(arguments)
     if options.command == "list":
-        _say(_list_of_data_sets())
+        _print(_format_data_sets())
         return 0
     if options.command == "check":
         return _check(options.name, Path(options.root).expanduser())
     try:
         _download(options.name, options.root)
     except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command resumes where it stopped, or begins again\n")
+        sys.stderr.write("fedvlp: stopped; run the same command again to resume or restart\n")
         return 130
     return 0
 
 
-def _say(text: str) -> None:
-    # Names of folders may hold control characters.
+def _print(text: str) -> None:
+    # Names of folders may contain control characters.
     sys.stdout.write(escape_control_chars(text) + "\n")
     sys.stdout.flush()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedvlp data", description="The field's data sets.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="fedvlp data", description="Published data sets.", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("list", help="list the published data sets that fedvlp knows", allow_abbrev=False)
+    commands.add_parser("list", help="list the supported data sets", allow_abbrev=False)
     download = commands.add_parser(
         "download",
-        help="download a data set from the Hugging Face hub, or by torchvision from its publisher",
-        description="Downloads a data set: from the Hugging Face hub, written out as folders domain/class/image, or by "
-        "torchvision from its publisher. Prints the source, the owners' terms and the size first, checks the room on "
-        "the disk, then digests and the published counts. The same command resumes after an interruption, or begins "
-        "again where torchvision downloads, and does nothing once it is done.",
-        epilog="HF_ENDPOINT names a mirror of the hub, HF_TOKEN a token for what needs a login.",
+        help="download a data set from the Hugging Face hub or, with torchvision, from its publisher",
+        description="Download a data set from the Hugging Face hub into folders domain/class/image or, with "
+        "torchvision, from its publisher. The command prints the source, the owners' terms and the size, checks the "
+        "free disk space, downloads, and checks digests and the published counts. After an interruption, the same "
+        "command resumes, or restarts for torchvision. It does nothing once the data set is complete.",
+        epilog="Set HF_ENDPOINT to use a mirror of the hub, and HF_TOKEN for data sets that need a login.",
         allow_abbrev=False,
     )
-    names = [each.short_name for each in DESCRIPTIONS if each.download_source]
+    names = [description.short_name for description in DESCRIPTIONS if description.download_source]
     download.add_argument("name", help=", ".join(names))
-    download.add_argument("--root", type=Path, help="folder to make; datasets/NAME, as the config says, if not given")
+    download.add_argument("--root", type=Path, help="new folder; by default datasets/NAME, as in the config")
     check = commands.add_parser(
         "check",
-        help="compare images on disk with the published counts, read all of them, and find duplicates",
+        help="compare local images with the published counts, read all images, and find duplicates",
         allow_abbrev=False,
     )
-    check.add_argument("name", help="data set of `fedvlp data list`; folders or class_folders for images of your own")
+    check.add_argument("name", help="data set of `fedvlp data list`; folders or class_folders for your own images")
     check.add_argument("--root", required=True, help="folder of the images")
     return parser
 
 
-def _list_of_data_sets() -> str:
+def _format_data_sets() -> str:
     rows = [["data set", "domains", "classes", "images", "split", "download", "config"]]
-    for each in DESCRIPTIONS:
-        images = "-" if each.images is None else f"{each.images:,}"
-        size = size_in_words(each.download_source.download_bytes) if each.download_source else "-"
-        sizes = [str(len(each.domains)), str(len(each.class_names)), images]
-        rows.append([each.name, *sizes, each.official_parts or "drawn", size, each.config])
-    # Only the names of the configs are aligned left.
+    for data_set in DESCRIPTIONS:
+        images = "-" if data_set.images is None else f"{data_set.images:,}"
+        size = size_in_words(data_set.download_source.download_bytes) if data_set.download_source else "-"
+        sizes = [str(len(data_set.domains)), str(len(data_set.class_names)), images]
+        rows.append([data_set.name, *sizes, data_set.official_parts or "drawn", size, data_set.config])
+    # Pad the names of configs to align them left.
     width = max(len(row[-1]) for row in rows)
     table = text_table([[*row[:-1], row[-1].ljust(width)] for row in rows])
     return f"""{table}
 
-Where an official split is not found, one is drawn by split_seed.
-Images of your own: data/folders for domains of classes, data/class_folders for classes alone.
-Download one that has a size: fedvlp data download pacs
-Compare images with a data set: fedvlp data check pacs --root FOLDER
-Train on them: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER"""
+Data sets without an official split are split at random by split_seed.
+Your own images: data/folders for domain/class/image, data/class_folders for class/image.
+Download a data set that has a download size: fedvlp data download pacs
+Compare local images with a data set: fedvlp data check pacs --root FOLDER
+Train on a data set: fedvlp fit --config methods/promptfl --config data/pacs --data.root FOLDER"""
 
 
-def _description_of(name: str) -> Description | None:
+def _find_description(name: str) -> Description | None:
     """Find the description of a data set by its name or config; None for folders."""
     wanted = normalise_name(name.removeprefix("data/"))
     if wanted in ("folders", "domainfolders", "classfolders"):
         return None
-    for each in DESCRIPTIONS:
-        if wanted == normalise_name(each.name):
-            return each
-    names = [*(each.short_name for each in DESCRIPTIONS), "folders"]
-    raise UserError(f"Expected the name of a data set; got {name!r}. {did_you_mean_or_choose(name, names)}")
+    for description in DESCRIPTIONS:
+        if wanted == normalise_name(description.name):
+            return description
+    names = [*(description.short_name for description in DESCRIPTIONS), "folders"]
+    raise UserError(f"Expected the name of a data set, got {name!r}. {did_you_mean_or_choose(name, names)}")
 
 
 def _download(name: str, root: Path | None) -> None:
     from fedvlp.data.benchmarks.download import download, find_source
 
-    description = _description_of(name)
+    description = _find_description(name)
     if description is None:
-        raise UserError("Images of your own are on your disk already. Name a data set of `fedvlp data list`.")
-    find_source(description)
+        raise UserError("Expected a data set of `fedvlp data list`; your own images need no download.")
+    source_of(description)
     config = read_yaml(Path(find_config(description.config)))
     folder = Path(config["data"]["init_args"]["root"]) if root is None else root.expanduser()
-    download(description, folder, _say)
+    download(description, folder, _print)
     option = "" if root is None else f" --data.root {shlex.quote(str(root))}"
-    _say(f"Train on them: fedvlp fit --config methods/trip --config {description.config}{option}")
+    _print(f"Train on it: fedvlp fit --config methods/trip --config {description.config}{option}")
 
 
 def _check(name: str, root: Path) -> int:
@@ -120,7 +120,7 @@ def _check(name: str, root: Path) -> int:
     from fedvlp.data.benchmarks.manifest import Manifest, read_manifest
     from fedvlp.data.domain_folders import ClassFolders, DomainFolders
 
-    description = _description_of(name)
+    description = _find_description(name)
     if description is None:
         module = ClassFolders if normalise_name(name).endswith("classfolders") else DomainFolders
         manifest = Manifest(root, module(str(root)).scan())
@@ -128,22 +128,22 @@ def _check(name: str, root: Path) -> int:
         try:
             manifest = read_manifest(root, description)
         except UserError as error:
-            raise UserError(f"{error}\n{description.name} can be had from {description.source}.") from error
+            raise UserError(f"{error}\n{description.name} is available from {description.source}.") from error
     findings = compare(manifest, description)
     title = f"{description.name if description else 'images'} in {manifest.folder}"
     lines = [title, "", *_counts(manifest, description), ""]
     if description is None:
-        last = "Mend these problems before you train." if findings.problems else "These images can be used."
+        last = "Fix these problems before training." if findings.problems else "These images can be used."
     else:
         lines.append(_class_names(manifest, description))
         if description.licence:
             lines.append(f"licence, as far as known: {description.licence}")
         last = f"This is {description.name} as it was published."
         if findings.problems:
-            last = f"This is not {description.name} as it was published. It can be had from {description.source}."
+            last = f"This is not {description.name} as it was published. It is available from {description.source}."
     lines += [f"note: {note}" for note in findings.notes]
     lines += [f"problem: {problem}" for problem in findings.problems]
-    _say("\n".join([*lines, "", last]))
+    _print("\n".join([*lines, "", last]))
     return 1 if findings.problems else 0
 
 
@@ -152,20 +152,20 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
     totals = sum(by_domain.values(), Counter())
     roles: list[SplitName] = [role for role in ("train", "validation", "test") if totals[role]]
     rows = [["domain", "images", "published", "classes", *roles]]
-    # The published number depends on the layout: CoOp's SUN397 has a part of the images.
+    # The published number depends on the layout: CoOp's SUN397 contains only a part of the images.
     published = description.counts_in(manifest.layout) if description else {}
     for domain, files in manifest.files.items():
         classes = {image.class_name for image in files}
         numbers = [len(files), published.get(domain), len(classes), *(by_domain[domain][role] for role in roles)]
         rows.append([domain, *("-" if number is None else f"{number:,}" for number in numbers)])
-    split = f"official {manifest.split} split" if manifest.split else "no official split here: one is drawn"
+    split = f"official {manifest.split} split" if manifest.split else "no official split found; a random split is used"
     return [*text_table(rows).splitlines(), split]
 
 
 def _class_names(manifest: Manifest, description: Description) -> str:
-    """Describe the classes' names in prompts that differ from the folders' names."""
-    from fedvlp.data.benchmarks.layouts import shorten
-    from fedvlp.data.domain_folders import collect_classes
+    """Describe how class names in prompts differ from folder names."""
+    from fedvlp.data.benchmarks.layouts import some
+    from fedvlp.data.domain_folders import classes_of
 
     present = set().union(*collect_classes(manifest.files).values())
     renamed = []

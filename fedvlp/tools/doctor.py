@@ -1,4 +1,4 @@
-"""The command ``fedvlp doctor``: facts on this machine, then a self-test on each of its devices."""
+"""The command ``fedvlp doctor``: shows facts about this machine, then tests each of its devices."""
 
 import argparse
 import io
@@ -31,13 +31,13 @@ from fedvlp.utils.files import free_bytes, size_in_words
 
 METHODS = ("PromptFL", "TRIP", "PLAN", "DiPrompT", "FedCLIP")
 TOLERANCES = {"loss": 1e-4, "gradients": 1e-3}
-"""Largest relative differences between devices; usually about 3e-7 and 5e-6, with TF32 convolutions 2e-5 and 7e-5."""
+"""Largest relative differences between devices; usually 3e-7 and 5e-6, or 2e-5 and 7e-5 with TF32 convolutions."""
 
 
 def run_doctor(arguments: Sequence[str]) -> int:
-    """Print facts, then each check as it ends; return 0 if all checks pass, otherwise 1."""
-    parser = argparse.ArgumentParser("fedvlp doctor", description="Show what this machine has, and test its devices.")
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for the report of a bug")
+    """Print facts, then the result of each check; return 0 if all checks pass, otherwise 1."""
+    parser = argparse.ArgumentParser("fedvlp doctor", description="Describe this machine, and test its devices.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for bug reports")
     as_json = parser.parse_args(arguments).json
     page = io.StringIO() if as_json else sys.stdout
     facts = {name: attempt(find)[1] for name, find in FACTS.items()}
@@ -59,51 +59,51 @@ def attempt(find: Callable[[], str]) -> tuple[bool, str]:
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             return True, find()
-    except (Exception, SystemExit) as error:  # on a broken machine, anything may go wrong
+    except (Exception, SystemExit) as error:  # a broken machine can raise any exception
         return False, f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
         logging.disable(logging.NOTSET)
-        torch.use_deterministic_algorithms(False)  # a run leaves it on
+        torch.use_deterministic_algorithms(False)  # runs leave it enabled
 
 
 def packages(extra: str = "") -> dict[str, str]:
-    """Find the versions of the packages that fedvlp, or one of its extras, needs; some may be missing."""
-    found = {}
+    """Find the versions of the packages that fedvlp, or one of its extras, requires; ``missing`` if not installed."""
+    versions = {}
     for needed in map(Requirement, requires("fedvlp") or ()):
         is_base = needed.marker is None or needed.marker.evaluate({"extra": ""})
         if (is_base and not extra) or f'extra == "{extra}"' in str(needed.marker):
-            found[needed.name] = next((each.version for each in distributions(name=needed.name)), "missing")
-    return found
+            versions[needed.name] = next((found.version for found in distributions(name=needed.name)), "missing")
+    return versions
 
 
 def extras() -> str:
-    """Describe which extras are installed, and which of their packages are missing."""
-    found = []
+    """Describe the installed extras, and the missing packages of the others."""
+    states = []
     for extra in metadata("fedvlp").get_all("Provides-Extra") or ():
         missing = [name for name, version in packages(extra).items() if version == "missing"]
-        found.append(f"{extra} missing: {', '.join(missing)}" if missing else f"{extra} installed")
-    return "; ".join(found)
+        states.append(f"{extra} missing: {', '.join(missing)}" if missing else f"{extra} installed")
+    return "; ".join(states)
 
 
 def cache_state(folder: str | Path) -> str:
-    """Describe a cache's folder and size, the free disk, and whether it is read-only."""
+    """Describe a cache's folder and size, the free disk space, and whether it is read-only."""
     path = Path(folder).absolute()
     used = sum(file.lstat().st_size for file in path.rglob("*"))
-    nearest = next(place for place in (path, *path.parents) if os.path.exists(place))
-    refused = "" if os.access(nearest, os.W_OK | os.X_OK) else ", can't be written"
+    nearest = next(parent for parent in (path, *path.parents) if os.path.exists(parent))
+    refused = "" if os.access(nearest, os.W_OK | os.X_OK) else ", not writable"
     return f"{path}: {size_in_words(used)}, {size_in_words(free_bytes(path))} free{refused}"
 
 
 def free_memory() -> str:
-    """Describe the memory that is available to programs."""
+    """Describe the available memory."""
     lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     (kilobytes,) = (line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return size_in_words(1024 * int(kilobytes))
 
 
 def answer(address: str, is_offline: bool) -> str:
-    """Ask a web address, unless offline."""
-    return "not asked: offline" if is_offline else f"{address}: {get_session().head(address, timeout=2)}"
+    """Describe the response of a web address, unless offline."""
+    return "not tested: offline" if is_offline else f"{address}: {get_session().head(address, timeout=2)}"
 
 
 FACTS: dict[str, Callable[[], str]] = {
@@ -121,11 +121,11 @@ FACTS: dict[str, Callable[[], str]] = {
     "Hugging Face hub": lambda: answer(constants.ENDPOINT, constants.HF_HUB_OFFLINE),
     "W&B": lambda: answer("https://api.wandb.ai", os.environ.get("WANDB_MODE", "online") != "online"),
 }
-"""Functions that find the facts; some work only on Linux."""
+"""Functions that collect the facts; some work only on Linux."""
 
 
 def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """Yield device, name and function of each check; the function returns its findings, or raises."""
+    """Yield device, name and function of each check; the function returns its finding, or raises."""
     images = write_images(folder / "images")
     gpus = [f"cuda:{index}" for index in range(cuda.device_count())]
     gpus += ["mps:0"] * torch.backends.mps.is_available()
@@ -143,7 +143,7 @@ def self_test(folder: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 
 def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
-    """Compute a step's loss, and all gradients in one row, on the CPU."""
+    """Compute a training step's loss, and all gradients as one vector, and move both to the CPU."""
     module.train().start_client(RoundContext(0, module.configure_phases()[0], Client(0, 0, 16, "first")))
     module.zero_grad()
     loss: Any = module.training_step((inputs, labels), 0)
@@ -153,7 +153,7 @@ def step(module: FederatedModule, inputs: Any, labels: Tensor) -> list[Tensor]:
 
 
 def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
-    """Compare a method's first step on noise with the same step on the CPU, which must be finite."""
+    """Compare a method's first step on random images with the same step on the CPU."""
     torch.manual_seed(0)
     module = build().model
     images = torch.randn(8, 3, module.clip.image_size, module.clip.image_size)
@@ -169,7 +169,7 @@ def compare_gradients(build: Callable[..., Any], device: torch.device) -> str:
 
 
 def compare_resumed(build: Callable[..., Any]) -> str:
-    """Compare a run that resumes after its first round with an unbroken run."""
+    """Compare a run that resumes after its first round with an uninterrupted run."""
     check_resumed_run(train_reference(build))
     return "prompts.safetensors is equal"
 
@@ -187,5 +187,5 @@ def compare_processes(accelerator: str, images: Path, folder: Path) -> str:
         ended = subprocess.run(program, capture_output=True, text=True, timeout=300)
         require(ended.returncode == 0, ended.stderr.strip().rpartition("\n")[-1])
         written += [path.read_bytes() for path in (folder / str(devices)).rglob("prompts.safetensors")]
-    require(written[0] == written[1], "prompts.safetensors differs from that of one process")
+    require(written[0] == written[1], "prompts.safetensors differs from the file of one process")
     return "prompts.safetensors is equal"

@@ -1,4 +1,4 @@
-"""The command ``fedvlp status``: whether a run is running, finished or dead, how far it is, and how to resume it."""
+"""The command ``fedvlp status``: shows the state of a run, its progress, and how to resume it."""
 
 import argparse
 import json
@@ -22,14 +22,14 @@ STAGES = {
     "dead": "dead: its process was killed",
 }
 
-SECONDS_TO_WAIT = 60.0  # after the last message of a server that waits for sites, which reports each second
+SECONDS_TO_WAIT = 60.0  # after the last message of a server that waits for sites; it reports every second
 
 
 def run_status(arguments: Sequence[str]) -> int:
     """Print the status of a run, or of each run of a sweep; return 0 if all are running or finished, otherwise 1."""
     parser = argparse.ArgumentParser(
         "fedvlp status",
-        description="Show a run's status: rounds, clients that failed, accuracies, how it ended, how to resume it.",
+        description="Show a run's status: rounds, failed clients, accuracies, how it ended, and how to resume it.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, of a sweep, or of runs (the newest)")
     parser.add_argument("--format", choices=("text", "json"), default="text")
@@ -47,7 +47,7 @@ def run_status(arguments: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(found if is_sweep else found[0], indent=2, default=str) + "\n")
     else:
         text = _table(found) if is_sweep else "".join(f"{name:<11}{value}\n" for name, value in _lines(*found).items())
-        # Names of clients and errors may hold control characters.
+        # Names of clients and errors may contain control characters.
         sys.stdout.write(escape_control_chars(text))
     return 0 if all(status["stage"] in ("running", "finished") for status in found) else 1
 

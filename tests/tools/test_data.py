@@ -48,7 +48,7 @@ def test_check_reports_what_a_part_of_a_data_set_lacks(tmp_path, capsys, layout,
     name, write, _ = LAYOUTS[layout]
     assert main(["data", "check", name, f"--root={write(tmp_path)}"]) == 1
     printed = capsys.readouterr().out
-    assert f"This is not {name} as it was published. It can be had from" in printed
+    assert f"This is not {name} as it was published. It is available from" in printed
     assert expected in printed
     assert "problem: " in printed
     assert "can't be read" not in printed
@@ -71,10 +71,10 @@ def test_check_of_own_images(capsys, image_root, tmp_path):
     ("arguments", "message"),
     [
         (["check", "domainet", "--root=."], "Did you mean 'domain_net'?"),
-        (["check", "data/pacs", "--root=."], "PACS can be had from the authors' project page"),
+        (["check", "data/pacs", "--root=."], "PACS is available from the authors' project page"),
         (["check", "pacs", "--root=."], "Expected a folder for each domain of PACS (art_painting, cartoon, photo"),
-        (["download", "vlcs"], "VLCS can't be downloaded with a command; it is available from the DomainBed"),
-        (["download", "folders"], "Images of your own are on your disk already"),
+        (["download", "vlcs"], "VLCS can't be downloaded by a command; it can be had from the DomainBed"),
+        (["download", "folders"], "your own images need no download"),
     ],
 )
 def test_wrong_names_and_roots(capsys, tmp_path, monkeypatch, arguments, message):
@@ -87,8 +87,8 @@ def test_download_goes_where_the_config_says_and_is_then_checked(pacs_hub, tmp_p
     monkeypatch.chdir(tmp_path)
     assert main(["data", "download", "pacs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "48 images in datasets/pacs; their counts match the published ones"
-    assert lines[-1] == "Train on them: fedvlp fit --config methods/trip --config data/pacs"
+    assert lines[-2] == "48 images in datasets/pacs; their counts are those that were published"
+    assert lines[-1] == "Train on it: fedvlp fit --config methods/trip --config data/pacs"
     assert main(["data", "check", "pacs", "--root", "datasets/pacs"]) == 0
     assert "This is PACS as it was published." in capsys.readouterr().out
     assert main(["data", "download", "pacs", "--root", "datasets/pacs"]) == 0
@@ -103,7 +103,7 @@ def test_download_stops_in_order(pacs_hub, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr("fedvlp.data.benchmarks.download.write_images", stop)
     assert main(["data", "download", "pacs", f"--root={tmp_path / 'images'}"]) == 130
-    assert capsys.readouterr().err == "fedvlp: stopped; the same command resumes where it stopped, or begins again\n"
+    assert capsys.readouterr().err == "fedvlp: stopped; run the same command again to resume or restart\n"
 
 
 def test_a_sweep_downloads_before_its_runs(pacs_hub, tmp_path, monkeypatch, capsys):

@@ -45,7 +45,7 @@ def test_a_difference_between_devices_fails(capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("written", "code", "message"),
-    [("1", 0, "is equal"), ("2", 0, "differs from that of one process"), ("1", 1, "fedvlp: error: no device")],
+    [("1", 0, "is equal"), ("2", 0, "differs from the file of one process"), ("1", 1, "fedvlp: error: no device")],
 )
 def test_two_processes_write_what_one_does(written, code, message, monkeypatch, tmp_path):
     def run(program, **_):
@@ -71,4 +71,4 @@ def test_facts_of_extras_and_caches(monkeypatch, tmp_path):
     (tmp_path / "file").write_bytes(bytes(7000))
     assert f"{tmp_path}: 7 kB, " in doctor.cache_state(tmp_path)
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    assert doctor.cache_state(tmp_path / "new" / "folder").endswith("can't be written")
+    assert doctor.cache_state(tmp_path / "new" / "folder").endswith("not writable")

@@ -7,8 +7,7 @@ Each site adds to its values one mask per other site, from a key shared by the p
 in the sum. Sites split their secrets into shares (Shamir), and reveal shares once all agree on the survivors: the seed
 of a survivor's own mask, or a dropout's key for pair masks, never both. The server then removes the remaining masks.
 
-A sum starts with each site's advert (the paper's round 0). The four steps after it (rounds 1 to 4) are methods of
-``SumSite``.
+A sum starts with each site's advert (the paper's round 0). Four steps follow (rounds 1 to 4), methods of ``SumSite``.
 
 Deviations from the paper:
 * Masks: fedvlp generates them with AES in counter mode.
@@ -152,8 +151,8 @@ class SumSite:
 
     def _check_enough(self, names: Collection[str], action: str) -> None:
         if len(names) < self.threshold:
-            count = len(names)
-            raise SiteProblem(f"stops the secure sum: only {count} sites {action}, and {self.threshold} are needed")
+            reason = f"only {len(names)} sites {action}, and {self.threshold} are needed"
+            raise SiteProblem(f"stops the secure sum: {reason}")
 
     def _has_signed(self, name: str, content: bytes, signature: bytes) -> bool:
         try:

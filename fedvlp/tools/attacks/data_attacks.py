@@ -51,10 +51,7 @@ class ChangedBatches:
 
 @dataclass(frozen=True)
 class PoisonedData:
-    """Data in which ``hostile`` clients train on poisoned batches.
-
-    ``poison`` computes them from the honest batches, the client and the seed.
-    """
+    """Data in which ``hostile`` clients train on poisoned batches; ``poison`` maps batches, client and seed to them."""
 
     data: TrainingData
     hostile: frozenset[int]
@@ -213,9 +210,7 @@ def triggered_loaders(data: FederatedDataModule, trigger: Trigger, target: int) 
             part = replace(part, rows_by_domain=rows)
         if len(part):
             parts.append(part)
-    triggered: dict[str, Images] = {}
-    for name, honest in images.items():
-        triggered[name] = TriggeredImages(honest, trigger, target)
+    triggered: dict[str, Images] = {name: TriggeredImages(part, trigger, target) for name, part in images.items()}
     loaders = replace(data.loaders[""], images=triggered, parts=parts)
     loaders.encode()
     return loaders

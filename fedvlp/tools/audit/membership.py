@@ -81,9 +81,7 @@ def measure_membership(run: TrainedRun, options: MembershipOptions, seed: int) -
             strata.append(same[-1])
         results.append(membership_result(client.name, strata, options, derive_seed(seed, client.id)))
     # Join the members of clients with the same model into one stratum per domain.
-    joined = []
-    for same in by_model.values():
-        joined.append(Stratum(np.concatenate([stratum.members for stratum in same]), same[0].others))
+    joined = [Stratum(np.concatenate([part.members for part in same]), same[0].others) for same in by_model.values()]
     return {
         "others": role,
         "model": "each client's own" if run.module.personal else "the server's",

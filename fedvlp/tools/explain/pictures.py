@@ -144,8 +144,8 @@ def token_map_picture(samples: Samples, experts: Int[Tensor, "B P"], names: Sequ
     figure.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=SMALL_FONT_SIZE, frameon=False)
     caption = (
         "Each patch has the colour and number of its token's expert, with the capacity of evaluation. Grey, hatched "
-        "patches were dropped, because their expert was full. Above: the experts' shares of the other tokens, including "
-        "tokens that are not patches; these shares mix the prompts. "
+        "patches were dropped, because their expert was full. Above: the experts' shares of other tokens, including "
+        "non-patch tokens; these shares mix the prompts. "
         f"{float((experts < 0).float().mean()):.1%} of the tokens were dropped."
     )
     return Picture(figure, "The expert of each patch", caption, ". ".join(alt_texts) + ".")

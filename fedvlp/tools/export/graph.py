@@ -143,7 +143,6 @@ def fold_constants(traced: GraphModule) -> GraphModule:
 
 
 def _constant_values(traced: GraphModule) -> dict[Node, Any]:
-    """Compute the values of all nodes that depend only on constants."""
     values: dict[Node, Any] = {}
     for node in traced.graph.nodes:
         if node.op == "get_attr":

@@ -1,1 +1,1 @@
-"""Models on a hub or in a folder: cards, and pushing."""
+"""Publication of trained models with a card, on a hub or in a folder."""

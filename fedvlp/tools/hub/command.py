@@ -1,4 +1,4 @@
-"""The command ``fedvlp push``. What needs PyTorch is imported after its options."""
+"""The command ``fedvlp push``. It imports modules that need PyTorch after parsing its options."""
 
 import argparse
 import sys
@@ -12,14 +12,14 @@ def run_push(arguments: Sequence[str]) -> int:
     """Push the model or write its folder, print its address, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp push",
-        description="Put what a finished run learned on the Hugging Face hub: prompts.safetensors, a card made of the "
-        "run, its config without folders of this machine, and its summary. Neither CLIP nor images are uploaded.",
+        description="Publish a finished run's model on the Hugging Face hub: prompts.safetensors, a model card, the "
+        "run's config without local folders, and its summary. Neither CLIP nor images are uploaded.",
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="The run's folder, or of several the newest.")
-    parser.add_argument("repository", metavar="USER/NAME", help="The repository; made if it is not there.")
-    parser.add_argument("--private", action="store_true", help="Only its owner sees it.")
-    parser.add_argument("--license", default="unknown", help="Under which it is given, such as apache-2.0.")
-    parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder, and push nothing.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="Folder of a run, or of several runs (the newest).")
+    parser.add_argument("repository", metavar="USER/NAME", help="The repository; it is created if it does not exist.")
+    parser.add_argument("--private", action="store_true", help="Make the repository visible only to its owner.")
+    parser.add_argument("--license", default="unknown", help="Licence of the learned tensors, such as apache-2.0.")
+    parser.add_argument("-o", "--output", type=Path, help="Write the files into this new folder instead of pushing.")
     parser.add_argument("--allow", action="append", default=[], metavar="NAME", help=ALLOW_HELP)
     options = parser.parse_args(list(arguments))
     from fedvlp.tools.hub.push import push_to_hub, write_folder

@@ -1,4 +1,4 @@
-"""A finished run's model for others: a folder with prompts, card, config and summary, or a repository on a hub."""
+"""Publication of a finished run's model: a folder with prompts, card, config and summary, or a repository on a hub."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -23,26 +23,26 @@ from fedvlp.utils.files import read_json, write_json, write_text
 from fedvlp.utils.text_table import markdown_table, markdown_text
 
 PATHS = ("root", "cache_dir", "default_root_dir", "dirpath", "save_dir")
-"""Options that are paths, even if they are relative."""
+"""Options with absolute or relative paths."""
 
 
 def push_to_hub(
     run: str | Path, repository: str, *, private: bool = False, license: str = "unknown", allow: Sequence[str] = ()
 ) -> str:
-    """Put a finished run's model on the hub in one commit, with card, config and summary, and return its address.
+    """Push a finished run's model to the hub in one commit, with card, config and summary, and return its address.
 
-    Neither CLIP nor images are uploaded. :func:`fedvlp.from_pretrained` loads it by ``hf://user/name``.
+    Neither CLIP nor images are uploaded. ``fedvlp.from_pretrained("hf://user/name")`` loads the model.
 
     Args:
-        run: The run's folder, or the folder of several, of which the newest.
-        repository: ``user/name``; made if it does not exist.
-        private: Whether only its owner sees it.
-        license: The hub's identifier of its licence, such as ``apache-2.0``.
-        allow: Modules and paths of classes that the run may name, besides fedvlp's own.
+        run: Folder of a run, or of several runs (the newest).
+        repository: ``user/name``; created if it does not exist.
+        private: Whether the repository is visible only to its owner.
+        license: The hub's identifier of the licence, such as ``apache-2.0``.
+        allow: Modules and paths of classes that the run may name in addition to fedvlp's own.
 
     Raises:
-        UserError: If it is no finished run, its method has no shared model, or the hub can't be reached, has no token
-            or refuses.
+        UserError: If the run is not finished, its method has no shared model, or the hub can't be reached, lacks a
+            token or refuses.
     """
     import huggingface_hub
 
@@ -59,8 +59,8 @@ def push_to_hub(
         except Exception as error:  # the hub's client raises errors of many packages
             raise UserError(f"{repository} was not pushed: {hub_problem(error)}") from error
     raise UserError(
-        f"{repository} is there already and public, so nothing was pushed. Make it private on its page, or push to "
-        "another."
+        f"{repository} exists and is public, so nothing was pushed. Make it private on its page, or choose another "
+        "repository."
     )
 
 
@@ -69,19 +69,19 @@ def write_folder(
 ) -> list[Path]:
     """Write the files that :func:`push_to_hub` uploads into a new or empty folder, and return them.
 
-    Personal tensors are left out, and paths of this machine are reduced to their last part.
+    Personal tensors are not written, and local paths are reduced to their last part.
 
     Raises:
-        UserError: If it is no finished run, its method has no shared model, or the folder is not empty.
+        UserError: If the run is not finished, its method has no shared model, or the folder is not empty.
     """
     record = load_record(run_of(Path(run)))
     record = replace(record, clip=without_folders(record.clip))
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"Expected a new or empty folder; {target} is not. Name another.")
+        raise UserError(f"Expected a new or empty folder, got {target}. Choose another folder.")
     classifier = from_pretrained(record.folder, allow=allow)
     config = record.config
-    # The header of the prompts has the path of CLIP's weights.
+    # The header of prompts.safetensors contains the path of CLIP's weights.
     classifier.method.hparams["clip"] = without_folders(classifier.method.hparams["clip"])
     files = [classifier.save_pretrained(target), target / "README.md", target / "summary.json"]
     write_text(target / "README.md", card_text(classifier, record, repository, license))
@@ -93,7 +93,7 @@ def write_folder(
 
 
 def without_folders(value: Any, key: str = "") -> Any:
-    """Remove the folders of this machine from a config: of an absolute path only its last part remains.
+    """Remove local folders from a config: keep only the last part of each path.
 
     >>> without_folders({"root": "data/ward 3/scans", "pretrained": "/mnt/clip/ViT-B-16.pt", "held_out": "a/b"})
     {'root': 'scans', 'pretrained': 'ViT-B-16.pt', 'held_out': 'a/b'}
@@ -108,12 +108,13 @@ def without_folders(value: Any, key: str = "") -> Any:
         return FOLDER_PREFIX + PureWindowsPath(value.removeprefix(FOLDER_PREFIX)).name
     if isinstance(value, str):
         is_absolute = value.startswith(("/", "~")) or bool(PureWindowsPath(value).drive)
-        return PureWindowsPath(value).name if key in PATHS or is_absolute else value  # which knows both separators
+        # PureWindowsPath supports both separators.
+        return PureWindowsPath(value).name if key in PATHS or is_absolute else value
     return value
 
 
 def card_text(classifier: Classifier, record: Record, repository: str, license: str) -> str:
-    """Make the card of a run's model, a Markdown page."""
+    """Render the card of a run's model as Markdown."""
     metadata = {
         "library_name": "fedvlp",
         "license": license,
@@ -132,7 +133,7 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
         method=markdown_text(record.method),
         clip=markdown_text(record.clip),
         is_centralised=record.is_centralised,
-        paper=markdown_text(paper_of(type(classifier.method))),
+        paper=markdown_text(find_paper(type(classifier.method))),
         repository=repository,
         accuracy=_accuracy(record),
         facts=_facts(record),
@@ -141,8 +142,8 @@ def card_text(classifier: Classifier, record: Record, repository: str, license: 
     )
 
 
-def paper_of(method: type) -> str:
-    """The paper in the docstring of a method's module; empty if there is none."""
+def find_paper(method: type) -> str:
+    """Find the paper in the docstring of a method's module; empty if there is none."""
     for paragraph in (inspect.getdoc(inspect.getmodule(method)) or "").split("\n\n"):
         kind, _, text = paragraph.partition(":")
         if kind in ("Paper", "Papers"):
@@ -177,15 +178,13 @@ def _facts(record: Record) -> str:
 def data_licence(name: str) -> str:
     """Describe the licence of the images, as far as it is known."""
     if name == "IconDomains":
-        return "The icons of IconDomains have the licences of their sets; none of them is here."
-    for each in DESCRIPTIONS:
-        if each.name == name:
-            licence = f" (licence, as far as known: {each.licence})" if each.licence else ""
-            return (
-                f"{name} is published by {each.source}{licence}; its terms apply to the images, and none of them is "
-                "here."
-            )
-    return "those of whoever trained it; none of them is here."
+        return "The icons of IconDomains have the licences of their icon sets; no icons are included."
+    for description in DESCRIPTIONS:
+        if description.name == name:
+            licence = f" (licence, as far as known: {description.licence})" if description.licence else ""
+            source = f"{name} is published by {description.source}{licence}"
+            return f"{source}; its terms apply to the images, and no images are included."
+    return "the licence of their owner; no images are included."
 
 
 def _data_name(record: Record) -> str:

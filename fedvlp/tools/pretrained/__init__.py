@@ -1,1 +1,1 @@
-"""A trained model to take along: a plain classifier, and how it is loaded from a file or a hub."""
+"""Trained models as plain classifiers, loaded from a file or a hub."""

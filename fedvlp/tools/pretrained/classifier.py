@@ -1,4 +1,4 @@
-"""A trained method as a plain classifier of images, without rounds, clients and losses."""
+"""A trained method as a plain image classifier, without rounds, clients and losses."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from fedvlp.utils.errors import UserError
 AnyImage: TypeAlias = str | Path | Image.Image | NDArray[Any] | Tensor
 
 PROMPTS_FILE = "prompts.safetensors"
-"""Name of the trained tensors in a run, a pushed folder and a repository; the header names their method."""
+"""File of the trained tensors in a run, a pushed folder and a repository; its header names the method."""
 
 
 class Classifier(nn.Module):
-    """An image classifier in evaluation mode, without gradients: CLIP and the learned tensors of a method.
+    """Image classifier of CLIP and a method's learned tensors, in evaluation mode and without gradients.
 
-    Its ``state_dict`` holds the learned tensors and not the frozen CLIP.
+    Its ``state_dict`` contains the learned tensors, but not the frozen CLIP.
 
     Args:
-        method: The method with its trained tensors. It is kept and frozen.
+        method: The method with its trained tensors. The classifier keeps a reference and freezes it.
 
     Attributes:
         class_names: The classes, in the order of the logits.
-        image_size: V, height and width of the images for :meth:`forward`, in pixels.
+        image_size: Height and width V of the images for :meth:`forward`, in pixels.
 
     Raises:
-        UserError: If the method keeps tensors on each client, so that there is no shared model.
+        UserError: If the method has personal tensors on each client, so that there is no shared model.
     """
 
     def __init__(self, method: FederatedModule) -> None:
         super().__init__()
         check_predicts(method)
-        self._learned = tuple(method.shared_state())  # before they are frozen
+        self._learned = tuple(method.shared_state())  # read before freezing
         self.method = method.requires_grad_(False)
         self.method.uses_personal = False
         self.class_names: list[str] = list(method.hparams["class_names"])
@@ -54,20 +54,20 @@ class Classifier(nn.Module):
 
     @property
     def preprocess(self) -> Callable[[Image.Image], Tensor]:
-        """The transform of a PIL image into [3, V, V], normalised as CLIP's training images, for :meth:`forward`."""
+        """The transform of a PIL image to [3, V, V] for :meth:`forward`, normalised like CLIP's training images."""
         return self.method.transform
 
     def forward(self, images: Float[Tensor, "B 3 V V"]) -> Float[Tensor, "B C"]:
-        """Compute the logits of images that :attr:`preprocess` made."""
+        """Compute the logits of images from :attr:`preprocess`."""
         logits: Tensor = self.method(images)
         return logits
 
     @torch.no_grad()
     def predict(self, images: AnyImage | Sequence[AnyImage]) -> Float[Tensor, "B C"]:
-        """Compute the probability of each class, in [0, 1], on the CPU, of one image or several.
+        """Compute the class probabilities of one or several images, in [0, 1] and on the CPU.
 
-        An image is a path, a PIL image, an array of uint8 [height, width, 3] or [height, width], or a tensor
-        [3, V, V] that :attr:`preprocess` made. Raises UserError for anything else.
+        An image is a path, a PIL image, a uint8 array [height, width, 3] or [height, width], or a tensor [3, V, V] from
+        :attr:`preprocess`. Raises a UserError for anything else.
         """
         is_single = isinstance(images, (str, Path, Image.Image)) or getattr(images, "ndim", 4) < 4
         pixels = [self._pixels(image) for image in ([images] if is_single else list(cast(Any, images)))]
@@ -86,12 +86,12 @@ class Classifier(nn.Module):
             return self.preprocess(to_rgb(image))
         found = f" of {image.dtype} and shape {tuple(image.shape)}" if hasattr(image, "shape") else ""
         raise UserError(
-            f"Expected a path, a PIL image, an array [height, width, 3] of uint8, or a tensor {list(expected)} that "
-            f"preprocess made; got {type(image).__name__}{found}."
+            f"Expected a path, a PIL image, a uint8 array [height, width, 3], or a tensor {list(expected)} from "
+            f"preprocess, got {type(image).__name__}{found}."
         )
 
     def for_classes(self, class_names: Sequence[str]) -> Classifier:
-        """Make a classifier of other classes, with the same frozen CLIP and copies of the learned tensors.
+        """Create a classifier for other classes, with the same frozen CLIP and copies of the learned tensors.
 
         Raises:
             UserError: If the method's parameters depend on its classes.
@@ -101,11 +101,11 @@ class Classifier(nn.Module):
         return classifier
 
     def train(self, mode: bool = True) -> Classifier:
-        """Stay in evaluation mode, also as a part of a module that trains."""
+        """Stay in evaluation mode, even as a part of a module in training mode."""
         return super().train(False)
 
     def save_pretrained(self, folder: str | Path) -> Path:
-        """Write ``prompts.safetensors`` for :func:`fedvlp.from_pretrained` into a folder, and return the file."""
+        """Write ``prompts.safetensors`` for :func:`fedvlp.from_pretrained` to a folder, and return its path."""
         path = Path(folder) / PROMPTS_FILE
         tensors = self.method.communicable_state()
         learned = detached({name: tensors[name] for name in self._learned})

@@ -1,4 +1,4 @@
-"""Classifiers from trained files, here or on the Hugging Face hub."""
+"""Loading of classifiers from local files or from the Hugging Face hub."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -17,7 +17,7 @@ from fedvlp.utils.errors import UserError
 
 HUB_PREFIX = "hf://"
 SIGN_IN = (
-    "Make a token with the right to write at https://huggingface.co/settings/tokens, then run `hf auth login` or set "
+    "Create a token with write access at https://huggingface.co/settings/tokens, then run `hf auth login` or set "
     "HF_TOKEN."
 )
 
@@ -25,19 +25,20 @@ SIGN_IN = (
 def from_pretrained(
     source: str | Path, *, clip: CLIPSpec | CLIP | str | None = None, allow: Sequence[str] = ()
 ) -> Classifier:
-    """Load a trained model as a classifier of images, a plain ``torch.nn.Module`` in evaluation mode.
+    """Load a trained model as an image classifier, a plain ``torch.nn.Module`` in evaluation mode.
 
-    Its logits equal those of ``fedvlp predict``. No code of strangers is run: only fedvlp's own classes are made.
+    Its logits equal the logits of ``fedvlp predict``. By default only fedvlp's classes are instantiated, so that no
+    foreign code runs.
 
     Args:
-        source: A run's or pushed folder, the folder of several runs, of which the newest, a ``prompts.safetensors`` or
-            checkpoint, or a model on the hub as ``hf://user/name`` or ``hf://user/name@revision``.
+        source: Folder of a run, of several runs (the newest) or of a pushed model; a ``prompts.safetensors`` or
+            checkpoint; or a model on the hub as ``hf://user/name`` or ``hf://user/name@revision``.
         clip: The frozen CLIP, if it is already loaded or its weights have moved. It must have the same weights.
-        allow: Modules and paths of classes that the file may name, besides fedvlp's own. Importing them runs code.
+        allow: Modules and paths of classes that the file may name besides fedvlp's own. Importing them runs code.
 
     Raises:
-        UserError: If there is no trained model, it is damaged, of another CLIP, names a class that is not allowed, or
-            keeps tensors on each client.
+        UserError: If there is no trained model, it is damaged or was trained with another CLIP, it names a class that
+            is not allowed, or its method has personal tensors on each client.
     """
     if str(source).startswith(HUB_PREFIX):
         path = download_prompts(str(source))
@@ -51,10 +52,10 @@ def from_pretrained(
 
 
 def download_prompts(source: str) -> Path:
-    """Download the trained tensors of a model on the hub, or take them from the cache on this machine.
+    """Download the trained tensors of a model on the hub, or find them in the local cache.
 
     Raises:
-        UserError: If there are none, or the hub can't be reached.
+        UserError: If the repository has no trained tensors, or the hub can't be reached.
     """
     repository, _, revision = source.removeprefix(HUB_PREFIX).partition("@")
     from huggingface_hub import HfApi, try_to_load_from_cache
@@ -75,24 +76,24 @@ def hub_problem(error: Exception) -> str:
 
 
 def make_method(path: Path, model: Mapping[str, Any], clip: CLIPSpec | CLIP | str | None = None) -> FederatedModule:
-    """Make a file's method, untrained, by importing its trusted class; ``clip`` replaces the file's CLIP.
+    """Create a file's untrained method by importing its trusted class; ``clip`` replaces the file's CLIP.
 
     Raises:
-        UserError: If the class is no method or not installed, or does not take the options.
+        UserError: If the class is not a method, is not installed, or does not accept the options.
     """
     class_path = model["class_path"]
     module, _, name = class_path.rpartition(".")
     try:
         kind: Any = getattr(fedvlp if is_own_class(class_path) else import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"{path} is of {class_path!r}, which is not installed here. Install it.") from error
+        raise UserError(f"{path} needs {class_path!r}, which is not installed. Install it.") from error
     if not (isinstance(kind, type) and issubclass(kind, FederatedModule)):
-        raise UserError(f"{path} names {class_path!r}, which is no method. Pass a file that a run wrote.")
+        raise UserError(f"{path} names {class_path!r}, which is not a method. Pass a file that a run wrote.")
     try:
         options = {**model["init_args"], "clip": clip or CLIPSpec(**model["init_args"]["clip"])}
         return kind(**options)
     except (TypeError, KeyError) as error:
         raise UserError(
-            f"{path} is of {kind.__name__} with other options than this version takes: {error}. Use the version of "
-            "fedvlp that wrote it."
+            f"{path} has options that this version of {kind.__name__} does not support: {error}. Use the version of "
+            "fedvlp that wrote the file."
         ) from error

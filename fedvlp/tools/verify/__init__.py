@@ -1,1 +1,1 @@
-"""Entries of a leaderboard: models that are measured again, and the page of those that are verified."""
+"""Leaderboard entries: evaluating their models again, and the page of verified entries."""

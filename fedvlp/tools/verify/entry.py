@@ -1,4 +1,4 @@
-"""An entry's trained model, measured again, and where its summary differs."""
+"""Verification of a leaderboard entry: its model is evaluated again and compared with its summary."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -20,53 +20,53 @@ from fedvlp.utils.config_files import read_run_config
 from fedvlp.utils.errors import UserError, unwrapped_errors
 
 FILES = ("summary.json", "prompts.safetensors", "config.yaml")
-"""The files of an entry; a run's folder is one, and so is the folder that ``fedvlp push --output`` writes."""
-OF_TRAINER = ("rounds", "seed", "precision", "deterministic", "evaluate_every", "local", "server", "clients")
-"""Options of the trainer that determine a result. The others state where it ran and what it wrote."""
+"""The files of an entry, which is a run's folder or the output of ``fedvlp push --output``."""
+TRAINER_OPTIONS = ("rounds", "seed", "precision", "deterministic", "evaluate_every", "local", "server", "clients")
+"""Options of the trainer that determine a result. All others only concern the machine and the output."""
 MEASURED = ("accuracy", "metrics", "balance")
-"""Parts of a summary whose numbers depend on arithmetic with images, in percent or points."""
-OF_TRAINING = ("rounds", "configs", "privacy", "seconds", "features", "versions", "plugins")
-"""Parts of a summary that only the training knows."""
+"""Parts of a summary with numbers that are computed from images, in percent or points."""
+UNVERIFIED = ("rounds", "configs", "privacy", "seconds", "features", "versions", "plugins")
+"""Parts of a summary that only the training run can know."""
 
 
 def verify(entry: Path, options: Sequence[str], tolerance: float, allow: Sequence[str]) -> str:
-    """Measure an entry's model again, compare the summary, and return two lines on what was and was not verified.
+    """Evaluate an entry's model again, compare the summary, and return two lines about what was and was not verified.
 
-    ``options`` replace those of the entry's config, ``tolerance`` is in points, and ``allow`` names classes that the
-    entry may use besides fedvlp's own. Raises UserError if a file is missing or damaged, or the summary differs.
+    ``options`` override the entry's config, ``tolerance`` is in points, and ``allow`` names classes that the entry may
+    use besides fedvlp's own. Raises a UserError if a file is missing or damaged, or the summary differs.
     """
     if missing := [name for name in FILES if not (entry / name).is_file()]:
-        raise UserError(f"It lacks {missing[0]}. An entry is a folder of {', '.join(FILES)}, as a run writes them.")
+        raise UserError(f"It lacks {missing[0]}. An entry is a folder with {', '.join(FILES)} of a run.")
     if (entry / "sites.json").is_file():
         command = f"fedvlp test --ckpt_path {entry / FILES[1]} --data DomainFolders --data.root IMAGES"
-        raise UserError(f"It is of real sites, so its images are not here. Measure it on images of yours: {command}")
+        raise UserError(f"It is a run of real sites, which keep their images. Evaluate it on your images: {command}")
     record = load_record(entry)
     summary = json.loads((entry / "summary.json").read_text(encoding="utf-8"))
-    words = [config_option(_config(entry / "config.yaml", allow)), *options]
+    words = [config_option(_read_config(entry / "config.yaml", allow)), *options]
     cli = FederationCLI.make(words, prog="fedvlp verify")
     if record.rounds > cli.config.trainer.rounds:
-        raise UserError(f"Its summary says {record.rounds} rounds, and its config {cli.config.trainer.rounds}.")
+        raise UserError(f"Its summary has {record.rounds} rounds, but its config {cli.config.trainer.rounds}.")
     with unwrapped_errors():
-        # The description comes first, since it costs seconds and the measurement minutes.
-        claimed = {name: value for name, value in summary.items() if name not in (*MEASURED, *OF_TRAINING)}
-        check_equal(claimed, _describe(cli), "It is of another split, method or config")
+        # Compare descriptions first: they take seconds, the evaluation minutes.
+        claimed = {name: value for name, value in summary.items() if name not in (*MEASURED, *UNVERIFIED)}
+        check_equal(claimed, _describe(cli), "It has another split, method or config")
         claimed = {}
-        for part in set(MEASURED).intersection(summary):  # the prompts of the best round are in another file
+        for part in set(MEASURED).intersection(summary):  # except the best round, whose prompts are in another file
             claimed[part] = {title: row for title, row in summary[part].items() if row_of(title) != BEST_ROW}
         measured = _measure(cli, entry / "prompts.safetensors", claimed["accuracy"], record.rounds)
-    reason = f"It is of another model, or a number was changed; --tolerance {tolerance:g} is what is allowed, in points"
+    reason = f"It has another model, or a number was changed; --tolerance allows differences of {tolerance:g} points"
     check_equal(claimed, {part: measured[part] for part in claimed}, reason, tolerance)
-    unmeasured = [name for name in OF_TRAINING if name in summary]
+    unmeasured = [name for name in UNVERIFIED if name in summary]
     unmeasured += [f"the row {title!r}" for title in summary["accuracy"].keys() - claimed["accuracy"]]
     means = ", ".join(f"{role} {value:.2f} %" for role, value in record.last.items() if "/" not in role)
-    return f"verified: {record.method}, {record.protocol}: {means}\n  not measured again: {', '.join(unmeasured)}\n"
+    return f"verified: {record.method}, {record.protocol}: {means}\n  not verified: {', '.join(unmeasured)}\n"
 
 
-def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
-    """An entry's config, without the options of the machine on which it was trained."""
+def _read_config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
+    """Read an entry's config without the options that concern the training machine."""
     content = read_run_config(path, needs=("model", "data"))
-    trainer = {name: value for name, value in content.get("trainer", {}).items() if name in OF_TRAINER}
-    # A stranger's config decides neither where files are written nor whether any is downloaded.
+    trainer = {name: value for name, value in content.get("trainer", {}).items() if name in TRAINER_OPTIONS}
+    # A foreign config must choose neither where files are written nor whether files are downloaded.
     for name in ("cache_dir", "download"):
         (content["data"].get("init_args") or {}).pop(name, None)
     config: dict[str, Any] = {name: content[name] for name in ("seed_everything", "model", "data") if name in content}
@@ -76,7 +76,6 @@ def _config(path: Path, allow: Sequence[str]) -> dict[str, Any]:
 
 
 def _describe(cli: FederationCLI) -> dict[str, Any]:
-    """Describe method, training, data and communication as the summary must."""
     federation = cast(Federation, cli.trainer)
     federation.prepare(cli.model, cli.datamodule)
     cost = communication_cost(cli.model, cli.datamodule.clients, federation.options.local.all_add_ons)
@@ -89,33 +88,33 @@ def _describe(cli: FederationCLI) -> dict[str, Any]:
 
 
 def _measure(cli: FederationCLI, prompts: Path, titles: Collection[str], rounds: int) -> dict[str, Any]:
-    """Measure the trained model, and those baselines that the summary has rows of."""
+    """Evaluate the trained model and the summary's baselines."""
     federation = cast(Federation, cli.trainer)
     deployed, personal = load_trained(prompts, cli.model)
-    # A method without phases only has the rows of baselines.
+    # A method without phases has only rows of baselines.
     rows = {LAST_ROW: (cli.model, deployed, personal)} if cli.model.configure_phases() else {}
     names = [name for name, title in BASELINES.items() if title in titles]
     for title, baseline in baselines(cli.model, federation.data, federation.fabric, names).items():
         rows[title] = (baseline, baseline.shared_state(), {})
     measured: dict[str, Any] = {part: {} for part in MEASURED}
-    for row, (model, shared, of_clients) in rows.items():
+    for row, (model, shared, personal_tensors) in rows.items():
         title = f"{LAST_ROW} ({rounds})" if row == LAST_ROW else row
-        measured["accuracy"][title] = federation.evaluate(model, shared, of_clients)
+        measured["accuracy"][title] = federation.evaluate(model, shared, personal_tensors)
         measured["balance"][row] = federation.balance
         measured["metrics"][row] = all_scores(without_validation(federation.predictions), federation.data.class_names)
     return measured
 
 
 def check_equal(claimed: Mapping[str, Any], found: Mapping[str, Any], reason: str, tolerance: float = 0.0) -> None:
-    """Raise UserError if values differ by more than ``tolerance``, with their paths in the summary and a reason."""
+    """Raise a UserError that names the values that differ by more than ``tolerance``, with a reason."""
     claimed_values = dict(_flat(claimed))
-    found_values = dict(_flat(json.loads(json.dumps(found))))  # as JSON returns them, lists for tuples
+    found_values = dict(_flat(json.loads(json.dumps(found))))  # JSON turns tuples into lists
     lines = []
     for name in sorted(claimed_values.keys() | found_values.keys()):
         one, other = claimed_values.get(name), found_values.get(name)
         is_close = isinstance(one, float) and isinstance(other, float) and abs(one - other) <= tolerance
         if one != other and not is_close:
-            lines.append(f"{name}: the summary says {json.dumps(one)[:80]}, found {json.dumps(other)[:80]}")
+            lines.append(f"{name}: the summary has {json.dumps(one)[:80]}, found {json.dumps(other)[:80]}")
     if lines:
         raise UserError(f"{'; '.join(lines[:6])}. {reason}. Differences: {len(lines)}.")
 
@@ -125,7 +124,6 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(value, (list, Mapping)):
         for key, inner in dict(enumerate(value) if isinstance(value, list) else value).items():
             yield from _flat(inner, f"{name}.{key}".removeprefix("."))
-    elif not f"{name}.".startswith(
-        "model.init_args.clip."
-    ):  # its digest identifies CLIP, wherever the weights came from
+    # The fingerprint identifies CLIP, wherever its weights came from.
+    elif not f"{name}.".startswith("model.init_args.clip."):
         yield name, value

@@ -10,7 +10,7 @@ import fedvlp
 from fedvlp import UserError
 from fedvlp.commands.cli import main
 from fedvlp.results import load_record
-from fedvlp.tools.hub.push import paper_of, write_folder
+from fedvlp.tools.hub.push import find_paper, write_folder
 from tests.helpers.configs import method_classes
 
 
@@ -73,4 +73,4 @@ def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
 
 def test_every_method_names_its_paper():
     methods = [getattr(fedvlp, name) for name in method_classes()]
-    assert [method.__name__ for method in methods if not paper_of(method)] == []
+    assert [method.__name__ for method in methods if not find_paper(method)] == []

@@ -68,12 +68,12 @@ def test_a_public_repository_is_not_taken_for_a_private_one(finished_run, hub):
     fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
     fedvlp.push_to_hub(finished_run, "ann/figs", private=True)
     (hub.folder / "ann" / "open").mkdir()
-    with pytest.raises(UserError, match="ann/open is there already and public"):
+    with pytest.raises(UserError, match="ann/open exists and is public"):
         fedvlp.push_to_hub(finished_run, "ann/open", private=True)
     assert not list((hub.folder / "ann" / "open").iterdir())
 
 
-@pytest.mark.parametrize(("status", "message"), [(403, "refused Make a token"), (500, "refused")])
+@pytest.mark.parametrize(("status", "message"), [(403, "refused Create a token"), (500, "refused")])
 def test_what_the_hub_refuses_is_explained(finished_run, hub, status, message):
     hub.create_repo.side_effect = OSError("refused")
     hub.create_repo.side_effect.response = SimpleNamespace(status_code=status)

@@ -136,8 +136,8 @@ def test_a_torchscript_archive_that_a_strangers_prompts_name_is_not_run(
 def test_what_is_no_method_and_other_options_are_refused(finished_run, tmp_path, clip):
     options = read_model(finished_run / "prompts.safetensors")["init_args"]
     for changes, message in (
-        ({"class_path": "fedvlp.data.icon_domains.module.IconDomains"}, "IconDomains', which is no method"),
-        ({"init_args": {**options, "crystals": 3}}, r"other options than this version takes: .*crystals"),
+        ({"class_path": "fedvlp.data.icon_domains.module.IconDomains"}, "IconDomains', which is not a method"),
+        ({"init_args": {**options, "crystals": 3}}, r"options that this version of .* does not support: .*crystals"),
     ):
         with pytest.raises(UserError, match=message):
             fedvlp.from_pretrained(rewritten(finished_run, tmp_path, **changes), clip=clip)

@@ -47,7 +47,7 @@ def test_a_good_entry_is_verified_and_ranked(entry, capsys):
     said = capsys.readouterr()
     first, second, third = said.out.splitlines()
     assert first.startswith(f"{entry}: verified: PromptFL, held-out domain: photo; one client a domain: validation ")
-    assert second.startswith("  not measured again: rounds, configs, seconds, versions")
+    assert second.startswith("  not verified: rounds, configs, seconds, versions")
     assert third == f"{page}: 1 entries"
     assert f"{nothing}: refused: It lacks summary.json" in said.err
     assert sorted(path.name for path in entry.iterdir()) == list(FILES)
@@ -68,9 +68,9 @@ def test_other_prompts_are_refused(entry, capsys):
 
 
 def test_what_costs_no_measurement_is_refused_first(entry, capsys):
-    assert "split: the summary says" in refused(capsys, entry, "--data.split_seed=1")
+    assert "split: the summary has" in refused(capsys, entry, "--data.split_seed=1")
     change(entry / "summary.json", lambda summary: summary.update(rounds=80))
-    assert "says 80 rounds, and its config 1" in refused(capsys, entry)
+    assert "has 80 rounds, but its config 1" in refused(capsys, entry)
     change(
         entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
     )
@@ -86,7 +86,7 @@ def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
     assert main(["verify", str(entry), "--tolerance", "0.5"]) == 0
     capsys.readouterr()
     change(entry / "config.yaml", lambda config: config["trainer"]["local"].update(steps=7))
-    assert "training.local.steps: the summary says null, found 7" in refused(capsys, entry, "--tolerance", "20")
+    assert "training.local.steps: the summary has null, found 7" in refused(capsys, entry, "--tolerance", "20")
 
 
 def test_each_value_that_differs_is_named():
@@ -98,8 +98,8 @@ def test_each_value_that_differs_is_named():
     with pytest.raises(UserError) as raised:
         check_equal(claimed, found | {"seed": 0, "last": 60.0}, "It differs", tolerance=0.001)
     assert str(raised.value).split("; ") == [
-        "betas.0: the summary says 0.95, found 0.9",
-        "last: the summary says 60.005, found 60.0",
-        'prize: the summary says "first", found null',
-        "seed: the summary says null, found 0. It differs. Differences: 4.",
+        "betas.0: the summary has 0.95, found 0.9",
+        "last: the summary has 60.005, found 60.0",
+        'prize: the summary has "first", found null',
+        "seed: the summary has null, found 0. It differs. Differences: 4.",
     ]
