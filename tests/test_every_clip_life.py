@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 import fedvlp
 from fedvlp.commands.cli import main
 from fedvlp.sites.server import serve
-from fedvlp.testing.runs import federation_of, fit
+from fedvlp.testing.runs import fit, get_federation
 from fedvlp.tools.export.export import ExportedClassifier
 from fedvlp.tools.export.graph import load_onnx
 from tests.helpers.images import CLASSES, DOMAINS
@@ -81,7 +81,7 @@ def test_an_exported_file(clips, image_root, tmp_path):
     fit(run)
     file = tmp_path / "model.onnx"
     with unchecked():  # the tracer cannot follow the checks of shapes
-        assert main(["export", str(federation_of(run).folder), "--format=onnx", "--output", str(file)]) == 0
+        assert main(["export", str(get_federation(run).folder), "--format=onnx", "--output", str(file)]) == 0
     images = torch.randn(2, 3, 160, 160)
     torch.testing.assert_close(load_onnx(file)(images), run.model(images), atol=1e-4, rtol=0)
 
@@ -103,7 +103,7 @@ def test_half_precision_trains(kind, clips, image_root, tmp_path):
 def test_a_broken_run_resumes_to_the_same_bytes(method, kind, precision, clips, image_root, tmp_path):
     given = [f"--model.clip.name=local-dir:{clips[kind]}", f"--trainer.precision={precision}"]
     broken = make_run(image_root, tmp_path, method, *given, "--trainer.name=broken")
-    federation_of(broken).add_callback(StopAfter(1))
+    get_federation(broken).add_callback(StopAfter(1))
     with pytest.raises(Interrupted):
         fit(broken)
     fit(make_run(image_root, tmp_path, method, *given, "--trainer.name=broken"), ckpt_path="last")

@@ -91,10 +91,10 @@ class SitesEngine:
         replies = self.request({client: self._training(task, client, workspace) for client in present})
         absent = {name: SiteError(problem) for name, problem in self.registry.problems.items()}
         absent |= {name: SiteError(f"did not train: {UNDECIDED}") for name in self.registry.undecided}
-        away = SiteError("was not connected when the round began")
+        disconnected = SiteError("was not connected when the round began")
         results: dict[Client, ClientResult] = {}
         for client in clients:
-            reply = replies.get(client, absent.get(client.name, away))
+            reply = replies.get(client, absent.get(client.name, disconnected))
             results[client] = client_result(task, client, reply)
         return results
 

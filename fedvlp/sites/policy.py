@@ -139,8 +139,8 @@ def decide(policy: Policy, home: Path, run: Proposal, uploads: Callable[[], Uplo
         count = max(map(_bytes, phases.values()), default=0)
         total = run.description["rounds"] * sum(map(_bytes, phases.values()))
         problems += [_unlisted("phases", phases, policy.phases), leaving_problem(policy, names, count, total)]
-        if policy.min_noise_multiplier is not None and (clear := without_noise(names)):
-            problems.append(f"does not allow the tensor {clear[0]!r}, which would leave without noise")
+        if policy.min_noise_multiplier is not None and (noiseless := find_noiseless(names)):
+            problems.append(f"does not allow the tensor {noiseless[0]!r}, which would leave without noise")
         if not any(problems) and policy.approve == "ask":
             return _approval(home, run, phases)
     reason = _join(problems)
@@ -154,7 +154,7 @@ def leaving_problem(policy: Policy, names: Iterable[str], count: int, total: int
     return _join([_unlisted("tensors", names, policy.tensors), message_problem, run_problem])
 
 
-def without_noise(names: Iterable[str]) -> list[str]:
+def find_noiseless(names: Iterable[str]) -> list[str]:
     """List the add-ons' tensors, which carry no noise because it is added only to the method's upload."""
     from fedvlp.core.state import ADD_ON
 

@@ -22,7 +22,7 @@ from fedvlp.runs.client_store import DiskStore, StatesOnDisk
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.sites.data import LOADER_OPTIONS, SPLIT_OPTIONS, SiteFolder
 from fedvlp.sites.ledger import Ledger
-from fedvlp.sites.policy import Proposal, Uploads, decide, leaving_problem, request_deviation, without_noise
+from fedvlp.sites.policy import Proposal, Uploads, decide, find_noiseless, leaving_problem, request_deviation
 from fedvlp.sites.site_config import SiteConfig, read_site_config
 from fedvlp.sites.wire import Description, Message, SiteProblem, WireError, installed_versions, read_request
 from fedvlp.training.add_ons import PUBLIC, AddOn
@@ -167,9 +167,9 @@ class Site:
         if unknown := sorted(options.keys() - SPLIT_OPTIONS - LOADER_OPTIONS):
             names = ", ".join(unknown)[:200]
             raise SiteProblem(f"does not support the data options {names}; its version of fedvlp may differ")
-        own = self.config.model_dump(include={"root", "on_bad_image", "num_workers", "cache_dir"})
+        site_options = self.config.model_dump(include={"root", "on_bad_image", "num_workers", "cache_dir"})
         try:
-            data = SiteFolder(domain=self.config.name, ids=ids, **own, **options)
+            data = SiteFolder(domain=self.config.name, ids=ids, **site_options, **options)
             # The server compares the lists of classes later; without any listed class the images can't be split.
             if not set(data.classes) & set(data.classes_with_images):
                 folders = ", ".join(map(repr, data.classes_with_images[:5]))
@@ -255,8 +255,8 @@ class SiteWorker:
             error = self.workspace.errors.pop(self.client.id)
             raise SiteProblem(str(error) if isinstance(error, ClientError) else f"raised {type(error).__name__}")
         # Independent of the policy: the ledger's epsilon holds only if every tensor carries the noise.
-        if values["noise"] is not None and (clear := without_noise(result.update.state)):
-            raise SiteProblem(f"can't add the run's noise to {clear[0]!r}, which an add-on sends")
+        if values["noise"] is not None and (noiseless := find_noiseless(result.update.state)):
+            raise SiteProblem(f"can't add the run's noise to {noiseless[0]!r}, which an add-on sends")
         # A site does not know the server's checkpoints. Files are never changed, so a server that resumes from an
         # earlier round needs one of the newest.
         files = sorted(self.store.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)

@@ -112,17 +112,17 @@ def check_strategy(
     require(isinstance(strategy, Strategy), f"{name} must have the methods broadcast, aggregate and check.")
     require_frozen(strategy, name)
     server = ServerState.start(make_state() if shared is None else shared)
-    sent = make_updates(server.shared) if updates is None else list(updates)
-    strategy.check([update.client for update in sent])
+    cohort_updates = make_updates(server.shared) if updates is None else list(updates)
+    strategy.check([update.client for update in cohort_updates])
     caller = f"{name}.broadcast"
-    for update in sent:
+    for update in cohort_updates:
         download, again = call_twice(strategy.broadcast, caller, server, update.client)
         wrong = [key for key, value in download.items() if not isinstance(value, torch.Tensor)]
         require(not wrong, f"{caller} must return tensors; {wrong} are not.")
         change = difference(download, again)
         require(not change, f"{caller} must return equal results for equal arguments, but {change}.")
     # Cohorts: all clients, all but the first, and only the first.
-    for cohort in (sent, sent[1:], sent[:1]):
+    for cohort in (cohort_updates, cohort_updates[1:], cohort_updates[:1]):
         _check_aggregate(strategy, name, server, cohort)
     change = difference(strategy.aggregate(server, []).shared, server.shared, ROUNDING)
     require(not change, f"{name}.aggregate must not change shared tensors without updates, but {change}.")

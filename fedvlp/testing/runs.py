@@ -67,14 +67,14 @@ def small_run(image_root: Path, folder: Path, method: Sequence[str], *arguments:
     return FederationCLI.make([*defaults, *arguments])
 
 
-def federation_of(run: FederationCLI) -> Federation:
+def get_federation(run: FederationCLI) -> Federation:
     """Return the federation that trains a run."""
     return cast(Federation, run.trainer)
 
 
 def fit(run: FederationCLI, **options: Any) -> dict[str, Tensor]:
     """Train a run, and return the tensors of its final state."""
-    federation = federation_of(run)
+    federation = get_federation(run)
     # Plots are the same for all methods and take longer than a round.
     federation.callbacks[:] = [callback for callback in federation.callbacks if not isinstance(callback, Plots)]
     federation.fit(run.model, run.datamodule, **options)
@@ -128,7 +128,7 @@ def train_reference(build: Callable[..., FederationCLI]) -> ReferenceRun:
     before = {name: value.clone() for name, value in run.model.state_dict().items()}
     fingerprint = run.model.clip.fingerprint()
     cost = communication_cost(run.model, run.datamodule.clients)
-    federation_of(run).add_callback(recorder)
+    get_federation(run).add_callback(recorder)
     tensors = fit(run)
-    folder = Path(federation_of(run).log_dir)
+    folder = Path(get_federation(run).log_dir)
     return ReferenceRun(build, run, before, fingerprint, cost, tensors, recorder.states, folder)

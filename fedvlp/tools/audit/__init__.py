@@ -1,4 +1,4 @@
-"""What a client's upload reveals: images, members."""
+"""Audits: images and memberships that a client's upload reveals."""
 
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions

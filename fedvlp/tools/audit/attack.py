@@ -16,7 +16,7 @@ from torchmetrics.functional.image import peak_signal_noise_ratio, structural_si
 from fedvlp.core.module import FederatedModule
 from fedvlp.core.phases import Phase, RoundContext
 from fedvlp.core.state import Client
-from fedvlp.tools.audit.gradients import Gradient, loss_gradient, recover_image, sent_parameters, trainable_tower
+from fedvlp.tools.audit.gradients import Gradient, loss_gradient, recover_image, trainable_tower, uploaded_parameters
 from fedvlp.tools.audit.inversion import InversionOptions, invert
 from fedvlp.tools.trained_run import RunImage, denormalise, pixel_scale, read_pixels
 from fedvlp.utils.errors import UserError
@@ -51,13 +51,13 @@ class Inversion:
 
     Attributes:
         phase: Name of the gradients' phase.
-        sent: Shapes of the parameters that a client sends in the phase, by name.
+        uploaded: Shapes of the parameters that a client sends in the phase, by name.
         targets: The client and the true images of each gradient.
         recovered: The recovered images of each gradient, and the baselines.
     """
 
     phase: str
-    sent: Mapping[str, tuple[int, ...]]
+    uploaded: Mapping[str, tuple[int, ...]]
     targets: list[tuple[Client, list[RunImage]]]
     recovered: list[list[Recovered]]
 
@@ -84,15 +84,15 @@ def invert_gradients(
     module.train()
     phase = choose_phase(module, options.phase, next(iter(images)))
     targets = choose_targets(images, options, seed)
-    sent: Mapping[str, Tensor] = {}
+    uploaded: Mapping[str, Tensor] = {}
     recovered = []
     for number, (client, chosen) in enumerate(targets):
         module.start_client(RoundContext(round, phase, client))
-        sent = sent_parameters(module)
+        uploaded = uploaded_parameters(module)
         others = other_images(images, chosen, derive_seed(seed, client.id, number))
-        recovered.append(_recover(module, chosen, others, sent, options, derive_seed(seed, number)))
+        recovered.append(_recover(module, chosen, others, uploaded, options, derive_seed(seed, number)))
     module.context = None
-    return Inversion(phase.name, {name: tuple(value.shape) for name, value in sent.items()}, targets, recovered)
+    return Inversion(phase.name, {name: tuple(value.shape) for name, value in uploaded.items()}, targets, recovered)
 
 
 def choose_phase(module: FederatedModule, name: str | None, client: Client) -> Phase:
@@ -107,7 +107,7 @@ def choose_phase(module: FederatedModule, name: str | None, client: Client) -> P
         raise UserError(f"{method} {problem}. Correct --inversion.phase, or leave inversion out of --what.")
     for phase in phases:
         module.start_client(RoundContext(0, phase, client))
-        if sent_parameters(module):
+        if uploaded_parameters(module):
             return phase
     return phases[0]
 
@@ -153,7 +153,7 @@ def _recover(
     module: FederatedModule,
     targets: Sequence[RunImage],
     others: Float[Tensor, "B 3 V V"],
-    sent: Mapping[str, Tensor],
+    uploaded: Mapping[str, Tensor],
     options: InversionOptions,
     seed: int,
 ) -> list[Recovered]:
@@ -166,8 +166,8 @@ def _recover(
     bounds = (-mean / deviation, (1 - mean) / deviation)  # black and white
     attack = partial(_attack, module, true, labels, START_DEVIATION * noise, bounds, options)
     recovered = []
-    if sent:
-        recovered.append(attack("prompts", sent)[0])
+    if uploaded:
+        recovered.append(attack("prompts", uploaded)[0])
     # As if clients trained the whole model and the prompts.
     with trainable_tower(module) as tower:
         trained = {name: value for name, value in module.communicable_state().items() if value.requires_grad}
@@ -203,8 +203,8 @@ def _attack(
             "--inversion.phase, or a trained method with a finite loss."
         )
     # The attacker is assumed to know the labels.
-    gradient_of = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
-    recovered, distance = invert(gradient_of, gradient, start, bounds, options)
+    compute_gradient = partial(loss_gradient, module, labels=labels, parameters=parameters, is_differentiable=True)
+    recovered, distance = invert(compute_gradient, gradient, start, bounds, options)
     return Recovered(source, recovered, distance), gradient
 
 

@@ -101,7 +101,7 @@ def audit_inversion(run: TrainedRun, options: InversionOptions, seed: int) -> tu
     facts = {
         "options": asdict(options),
         "phase": inversion.phase,
-        "sent": {name: list(shape) for name, shape in inversion.sent.items()},
+        "sent": {name: list(shape) for name, shape in inversion.uploaded.items()},
         "mean": means.to_dict("index"),
         "images": rows,
     }

@@ -16,17 +16,17 @@ Gradient = dict[str, Tensor]
 """One tensor per parameter, by name."""
 
 
-def sent_parameters(module: FederatedModule) -> dict[str, Tensor]:
+def uploaded_parameters(module: FederatedModule) -> dict[str, Tensor]:
     """Select the parameters that the running phase trains and sends; the method must have a client started."""
     upload = module.upload_state()
-    sent: dict[str, Tensor] = {}
+    uploaded: dict[str, Tensor] = {}
     for name, tensor in module.communicable_state().items():
         if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
             # PLAN sends its prompts under another name.
             twins = [value for value in upload.values() if value.shape == tensor.shape]
             if name in upload or any(torch.equal(value.to(tensor), tensor) for value in twins):
-                sent[name] = tensor
-    return sent
+                uploaded[name] = tensor
+    return uploaded
 
 
 @contextmanager

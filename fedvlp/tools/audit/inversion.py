@@ -31,7 +31,7 @@ MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 """Shares of the steps after which the step size is divided by ten, as in the released code of Geiping et al."""
 
 Distance = Literal["cosine", "squared"]
-GradientOf = Callable[[Tensor], Mapping[str, Tensor]]
+GradientFunction = Callable[[Tensor], Mapping[str, Tensor]]
 """Maps images to their gradient, which can be differentiated with respect to the images."""
 
 
@@ -59,15 +59,15 @@ class InversionOptions:
 
 
 def invert(
-    gradient_of: GradientOf,
-    sent: Mapping[str, Tensor],
+    compute_gradient: GradientFunction,
+    target: Mapping[str, Tensor],
     start: Float[Tensor, "B *pixels"],
     bounds: tuple[Tensor, Tensor],
     options: InversionOptions,
 ) -> tuple[Float[Tensor, "B *pixels"], float]:
-    """Search from ``start`` for the images with the gradient nearest to ``sent``; also return its distance.
+    """Search from ``start`` for the images with the gradient nearest to ``target``; also return its distance.
 
-    ``gradient_of`` is the attacker's model of the client. ``bounds`` are the smallest and largest value of a pixel.
+    ``compute_gradient`` is the attacker's model of the client; ``bounds`` are the smallest and largest pixel values.
     """
     images = start.detach().clone().requires_grad_()
     optimizer = torch.optim.Adam([images], lr=options.step_size)
@@ -75,7 +75,7 @@ def invert(
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
     nearest, least = start.detach(), float("inf")
     for _ in range(options.steps):
-        distance = gradient_distance(gradient_of(images), sent, options.distance)
+        distance = gradient_distance(compute_gradient(images), target, options.distance)
         if distance.item() < least:
             nearest, least = images.detach().clone(), distance.item()
         objective = distance + options.total_variation * total_variation(images)
@@ -88,16 +88,16 @@ def invert(
     return nearest, least
 
 
-def gradient_distance(one: Mapping[str, Tensor], sent: Mapping[str, Tensor], kind: Distance) -> Float[Tensor, ""]:
-    """Compute the distance of a gradient from the sent gradient, over all tensors.
+def gradient_distance(found: Mapping[str, Tensor], target: Mapping[str, Tensor], kind: Distance) -> Float[Tensor, ""]:
+    """Compute the distance of a gradient from the sent gradient ``target``, over all tensors.
 
-    >>> sent = {"prompt": torch.tensor([2.0, 0.0])}
+    >>> target = {"prompt": torch.tensor([2.0, 0.0])}
     >>> other = {"prompt": torch.tensor([0.0, 1.0])}
-    >>> gradient_distance(other, sent, "cosine").item(), gradient_distance(other, sent, "squared").item()
+    >>> gradient_distance(other, target, "cosine").item(), gradient_distance(other, target, "squared").item()
     (1.0, 1.25)
     """
-    first = torch.cat([part.flatten() for part in one.values()])
-    second = torch.cat([sent[name].flatten() for name in one])
+    first = torch.cat([part.flatten() for part in found.values()])
+    second = torch.cat([target[name].flatten() for name in found])
     if kind == "cosine":
         return 1 - F.cosine_similarity(first, second, dim=0)
     return (first - second).square().sum() / second.square().sum()

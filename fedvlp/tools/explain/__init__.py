@@ -1,1 +1,1 @@
-"""What a trained method does, in pictures and words. Its ``methods.py`` alone knows methods."""
+"""Explanations of trained methods in pictures and words. Only ``methods.py`` depends on specific methods."""

@@ -12,8 +12,8 @@ from fedvlp.tools.audit.gradients import (
     POSITIONS,
     loss_gradient,
     recover_image,
-    sent_parameters,
     trainable_tower,
+    uploaded_parameters,
 )
 from tests.helpers.toy_federation import PersonalBias
 
@@ -43,7 +43,7 @@ def started(module, phase=0):
     ids=["bias", "promptfl", "single_domain", "plan", "adapt", "diprompt"],
 )
 def test_what_is_sent_is_what_is_inverted(clip, make, phase, expected):
-    assert set(sent_parameters(started(make(clip), phase))) == expected
+    assert set(uploaded_parameters(started(make(clip), phase))) == expected
 
 
 def embedding_gradient(image, width, size):
