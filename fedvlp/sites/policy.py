@@ -21,7 +21,7 @@ from fedvlp.utils.files import write_json
 APPROVALS = "approvals"  # folder in a site's home: one file per run that the operator must decide on, named by digest
 ADDITIONAL_EVALUATIONS = 2  # besides one in each round: the baseline's, and one after a resume
 WAITS = "waits for its operator to approve the run with `fedvlp site approve`"
-# YAML has already parsed complete dates, but no shorter forms.
+# YAML converts some forms of dates and times; others arrive as strings.
 Moment = Annotated[datetime, BeforeValidator(lambda value: datetime.fromisoformat(str(value)))]
 Uploads = Mapping[str, Mapping[str, tuple[Sequence[int], int]]]
 """Shape and bytes of each tensor that a phase sends, by the phase's name."""

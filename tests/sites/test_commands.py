@@ -60,4 +60,4 @@ def test_what_is_refused_writes_nothing(tmp_path, monkeypatch, capsys):
 def test_a_folder_that_is_no_sites(tmp_path, capsys):
     for action in ("start", "stop", "status"):
         assert main(["site", action, str(tmp_path)]) == 1
-        assert "Expected site.yaml" in capsys.readouterr().err
+        assert "Expected the site's options" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def test_a_kill_does_not_break_the_chain(tmp_path, image_root, capsys):
     code, text = printed(home, capsys)
     assert code == 0
     assert text.startswith(r"run 'a\n', ")
-    assert f"2 came with {2 * len(CONTENT)} bytes, 0 left with 0 bytes" in text
+    assert f"2 received with {2 * len(CONTENT)} bytes, 0 sent with 0 bytes" in text
 
 
 def test_epsilon_adds_up_over_the_uploads_of_a_run_also_in_another_process(tmp_path):

@@ -300,7 +300,7 @@ def test_a_second_lost_round_or_one_where_no_client_may_fail_ends_the_run_which_
 
 def test_a_sum_of_too_few_sites_ends_before_any_of_them_has_revealed_its_part(deployment, capsys):
     assert deployment.serve(Crossed(deployment.homes, is_asked("sum", "mask")), min_clients=4) == 1
-    assert "3 sites sent numbers, and 4 are needed" in capsys.readouterr().out
+    assert "only 3 sites sent masked values, and 4 are needed" in capsys.readouterr().out
     assert not list(deployment.folder.glob("sites/*/runs/*/secure_sum.json"))
 
 
