@@ -43,7 +43,7 @@ class SitesData(FederatedDataModule):
         allow_missing_classes: Whether a site may lack images of a class.
         arrival_seconds: How long to wait for more sites once min_clients have connected. The server waits for
             min_clients without a limit.
-        reply_seconds: How long to wait for replies in a phase. Later replies are ignored.
+        reply_seconds: How long to wait for replies in a phase. A site that replies later misses the round.
         **options: The arguments of FederatedDataModule; options of splits and batches are sent to the sites.
     """
 

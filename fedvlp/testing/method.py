@@ -84,7 +84,7 @@ def check_trained_tensors(reference: ReferenceRun) -> None:
     require(not lost, f"it trains {lost}, but neither server nor client stores them afterwards.")
     for path, value in after.items():
         name = path.split("/")[-1]
-        # All other tensors are derived or count; a bias that shifts all scores of a softmax has no gradient.
+        # All other tensors are derived values or counters; a bias that shifts all scores of a softmax has no gradient.
         if name in trained and not name.endswith(".bias"):
             is_same = torch.equal(value, reference.before[name])
             require(not is_same, f"it trains {name!r}, but the tensor did not change. Let the loss depend on it.")
@@ -207,7 +207,7 @@ def check_uploads(reference: ReferenceRun) -> None:
 
 
 def check_communication(reference: ReferenceRun) -> None:
-    """Check that the predicted and logged communication equals the largest uploads over all phases, in every round."""
+    """Check that predicted and logged communication equal the largest client's traffic in every round."""
     clients = reference.run.datamodule.clients
     cost = reference.cost.rows(rounds=2)[-1]
     history = get_federation(reference.run).run_state.history

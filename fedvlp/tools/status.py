@@ -65,7 +65,7 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
         "run": str(status["run"]),
         "state": STAGES[status["stage"]].format_map(status),
         "rounds": f"{status['round']} of {status['rounds']}{_time_left(status)}",
-        "clients": f"left out {status['clients_left_out']} times, trained again {status['clients_retried']} times",
+        "clients": f"skipped {status['clients_left_out']} times, retried {status['clients_retried']} times",
     }
     if status["rounds_lost"]:
         lines["lost"] = f"{status['rounds_lost']} rounds without a secure sum, which changed nothing"
@@ -77,7 +77,7 @@ def _lines(status: Mapping[str, Any]) -> dict[str, str]:
     if accuracies:
         lines["accuracy"] = ", ".join(accuracies)
     if (last := status["last_left_out"]) is not None:
-        lines["last out"] = f"round {last['round']}, client {last['name'] or last['client']}: {last['reason']}"
+        lines["skipped"] = f"round {last['round']}, client {last['name'] or last['client']}: {last['reason']}"
     if status["checkpoint"] is not None:
         lines["checkpoint"] = str(status["checkpoint"])
     if status["stage"] in ("failed", "dead"):

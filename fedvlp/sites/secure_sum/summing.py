@@ -40,7 +40,7 @@ class SiteSums:
 
     def check(self, request: Message) -> None:
         """Raise a SiteProblem if the site has revealed its part in the sum of this or a later round."""
-        last = json.loads(self.answered.read_text(encoding="utf-8")) if self.answered.exists() else []
+        last: list[int] = json.loads(self.answered.read_text(encoding="utf-8")) if self.answered.exists() else []
         if _round_and_phase(request) <= last:
             raise SiteProblem(REVEALED)
 
