@@ -55,7 +55,7 @@ def test_of_a_run_that_goes_on(run, tmp_path, capsys):
     assert lines["rounds"] == "2 of 5, the last in 2.5 s, about 8 s left"
     assert lines["accuracy"] == "validation 61.2 %, held-out 55.5 %"
     assert lines["clients"] == "skipped 1 times, retried 1 times"
-    assert lines["last"] == "out   round 2, client a\\x1b[31m: raised RuntimeError: no"
+    assert lines["skipped"] == "round 2, client a\\x1b[31m: raised RuntimeError: no"
     assert lines["checkpoint"] == str(run / "checkpoints" / "round-00001.safetensors")
     assert "resume" not in lines
 
