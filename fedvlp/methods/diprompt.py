@@ -163,7 +163,7 @@ class DiPrompT(PromptLearner):
                 client_domain = known_domain(self.context.client, "domain_labels", ", or domain_labels: false")
                 domains = torch.full_like(domains, client_domain)
             # Only domains with assigned images get a gradient, so that the others stay exactly unchanged.
-            own = self.domain_text.under_each(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
+            own = self.domain_text.encode_with_domain_prompts(self.domain_prompts, learning=domains)  # Z^m, [C, M, d]
             terms |= domain_terms(features, labels, domains, own, self.domain_text.handwritten, scale)
             if self.query_prompt is not None:
                 if self._before is None:

@@ -65,7 +65,7 @@ class DoPrompt(ImageTowerLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
-        self.width = self.image_tower.for_prompts().width  # token width W; an error if the tower accepts no prompts
+        self.width = self.image_tower.require_prompts().width  # token width W; an error if the tower accepts no prompts
         self.domain_weight = domain_weight
         self.rates = {"prompts": prompt_lr, "adapter": adapter_lr}
         self.prompt_weight_decay = prompt_weight_decay
@@ -90,7 +90,7 @@ class DoPrompt(ImageTowerLearner):
 
     def prompted(self, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "B L W"]) -> Float[Tensor, "B C"]:
         """Compute the logits of images, each with its own prompt."""
-        return self.logits(prompted_features(self.image_tower.for_prompts(), images, [prompts]))
+        return self.logits(prompted_features(self.image_tower.require_prompts(), images, [prompts]))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits of a batch with adapted prompts, without domain labels."""

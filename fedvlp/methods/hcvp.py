@@ -64,7 +64,7 @@ class HCVP(ImageTowerLearner):
         optimizer: OptimizerCallable = lambda parameters: torch.optim.AdamW(parameters, lr=5e-6, weight_decay=0.01),
     ) -> None:
         super().__init__(class_names, clip, layer_decay=1.0, optimizer=optimizer)
-        self.width = self.image_tower.for_prompts().width  # token width W; an error if the tower accepts no prompts
+        self.width = self.image_tower.require_prompts().width  # token width W; an error if the tower accepts no prompts
         self.domain_weight = domain_weight
         self.task_weight = task_weight
         self.class_weight = class_weight
@@ -85,7 +85,7 @@ class HCVP(ImageTowerLearner):
         self, images: Float[Tensor, "B 3 V V"], domain: Float[Tensor, "B W"], task: Float[Tensor, "B W"]
     ) -> Float[Tensor, "B d"]:
         """Compute the joint image features under these prompts, not normalised."""
-        tower = self.image_tower.for_prompts()
+        tower = self.image_tower.require_prompts()
         first = torch.stack([domain, task], dim=1)  # [B, 2, W]
         # All blocks but the first share one modulation of the two prompts.
         deeper = self.modulation(first)

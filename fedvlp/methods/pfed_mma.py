@@ -112,7 +112,7 @@ class PFedMMA(PromptLearner):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "B C"]:
         """Compute the logits cos(w(t_c), f(x)) / tau with adapters in both towers."""
-        features = self.clip.image.beside(self.branches("image")).features(self.precomputed(inputs)["images"])
+        features = self.clip.image.add_branches(self.branches("image")).features(self.precomputed(inputs)["images"])
         # Without gradients, texts are encoded only if their adapters have changed.
         adapters = [*self.down["text"].parameters(), *self.shared.parameters(), *self.up["text"].parameters()]
         tower = self.clip.text.add_branches(self.branches("text"))

@@ -103,7 +103,7 @@ class SitesData(FederatedDataModule):
     @property
     def all_class_names(self) -> list[str]:
         """Class names as used in prompts, in the order of the labels."""
-        return mapped_names(self.class_folders, self.class_names_map)
+        return map_names(self.class_folders, self.class_names_map)
 
     @property
     def domains(self) -> list[str]:

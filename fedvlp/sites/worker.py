@@ -374,7 +374,7 @@ def describe_uploads(module: FederatedModule, description: Mapping[str, Any]) ->
         task = PhaseTask.of_phase(
             module, phases, index, add_ons, state=state, seeds={}, rounds=1, all_clients=lambda: [client]
         )
-        tensors = {**module.upload_state(), **task.sent_like(state.server.shared)}
+        tensors = {**module.upload_state(), **task.upload_template(state.server.shared)}
         uploads[phase.name] = {name: (list(value.shape), value.nbytes) for name, value in tensors.items()}
     return uploads
 

@@ -106,7 +106,7 @@ def _download(name: str, root: Path | None) -> None:
     description = _find_description(name)
     if description is None:
         raise UserError("Expected a data set of `fedvlp data list`; your own images need no download.")
-    source_of(description)
+    find_source(description)
     config = read_yaml(Path(find_config(description.config)))
     folder = Path(config["data"]["init_args"]["root"]) if root is None else root.expanduser()
     download(description, folder, _print)
@@ -164,8 +164,8 @@ def _counts(manifest: Manifest, description: Description | None) -> list[str]:
 
 def _class_names(manifest: Manifest, description: Description) -> str:
     """Describe how class names in prompts differ from folder names."""
-    from fedvlp.data.benchmarks.layouts import some
-    from fedvlp.data.domain_folders import classes_of
+    from fedvlp.data.benchmarks.layouts import shorten
+    from fedvlp.data.domain_folders import collect_classes
 
     present = set().union(*collect_classes(manifest.files).values())
     renamed = []

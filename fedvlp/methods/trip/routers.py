@@ -227,7 +227,7 @@ class UniformRouter(Router):
 
 def make_router(options: RouterOptions, clip: CLIP) -> Router:
     """Create the router that the options select."""
-    clip.image.for_tokens()  # raises an error now if the tower has no tokens
+    clip.image.require_tokens()  # raises an error now if the tower has no tokens
     routing = options.routing
     if options.matched_to == "experts" and options.cluster_start == "keys":
         raise UserError("matched_to=experts has no keys for cluster_start=keys. Use cluster_start=random.")

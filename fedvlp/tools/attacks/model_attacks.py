@@ -64,7 +64,7 @@ class HostileUpload(AddOn):
             # In float32, because a long update would overflow half precision.
             before = downloaded_value(local.downloaded, name, value, local.client)
             changed[name] = self.attack.change(value.float(), before.float(), generator).to(value.dtype)
-        return Finished(changed)
+        return LocalResult(changed)
 
 
 def downloaded_value(downloaded: State, name: str, value: Tensor, client: Client) -> Tensor:
