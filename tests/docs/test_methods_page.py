@@ -1,30 +1,66 @@
-"""The table of methods has every config, and what it sends."""
+"""The tables of methods list every config, with the parameters that it sends and its accuracy on icons."""
 
 import re
 
 import pytest
 
 from docs import privacy
+from experiments.fair_comparison.methods import METHODS as COMPARED
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
 from fedvlp.utils.config_files import configs_folder
 from tests.helpers.configs import METHODS
 from tests.helpers.documents import ROOT, Document
 
-TEXT = Document(ROOT / "docs" / "methods.md").text
+PAGE = Document(ROOT / "docs" / "methods.md")
+FAIR = Document(ROOT / "experiments" / "fair_comparison" / "README.md")
+NUM_CLASSES = 7
+NUM_DOMAINS = 3
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """Map each config to the row of the table that lists it, by column."""
+    found: dict[str, dict[str, str]] = {}
+    header: list[str] = []
+    for line in PAGE.text.splitlines():
+        if not line.startswith("|"):
+            header = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not header:
+            header = cells
+        elif config := re.fullmatch(r"`methods/(\w+)`", dict(zip(header, cells, strict=True)).get("config", "")):
+            assert config[1] not in found, f"two rows for {config[1]}"
+            found[config[1]] = dict(zip(header, cells, strict=True))
+    return found
+
+
+ROWS = rows()
+
+
+def test_every_config_has_a_row():
+    assert ROWS.keys() == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_table_of_methods(vit_b_16, method):
-    """With ViT-B/16, and as many domains, with a client each, as the row says; three if it says nothing."""
-    (line,) = [line for line in TEXT.splitlines() if line.startswith("|") and f"`methods/{method}`" in line]
+def test_parameters_sent(vit_b_16, method):
+    """With ViT-B/16, seven classes, and three source domains with one client each."""
     config = configs_folder() / "methods" / f"{method}.yaml"
-    number = 6 if "six domains" in line else 3
-    module = privacy.method(config, vit_b_16, 7 if "seven classes" in line else 3, number, number)
+    module = privacy.method(config, vit_b_16, NUM_CLASSES, NUM_DOMAINS, NUM_DOMAINS)
     pool = [Client(0, -1, 10, is_pool=True)]
-    clients = pool if privacy.is_centralised(config) else [Client(i, i, 10) for i in range(number)]
+    clients = pool if privacy.is_centralised(config) else [Client(i, i, 10) for i in range(NUM_DOMAINS)]
     cost = communication_cost(module, clients).rows(rounds=1)[-1]
-    sent = line.split("|")[3].strip()
-    received = re.search(r"([\d,]+)(?: are)? received", line)
+    sent, _, received = ROWS[method]["sent"].removesuffix(" received").partition("; ")
     assert f"{cost['upload_parameters']:,}" == sent
-    assert f"{cost['download_parameters']:,}" == (received.group(1) if received else sent)
+    assert f"{cost['download_parameters']:,}" == (received or sent)
+
+
+def test_accuracies_on_icons():
+    """Each accuracy is the mean of the comparison's first row with this config; configs without one have none."""
+    measured = {row[0]: row[5].split(" ")[0] for row in FAIR.rows("<!-- icon_domains -->")}
+    expected: dict[str, str] = {}
+    for compared in COMPARED:
+        expected.setdefault(compared.config, measured.get(compared.title, ""))
+    assert {config: row["icons"] for config, row in ROWS.items()} == {
+        config: expected.get(config, "") for config in ROWS
+    }
