@@ -91,7 +91,13 @@ class Document:
 
 CONTRIBUTING = Document(ROOT / "CONTRIBUTING.md")
 README = Document(ROOT / "README.md")
-PAGES = [README, CONTRIBUTING, *map(Document, sorted((ROOT / "docs").rglob("*.md")))]
+PAGES = [
+    README,
+    CONTRIBUTING,
+    Document(ROOT / "AGENTS.md"),
+    Document(ROOT / "SECURITY.md"),
+    *map(Document, sorted((ROOT / "docs").rglob("*.md"))),
+]
 """All pages of the documentation; a new one is tested by being there."""
 
 EXAMPLE_PAGES = [page for page in PAGES if page.path.parent == ROOT / "docs" / "contributing"]
