@@ -94,7 +94,7 @@ def test_workflows_take_few_rights():
 
 
 def test_a_release_is_built_as_its_page_says():
-    page = Document(ROOT / "docs" / "contributing" / "release.md")
+    page = Document(ROOT / ".github" / "RELEASING.md")
     build = page.blocks("bash")[0].splitlines()
     assert [line for line in lines(steps("release.yml")["build"]) if line.startswith("python -m")] == build
     assert [line for line in lines(steps("ci.yml")["wheel"]) if line.startswith("python -m ")][:3] == build
