@@ -32,7 +32,7 @@ FOLLOWED = {name: page for name, page in PLACES.items() if page not in EXAMPLE_P
 NOT_RUN = {
     "docs/sites.md": "NVFlare is not installed",
     "docs/which_clip.md": "tests/clip/test_weights.py converts weights of transformers with it",
-    "docs/coming_from/dassl.md": "it reads a checkpoint of Dassl",
+    "docs/coming_from.md": "it reads a checkpoint of Dassl",
 }
 """Pages with Python code that is only compiled, with the reason."""
 

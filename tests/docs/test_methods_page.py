@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from docs import privacy
+from docs._scripts import privacy
 from experiments.fair_comparison.methods import METHODS as COMPARED
 from fedvlp.core.state import Client
 from fedvlp.training.communication import communication_cost
