@@ -7,12 +7,12 @@ from my_prompts.smooth_promptfl import SmoothPromptFL
 CLASSES = ["circle", "square", "star"]
 
 
-def test_it_keeps_to_the_contract():
+def test_contract():
     check_method(SmoothPromptFL, config="smooth_promptfl")
 
 
 def losses(smoothing: float) -> tuple[float, float]:
-    """Returns the loss of the method and that of PromptFL for the same batch."""
+    """Compute the losses of the method and of PromptFL for the same batch."""
     method = SmoothPromptFL(smoothing, class_names=CLASSES, clip="fedvlp-tiny")
     plain = PromptFL(CLASSES, clip="fedvlp-tiny")
     plain.load_state(method.shared_state())

@@ -2,7 +2,7 @@ from fedvlp.testing import check_data
 from my_prompts.stripes import Stripes
 
 
-def test_it_keeps_to_the_contract():
+def test_contract():
     check_data(lambda: Stripes(held_out="blue", cache_dir=None))
 
 

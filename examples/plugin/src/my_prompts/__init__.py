@@ -1,1 +1,1 @@
-"""A method, an aggregator and a data set for fedvlp; each is imported when it is named."""
+"""A method, an aggregator and a data set for fedvlp, each imported on first use."""

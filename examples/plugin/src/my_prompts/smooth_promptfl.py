@@ -1,6 +1,6 @@
 """PromptFL trained on smoothed labels.
 
-Symbols: epsilon share of a label that is spread over all classes -> ``smoothing``; p(c | x) PromptFL's probabilities.
+Symbols: epsilon -> ``smoothing``, the share of a label that is spread over all classes; p(c | x) PromptFL's probabilities.
     loss = - sum_c ((1 - epsilon) [c = y] + epsilon / C) log p(c | x)    :meth:`SmoothPromptFL.training_step`
 """
 
@@ -17,11 +17,11 @@ from fedvlp.utils.ranges import FractionBelowOne
 
 
 class SmoothPromptFL(PromptFL):
-    """Learns one text prompt, shared by all clients, from smoothed labels.
+    """One text prompt, shared by all clients and trained on smoothed labels.
 
     Args:
         smoothing: Share epsilon of a label that is spread over all classes.
-        **options: Those of PromptFL.
+        **options: Options of PromptFL.
     """
 
     def __init__(self, smoothing: FractionBelowOne = 0.1, **options: Any) -> None:
@@ -29,7 +29,7 @@ class SmoothPromptFL(PromptFL):
         self.smoothing = smoothing
 
     def training_step(self, batch: Any, batch_idx: int) -> Float[Tensor, ""]:
-        """Returns the cross-entropy of a batch with the smoothed labels."""
+        """Compute the cross-entropy of a batch with smoothed labels."""
         inputs, labels = batch
         loss = F.cross_entropy(self(inputs), labels, label_smoothing=self.smoothing)
         self.log("loss", loss)

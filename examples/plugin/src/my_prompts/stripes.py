@@ -1,4 +1,4 @@
-"""Stripes drawn by code: their direction is the class, their colour the domain."""
+"""Images of stripes, drawn by code: the direction is the class, the colour the domain."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SIZE = 32
 
 
 class Stripes(FederatedDataModule):
-    """Striped images in three colours, with no download; images differ in the width and the place of their stripes.
+    """Striped images in three colours, without a download. The width and offset of stripes vary.
 
     Args:
         images_per_class: Number of images of each class and colour.
-        **options: The arguments of FederatedDataModule.
+        **options: Options of FederatedDataModule.
     """
 
     def __init__(self, images_per_class: PositiveInt = 12, **options: Any) -> None:
@@ -29,10 +29,10 @@ class Stripes(FederatedDataModule):
         self.images_per_class = images_per_class
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
-        """Returns the images of each colour, and the names of the directions."""
-        return {colour: self._of(colour) for colour in COLOURS}, list(DIRECTIONS)
+        """Draw the images of each colour, and name the directions."""
+        return {colour: self._draw_colour(colour) for colour in COLOURS}, list(DIRECTIONS)
 
-    def _of(self, colour: str) -> ArrayImages:
+    def _draw_colour(self, colour: str) -> ArrayImages:
         pixels = []
         labels = []
         names = []
@@ -45,12 +45,12 @@ class Stripes(FederatedDataModule):
 
 
 def _draw(colour: str, direction: str, number: int) -> np.ndarray:
-    """Draws an image, the same for the same number: [32, 32, 3] in 8 bits."""
+    """Draw an image [32, 32, 3] in 8 bits. The number determines its width, offset and noise."""
     generator = np.random.default_rng(number)
     width = generator.integers(3, 7)
-    place = generator.integers(0, width)
+    offset = generator.integers(0, width)
     rows, columns = np.indices((SIZE, SIZE))
     down, across = DIRECTIONS[direction]
-    is_stripe = (rows * down + columns * across + place) // width % 2 == 0
+    is_stripe = (rows * down + columns * across + offset) // width % 2 == 0
     noise = generator.integers(0, 40, (SIZE, SIZE, 3))
     return np.where(is_stripe[..., None], COLOURS[colour], noise).astype(np.uint8)
