@@ -149,7 +149,7 @@ def test_the_page_shows_what_the_template_holds(installed):
     assert entry_points(PAGE.blocks("toml")[0]) == entry_points(PROJECT)
     scope: dict = {}
     exec(PAGE.blocks("python")[0], scope)  # the functions themselves are called by the template's tests
-    assert [name for name in scope if name.startswith("test_")] == ["test_method", "test_rule", "test_data"]
+    assert [name for name in scope if name.startswith("test_")] == ["test_method", "test_aggregator", "test_data"]
 
 
 @pytest.mark.parametrize("page", [PAGE, README], ids=["page", "README"])

@@ -1,6 +1,6 @@
 """PromptFL trained on smoothed labels.
 
-Symbols: epsilon -> ``smoothing``, the share of a label that is spread over all classes; p(c | x) PromptFL's probabilities.
+Symbols: epsilon, the share of a label spread over all classes -> ``smoothing``; p(c | x) PromptFL's probabilities.
     loss = - sum_c ((1 - epsilon) [c = y] + epsilon / C) log p(c | x)    :meth:`SmoothPromptFL.training_step`
 """
 
