@@ -92,7 +92,7 @@ def llms() -> str:
 
 
 def introduction() -> str:
-    """The first paragraph of the landing page, with links from the repository's folder."""
+    """Read the first paragraph of the landing page, with links from the repository's folder."""
     return relinked("docs/index.md", first_paragraph(read("docs/index.md")))
 
 
@@ -105,7 +105,7 @@ def page_line(path: Path) -> str:
 
 
 def first_paragraph(page: str) -> str:
-    """The first paragraph of prose below the title."""
+    """Find the first paragraph of prose below the title."""
     paragraphs = page.partition("\n# ")[2 * page.startswith("<!--")].split("\n\n")[1:]
     return next(text for text in paragraphs if not text.startswith(("<!--", "!", "```", "|", "*", "#")))
 
@@ -116,7 +116,7 @@ def plain(text: str) -> str:
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a heading of the second level, with links from the repository's folder."""
+    """Extract the text below a second-level heading, with links from the repository's folder."""
     _, found, below = read(page).partition(f"\n## {heading}\n")
     if not found:
         raise ValueError(f"{page} has no section {heading!r}, which {COMMAND} copies.")
@@ -124,7 +124,7 @@ def section(page: str, heading: str) -> str:
 
 
 def first_block(page: str, heading: str) -> str:
-    """The first block of commands below a heading."""
+    """Extract the first block of commands below a heading."""
     block = re.search(r"^```bash\n.*?^```$", section(page, heading), re.DOTALL | re.MULTILINE)
     if block is None:
         raise ValueError(f"Section {heading!r} of {page} has no block of commands, which {COMMAND} copies.")
@@ -132,7 +132,7 @@ def first_block(page: str, heading: str) -> str:
 
 
 def relinked(page: str, text: str) -> str:
-    """Let relative links start from the repository's folder."""
+    """Rewrite relative links to start from the repository's folder."""
     folder = posixpath.dirname(page)
     if not folder:
         return text
