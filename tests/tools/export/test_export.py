@@ -71,7 +71,7 @@ def test_routing_among_more_experts_than_a_graph_can_hold_is_refused():
 
 @pytest.mark.every_config
 def test_files_give_the_same_logits(tmp_path, monkeypatch):
-    """Weights of ONNX are in a second file, as of a large graph. Other methods are measured in docs/export.md."""
+    """Weights of ONNX are in a second file, as of a large graph. Other methods are measured in experiments/export."""
     monkeypatch.setattr("fedvlp.tools.export.graph.MAX_FILE_BYTES", 0)
     onnx = pytest.importorskip("onnx")
     module = made("promptfl")
