@@ -158,6 +158,6 @@ def test_options_of_classes_exist(start, package):
 
 
 def test_configs_in_the_text_exist():
-    for folder in ("methods", "data", "rules", "clip", "loggers"):
+    for folder in ("methods", "data", "add_ons", "aggregators", "clip", "loggers"):
         named = [span for span in spans(f"{folder}/") if re.fullmatch(r"\w+/\w+", span)]
         assert not [span for span in named if not (ROOT / "configs" / f"{span}.yaml").is_file()]

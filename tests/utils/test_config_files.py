@@ -51,15 +51,15 @@ def parsed(*configs):
     return ParsingCLI.make([f"--config={config}" for config in configs]).config.as_dict()
 
 
-@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith("rules/")])
-def test_a_method_and_a_rule_are_two_configs(name):
+@pytest.mark.parametrize("name", [name for name in bundled_configs() if name.startswith(("add_ons/", "aggregators/"))])
+def test_a_method_and_an_add_on_or_aggregator_are_two_configs(name):
     plain = parsed("methods/promptfl", "data/icon_domains")
-    ruled = parsed("methods/promptfl", name, "data/icon_domains")
-    assert ruled["model"] == plain["model"]
+    changed = parsed("methods/promptfl", name, "data/icon_domains")
+    assert changed["model"] == plain["model"]
     chosen = [
         name
         for group in ("local", "server")
-        for name, value in ruled["trainer"][group].items()
+        for name, value in changed["trainer"][group].items()
         if value != plain["trainer"][group][name]
     ]
     assert chosen in (["add_ons"], ["aggregation"])
