@@ -27,7 +27,7 @@ from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
 from experiments.sites.run import simulate
 from experiments.sites.setting import Setting
-from fedvlp.commands.cli import ended_by_sigterm
+from fedvlp.commands.cli import interrupt_on_sigterm
 from fedvlp.sites.daemon import SOCKET, warm_folder
 from fedvlp.sites.policy import APPROVALS
 
@@ -301,5 +301,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    with ended_by_sigterm():  # with all that it has started
+    with interrupt_on_sigterm():  # with all that it has started
         sys.exit(main())

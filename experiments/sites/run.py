@@ -21,7 +21,7 @@ from experiments.sites.deployed import Deployed
 from experiments.sites.images import draw_domains
 from experiments.sites.setting import Setting
 from experiments.sites.times import RunTimes, read_times
-from fedvlp.commands.cli import ended_by_sigterm
+from fedvlp.commands.cli import interrupt_on_sigterm
 from fedvlp.tools.cost.counting import costs
 from fedvlp.utils.text_table import text_table
 
@@ -125,5 +125,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with ended_by_sigterm():  # with all that it has started
+    with interrupt_on_sigterm():  # with all that it has started
         sys.exit(main())

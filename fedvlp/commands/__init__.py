@@ -1,1 +1,1 @@
-"""The entry point, its table of commands, and the commands of Lightning's command line. Tools have their own."""
+"""The entry point, its table of commands, and the commands built on LightningCLI."""

@@ -1,4 +1,4 @@
-"""The parser's messages in one line, with the nearest name in place of lists of types."""
+"""One-line versions of the parser's messages, with the nearest valid name instead of a list of types."""
 
 import re
 from collections.abc import Iterable
@@ -14,42 +14,42 @@ from fedvlp.utils.digests import constructor_arguments
 from fedvlp.utils.errors import did_you_mean, nearest_names
 from fedvlp.utils.plugins import registered_classes
 
-OF_LIGHTNING = {
-    "lr": "it is --model.optimizer.lr",
-    "learning_rate": "it is --model.optimizer.lr",
-    "optimizer": "it is --model.optimizer, such as --model.optimizer AdamW --model.optimizer.lr 0.001",
-    "lr_scheduler": "it is --trainer.local.schedule, such as CosineDecay: the learning rate over rounds",
-    "seed": "it is --seed_everything",
-    "batch_size": "it is --data.batch_size",
-    "epochs": "it is --trainer.local.epochs, for each round; --trainer.rounds sets the number of rounds",
+LIGHTNING_OPTIONS = {
+    "lr": "use --model.optimizer.lr",
+    "learning_rate": "use --model.optimizer.lr",
+    "optimizer": "use --model.optimizer, e.g. --model.optimizer AdamW --model.optimizer.lr 0.001",
+    "lr_scheduler": "use --trainer.local.schedule, e.g. CosineDecay, to change the learning rate over rounds",
+    "seed": "use --seed_everything",
+    "batch_size": "use --data.batch_size",
+    "epochs": "use --trainer.local.epochs for the epochs per round; --trainer.rounds sets the number of rounds",
 }
-"""What a user of Lightning may write for an option of fedvlp."""
+"""Option names that Lightning users may try, and the options of fedvlp to use instead."""
 UNKNOWN = re.compile(
     r"(?:Group '(?P<group>[^']+)' does not accept o|O|o)ption '(?P<key>[^']+)'(?:.+class_path='(?P<kind>[^']+))?"
     r"|unrecognized arguments: --(?P<word>[^= ]+)"
 )
 HEADINGS = ("Parser key", "Problem with", "Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a None")
-"""How the lines of a message begin that give no reason."""
+"""Beginnings of message lines that give no reason."""
 
 
 def shorten(message: str, options: Iterable[str]) -> str:
-    """Shorten a parser's message to one line: the option, what is wrong, and what to write instead.
+    """Shorten a parser's message to one line: the option, the mistake, and a replacement.
 
-    ``options`` are all options outside of classes, such as ``seed_everything`` and ``trainer.local.epochs``.
+    ``options`` are all options that belong to no class, such as ``seed_everything`` and ``trainer.local.epochs``.
     """
     path = ".".join(re.findall(r'Parser key "(.+)":', message))
     kinds = re.findall(r"class_path '(.+)':", message)
     if unknown := UNKNOWN.search(message):
         name = ".".join(filter(None, [path, *unknown.group("group", "key", "word")]))
         kinds += filter(None, [unknown["kind"]])
-        return f"--{name}: {_no_option(name, locate(kinds[-1]) if kinds else None, options)}"
+        return f"--{name}: {_suggest_option(name, locate(kinds[-1]) if kinds else None, options)}"
     if words := re.search("unrecognized arguments: (.+)", message):
-        return f"Expected options, got {words[1]!r}. A config follows --config, such as --config promptfl."
+        return f"Expected options, got {words[1]!r}. Pass a config with --config, e.g. --config promptfl."
     if missing := re.search("Expected a dot import path string: (.+)", message):
         packages = (fedvlp, torch.optim, callbacks, loggers)
         names = [name for package in packages for name in dir(package) if name[0].isupper()]
         hint = did_you_mean(missing[1], [*names, *registered_classes()])
-        return f"--{path}: there is no {missing[1]!r}. {hint}".rstrip()
+        return f"--{path}: no class {missing[1]!r} was found. {hint}".rstrip()
     lines = [re.sub("<class '(.+?)'>", r"\1", line.strip(" -")) for line in message.splitlines()]
     reasons = dict.fromkeys(line for line in lines if not line.startswith(HEADINGS))
     given = re.search("Given value: (?!Namespace|NestedArg)(.+)", message)
@@ -57,18 +57,18 @@ def shorten(message: str, options: Iterable[str]) -> str:
     return f"{option}{'; '.join(reasons)}{f'; got {given[1]}' if given else ''}."
 
 
-def _no_option(option: str, kind: Any, options: Iterable[str]) -> str:
+def _suggest_option(option: str, kind: Any, options: Iterable[str]) -> str:
     path, _, name = option.rpartition(".")
     if kind is None:
         known = {known.rpartition(".")[2]: known for known in options}
-        otherwise = "`--help` lists all options"
+        fallback = "`--help` lists all options"
     else:
-        names = constructor_arguments(kind).keys() - {"params"}  # which an optimizer gets from the method
+        names = constructor_arguments(kind).keys() - {"params"}  # a method passes `params` to its optimizer
         known = {argument: f"{path}.{argument}" for argument in sorted(names)}
-        otherwise = f"Choose from {', '.join(known)}"
-    hint = OF_LIGHTNING.get(name) or REPLACEMENTS.get(name)
+        fallback = f"Choose from {', '.join(known)}"
+    hint = LIGHTNING_OPTIONS.get(name) or REPLACEMENTS.get(name)
     if hint is None and (near := nearest_names(name, known)):
         return f"there is no such option. Did you mean --{known[near[0]]}?"
     owner = "fedvlp" if kind is None else kind.__name__
-    hint = hint or otherwise
+    hint = hint or fallback
     return f"{owner} has no such option. {hint[0].upper()}{hint[1:]}."

@@ -1,4 +1,4 @@
-"""The entry point ``fedvlp``, which imports neither torch nor any command before ``--help`` and ``--version``."""
+"""The entry point ``fedvlp``. ``--help`` and ``--version`` import neither torch nor any command."""
 
 import os
 import signal
@@ -14,20 +14,20 @@ from fedvlp.utils.errors import UsageError, UserError, did_you_mean_or_choose, e
 from fedvlp.version import __version__
 
 NO_MEMORY = (
-    "Not enough memory. What helps, the first the most: a smaller --data.batch_size, and --data.eval_batch_size where "
-    "runs are measured; --trainer.precision bf16-mixed; fewer classes; a smaller CLIP, or another device."
+    "Not enough memory. Try, in this order: a smaller --data.batch_size (--data.eval_batch_size in evaluation), "
+    "--trainer.precision bf16-mixed, fewer classes, a smaller CLIP, or another device."
 )
 NO_SHARED_MEMORY = (
-    "The processes that read images ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or give them more, "
-    "as with docker run --shm-size=2g."
+    "The data loader's workers ran out of shared memory (/dev/shm). Pass --data.num_workers 0, or provide more, e.g. "
+    "with docker run --shm-size=2g."
 )
 
 
 class Command(NamedTuple):
-    """One command of ``fedvlp``, with its line in the help.
+    """A command of ``fedvlp``, with its line in the help.
 
-    ``target`` is ``module:function`` below ``fedvlp``; the function takes the words after the name and returns the exit
-    code.
+    ``target`` is ``module:function`` relative to the package ``fedvlp``. The function receives the words after the
+    command's name and returns the exit code.
     """
 
     name: str
@@ -37,47 +37,47 @@ class Command(NamedTuple):
     def __call__(self, arguments: Sequence[str]) -> int:
         """Run the command with all words after ``fedvlp``, and return the exit code."""
         words = list(arguments)
-        # Lightning's users write --ckpt_path, so that is what parsers and configs have.
-        if self.name in TAKES_RUN and len(words) > 1 and not words[1].startswith("-"):
+        # Parsers and configs use Lightning's name for a trained run, --ckpt_path.
+        if self.name in RUN_COMMANDS and len(words) > 1 and not words[1].startswith("-"):
             words[1] = f"--ckpt_path={words[1]}"
-        if self.name in WAITS and sys.stderr.isatty() and not {"-h", "--help"} & set(words):
-            sys.stderr.write(f"fedvlp {self.name}: {WAITS[self.name]}\n")
+        if self.name in SLOW_COMMANDS and sys.stderr.isatty() and not {"-h", "--help"} & set(words):
+            sys.stderr.write(f"fedvlp {self.name}: {SLOW_COMMANDS[self.name]}\n")
         module, name = self.target.split(":")
         function = getattr(import_module(f"fedvlp.{module}"), name)
-        # LightningCLI parses its commands' names as subcommands.
+        # LightningCLI parses the name of its command itself, as a subcommand.
         return int(function(words if self.target == FEDERATION else words[1:]))
 
 
 FEDERATION = "commands.lightning_cli:run_federation"
-WAITS = {
-    "doctor": "tries all devices; up to a minute, two with a GPU",
-    "explain": "loads the method and its images, then draws pictures; about half a minute",
-    "export": "traces the method, then compares the file's logits with its own; up to a minute",
-    "verify": "classifies the images of each entry again; seconds to minutes for each",
+SLOW_COMMANDS = {
+    "doctor": "tests all devices; up to a minute, two with a GPU",
+    "explain": "loads the method and its images, then draws figures; about half a minute",
+    "export": "traces the method, then compares the exported logits with the original; up to a minute",
+    "verify": "evaluates each entry again; seconds to minutes per entry",
 }
-"""What takes long, and about how long; shown on a terminal before anything is imported."""
-TAKES_RUN = ("validate", "test", "predict", "explain", "audit")
-"""Commands in which a trained run stands first, or after ``--ckpt_path``; the parsers of others have RUN themselves."""
+"""Steps and approximate duration of slow commands; shown on a terminal before anything is imported."""
+RUN_COMMANDS = ("validate", "test", "predict", "explain", "audit")
+"""Commands whose first argument RUN is translated to ``--ckpt_path``; other parsers define RUN themselves."""
 COMMANDS = (
-    Command("fit", FEDERATION, "Train a method on all source clients and report every domain's accuracy."),
-    Command("validate", FEDERATION, "Measure a trained method on the source validation splits."),
-    Command("test", FEDERATION, "Measure a trained method on held-out domains and test splits."),
-    Command("predict", FEDERATION, "Classify images with a trained method and write a CSV."),
-    Command("explain", "tools.explain.command:run_explain", "Show where a trained method looks, and its experts."),
-    Command("export", "tools.export.command:run_export", "Write a trained method as ONNX or torch.export."),
-    Command("audit", "tools.audit.command:run_audit", "Measure what a client's upload reveals of its images."),
-    Command("cost", "tools.cost.command:run_cost", "Print what methods send, without training."),
-    Command("deploy", "sites.commands:run_deploy", "Write a Flower app for real sites, or check one end."),
+    Command("fit", FEDERATION, "Train a method on all source clients and report the accuracy of every domain."),
+    Command("validate", FEDERATION, "Evaluate a trained method on the source validation splits."),
+    Command("test", FEDERATION, "Evaluate a trained method on held-out domains and test splits."),
+    Command("predict", FEDERATION, "Classify images with a trained method and write a CSV file."),
+    Command("explain", "tools.explain.command:run_explain", "Show which image regions and experts a method uses."),
+    Command("export", "tools.export.command:run_export", "Export a trained method as ONNX or torch.export."),
+    Command("audit", "tools.audit.command:run_audit", "Measure how much a client's upload reveals about its images."),
+    Command("cost", "tools.cost.command:run_cost", "Count what methods train and send, without training."),
+    Command("deploy", "sites.commands:run_deploy", "Write a Flower app for real sites, or check a server or site."),
     Command("status", "tools.status:run_status", "Show whether a run is running, finished or dead."),
-    Command("doctor", "tools.doctor:run_doctor", "Show what this machine has, and test whether it trains."),
-    Command("data", "tools.data:run_data", "List, download and check the field's data sets."),
-    Command("compare", "tools.compare.command:run_compare", "Put runs into tables, beside the papers' numbers."),
-    Command("verify", "tools.verify.command:run_verify", "Measure trained models again, and rank them on a page."),
+    Command("doctor", "tools.doctor:run_doctor", "Show hardware and packages, and test training on each device."),
+    Command("data", "tools.data:run_data", "List, download and check the data sets of the field."),
+    Command("compare", "tools.compare.command:run_compare", "Compare runs in tables, next to published numbers."),
+    Command("verify", "tools.verify.command:run_verify", "Evaluate submitted models again, and rank them on a page."),
     Command("sweep", "tools.sweep.command:run_sweep", "Run several methods, held-out domains and seeds."),
-    Command("tune", "tools.tune.command:run_tune", "Choose options of methods on source validation, and run them."),
-    Command("site", "sites.commands:run_site", "Start, stop or look at the process that answers for a site."),
-    Command("push", "tools.hub.command:run_push", "Put what a run learned on the Hugging Face hub."),
-    Command("report", "tools.report.command:run_report", "Write a page of finished runs: tables, figures, configs."),
+    Command("tune", "tools.tune.command:run_tune", "Tune options of methods on source validation, then run them."),
+    Command("site", "sites.commands:run_site", "Start, stop or inspect the process that serves a site."),
+    Command("push", "tools.hub.command:run_push", "Upload a trained method to the Hugging Face Hub."),
+    Command("report", "tools.report.command:run_report", "Write an HTML page of runs: tables, figures, configs."),
 )
 
 _NAMES = ",".join(command.name for command in COMMANDS)
@@ -91,8 +91,8 @@ Federated prompt learning of vision-language models.
 commands:
 {_LINES}
 
-What trains or loads a method takes one or more --config (a file, or the name of a
-config that is bundled, such as quickstart), and dotted overrides of any of its keys:
+Commands that train or load a method accept one or more --config (a file or the name
+of a bundled config, such as quickstart) and dotted options that override its keys:
 
   fedvlp fit --config quickstart
   fedvlp fit --config methods/trip --config data/folders --data.root photos --data.held_out sketch
@@ -100,10 +100,10 @@ config that is bundled, such as quickstart), and dotted overrides of any of its 
   fedvlp predict RUN --images photos/new
   fedvlp cost --config trip --config promptfl --data.classes 65 --data.domains 3
 
-RUN is the folder of a trained run, that of several, of which the newest, or a prompts.safetensors or checkpoint.
-It follows the name of the command: test RUN, predict RUN, explain RUN, export RUN.
+RUN is a run folder, a folder of several runs (the newest is used), a
+prompts.safetensors, or a checkpoint. It comes first: predict RUN, test RUN, export RUN.
 
-The others have options of their own, which --help explains:
+Each other command has its own options, explained by its --help:
 
   fedvlp sweep --config data/icon_domains --models trip,promptfl --seeds 0,1,2 --output runs/first
   fedvlp status runs
@@ -111,34 +111,34 @@ The others have options of their own, which --help explains:
   fedvlp report runs/first --output report.html
 
 options:
-  -h, --help  Show this message; `fedvlp fit --help` explains every argument.
+  -h, --help  Show this message. `fedvlp fit --help` explains every option of a run.
   --version   Show the version.
 """
 
 
 def user_hint(error: Exception) -> str | None:
-    """Explain what a user can do about an error of the machine; None for a defect of the program."""
-    # Libraries raise errors without `strerror` for other reasons than the disk.
+    """Explain how a user can fix an error of the machine; None if the error is a bug in fedvlp."""
+    # An OSError without `strerror` comes from a library and is not about the disk.
     if isinstance(error, OSError) and error.strerror is not None:
         path = "Reading or writing" if error.filename is None else os.fsdecode(error.filename)
-        return f"{path}: {error.strerror}. Check the rights and the disk; files that were whole before still are."
-    # PyTorch's words, whether a reader of images could not allocate it or was killed.
+        return f"{path}: {error.strerror}. Check permissions and free disk space; files written earlier are intact."
+    # PyTorch mentions it both when a worker cannot allocate memory and when a worker is killed.
     if isinstance(error, RuntimeError) and "shared memory" in str(error):
         return NO_SHARED_MEMORY
     if not is_out_of_memory(error):
         return None
-    # Its first line says how much was asked for and is free, and who else uses the device.
+    # The first line of the error reports the requested and free memory, and other processes on the device.
     return " ".join([NO_MEMORY, *str(error).splitlines()[:1]])
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came, as schedulers send it: the program ends as for Ctrl-C."""
+    """Raised on SIGTERM, which schedulers send; the program ends as after Ctrl-C."""
 
 
 @contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM end the block as Ctrl-C does, unless another handler is set."""
-    # Signals reach only the main thread, and a program that calls fedvlp may handle them itself.
+def interrupt_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM interrupt the block like Ctrl-C, unless another handler is set."""
+    # Only the main thread receives signals, and a program that calls fedvlp may handle them itself.
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -166,20 +166,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {command.name: command for command in COMMANDS}
     if words[0] not in commands:
         hint = did_you_mean_or_choose(words[0], commands)
-        return _fail(f"There is no command {words[0]!r}. {hint} `fedvlp --help` describes all.", 2)
-    # A name of a file or a sign that the terminal's encoding lacks must not end a run.
+        return _fail(f"There is no command {words[0]!r}. {hint} `fedvlp --help` describes all commands.", 2)
+    # A character that the terminal cannot encode, e.g. in a file name, must not end a run.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
-        with ended_by_sigterm():
+        with interrupt_on_sigterm():
             code = commands[words[0]](words)
-        sys.stdout.flush()  # a reader that is gone shows here, and not at the interpreter's end
+        sys.stdout.flush()  # raises BrokenPipeError here rather than when the interpreter exits
         return code
     except UserError as error:
         return _fail(str(error), 2 if isinstance(error, UsageError) else 1)
-    except BrokenPipeError:  # what reads the output, such as head, has ended
+    except BrokenPipeError:  # the reader of the output, e.g. head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # as of a process that SIGPIPE ended
+        return 141  # the exit code of a process killed by SIGPIPE
     except (OSError, MemoryError, RuntimeError) as error:
         message = user_hint(error)
         if message is None:

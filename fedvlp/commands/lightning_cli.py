@@ -14,9 +14,9 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 
 import fedvlp
 from fedvlp.commands.answers import shorten
-from fedvlp.commands.cli import TAKES_RUN
+from fedvlp.commands.cli import RUN_COMMANDS
 from fedvlp.commands.replaced_options import discarding_replaced_options
-from fedvlp.commands.trained_config import ALLOW_HELP, config_of_command, config_option
+from fedvlp.commands.trained_config import ALLOW_HELP, command_config, config_option
 from fedvlp.core.module import FederatedModule
 from fedvlp.data import FederatedDataModule
 from fedvlp.federation import Federation
@@ -27,62 +27,62 @@ from fedvlp.utils.files import write_text
 from fedvlp.utils.plugins import import_plugins
 
 DEFAULT_SEED = 0
-OF_DEVICE = ("accelerator", "devices", "precision", "runtime.num_threads", "deterministic")
-OF_PREDICT = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
-SHOWN_BY_PREDICT = (*OF_PREDICT, *(f"trainer.{name}" for name in OF_DEVICE))
-"""The options that matter to ``predict``; it accepts all of ``fit``, as configs of runs have them."""
-OF_CLASSES = """
+DEVICE_OPTIONS = ("accelerator", "devices", "precision", "runtime.num_threads", "deterministic")
+PREDICT_OPTIONS = ("help", "config", "ckpt_path", "images", "output", "class_names", "allow")
+PREDICT_HELP_OPTIONS = (*PREDICT_OPTIONS, *(f"trainer.{name}" for name in DEVICE_OPTIONS))
+"""Options in the help of ``predict``. It accepts all options of ``fit``, because the config of a run contains them."""
+CLASS_HELP = """
 
-Options of a method and of a data set are those of its class: --model.help PromptFL and --data.help DomainFolders list
-them. Most used are
+Methods and data sets have their own options: --model.help PromptFL and --data.help DomainFolders list them.
+The most used are
 
   --model.clip.name NAME  frozen CLIP: ViT-B-16, RN50 and others, or fedvlp-tiny, which needs no download
   --data.root FOLDER      images, as FOLDER/domain/class/image
-  --data.held_out DOMAIN  domain that no client has, on which the method is tested
-  --data.shots N          training images of each class and source domain; all if not given
+  --data.held_out DOMAIN  domain that no client trains on; the method is tested on it
+  --data.shots N          training images per class and source domain; default: all
 """
-NO_METHOD = "No method was chosen. Name its config, such as --config promptfl, or its class: --model PromptFL."
+NO_METHOD = "No method was chosen. Pass a config, e.g. --config promptfl, or a class, e.g. --model PromptFL."
 NO_DATA = (
-    "No data set was chosen. Name its config, such as --config data/icon_domains, or for your own images --config "
-    "data/folders --data.root FOLDER. `fedvlp data list` shows the others."
+    "No data set was chosen. Pass a config, e.g. --config data/icon_domains, or for your own images --config "
+    "data/folders --data.root FOLDER. `fedvlp data list` lists the other data sets."
 )
-PREDICT = (
-    "Classify images with a trained method and write a CSV of path, class and probabilities: fedvlp predict RUN "
+PREDICT_DESCRIPTION = (
+    "Classify images with a trained method and write paths, classes and probabilities as CSV: fedvlp predict RUN "
     "--images FILE_OR_FOLDER. Accepts --config and --model like `fit`, to override the trained method."
 )
 
 
 class ConfigOption(ActionConfigFile):  # type: ignore[misc]
-    """Option ``--config``: a file, the name of a bundled config, ``-`` for standard input, or JSON."""
+    """The option ``--config``: a file, the name of a bundled config, ``-`` for standard input, or JSON."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Merge a config into the options before it."""
+        """Merge a config into the preceding options."""
         if values != "-" and not values.startswith("{"):
             values = find_config(values)
             if variable := re.search(r"\$\{[^}]*\}", json.dumps(read_yaml(Path(values)))):
                 raise UserError(
                     f"{values} has {variable[0]}, but configs do not read environment variables. Pass the value as an "
-                    "option: the shell replaces the variable there."
+                    "option, where the shell replaces the variable."
                 )
         super().__call__(parser, namespace, values, option_string)
 
 
 class FederationParser(LightningArgumentParser):
-    """LightningCLI's parser, in which options may have any order."""
+    """LightningCLI's parser, with options in any order."""
 
-    shown: Sequence[str] = ()  # names of the options in the help; all if empty
+    shown: Sequence[str] = ()  # names of the options that the help lists; all if empty
     after_usage = ""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     def format_help(self) -> str:
-        """Format the help, with only the options in ``shown`` if there are any."""
+        """Format the help; if ``shown`` is not empty, list only its options."""
         command = self.prog.replace(" [options]", "")
-        run = "[RUN] " if command.split()[-1] in TAKES_RUN else ""
-        # The parser's own usage is a list of all options, a page long.
+        run = "[RUN] " if command.split()[-1] in RUN_COMMANDS else ""
+        # The parser's default usage lists all options and fills a page.
         self.usage = f"{command} {run}[--config NAME ...] [options]{self.after_usage}"
-        # Options are hidden and not left out: a run's config, which predict takes, names them.
+        # Hide the options but keep parsing them: the config of a run, which predict reads, contains them.
         for group in self._action_groups if self.shown else ():
             hidden = [action for action in group._group_actions if action.dest not in self.shown]
             for action in hidden:
@@ -93,8 +93,8 @@ class FederationParser(LightningArgumentParser):
         return str(super().format_help())
 
     def parse_args(self, args: Any = None, *others: Any, **options: Any) -> Any:
-        """Parse options, which may have any order."""
-        # A parser of nested options gets ``null`` as ``None``.
+        """Parse options in any order."""
+        # jsonargparse passes ``null`` to the parser of nested options as ``None``.
         words = [re.sub("=None$", "=null", word) for word in in_order(sys.argv[1:] if args is None else args)]
         with discarding_replaced_options():
             return super().parse_args(words, *others, **options)
@@ -106,7 +106,7 @@ def check_choices(config: Namespace) -> None:
         (config.model, FederatedModule, NO_METHOD),
         (config.data, FederatedDataModule, NO_DATA),
     ):
-        # Options without a class are of the base class.
+        # A config that sets options but no class gets the base class.
         if chosen is None or chosen.class_path.rpartition(".")[-1] == base.__name__:
             raise UserError(message)
 
@@ -118,10 +118,10 @@ class FederationCLI(LightningCLI):
     """LightningCLI for methods, data modules and the federation: keys ``model``, ``data`` and ``trainer``."""
 
     def __init__(self, **options: Any) -> None:
-        # Of Lightning's messages about devices and seeds only the warnings matter.
+        # Hide Lightning's info messages about devices and seeds.
         logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
         logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-        # Only classes that are imported can be named by their short names.
+        # jsonargparse finds the short name of a class only if the class is imported.
         for name in fedvlp.__all__:
             getattr(fedvlp, name)
         import_plugins()
@@ -137,21 +137,21 @@ class FederationCLI(LightningCLI):
         )
 
     @classmethod
-    def make(cls: type[Command], words: Sequence[str], **of_parser: Any) -> Command:
-        """Make method, data and federation of options; a UserError if an option is wrong or a part can't be made."""
+    def make(cls: type[Command], words: Sequence[str], **parser_options: Any) -> Command:
+        """Make method, data and federation from options; raise UserError if an option is wrong or a part fails."""
         with unwrapped_errors():
-            return cls(run=False, args=words, save_config_callback=None, parser_kwargs=of_parser)
+            return cls(run=False, args=words, save_config_callback=None, parser_kwargs=parser_options)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """Name the commands, and the arguments that come from the config's own keys."""
+        """List the commands, with the arguments that are taken from the config's keys."""
         return {name: {"model", "datamodule"} for name in ("fit", "validate", "test", "predict")}
 
     def init_parser(self, **options: Any) -> LightningArgumentParser:
-        """Make a parser whose ``--config`` accepts names."""
+        """Make a parser that accepts names of bundled configs for ``--config``."""
         parser = FederationParser(**options)
         help = (
-            "A config: a file, - for standard input, or the name of a bundled config, such as promptfl. Later ones win."
+            "A config file, - for standard input, or the name of a bundled config, such as promptfl. Later configs win."
         )
         parser.add_argument("-c", "--config", action=ConfigOption, help=help)
         return parser
@@ -159,42 +159,42 @@ class FederationCLI(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the three keys; Lightning's own version accepts only subclasses of its Trainer."""
         for key, base, about in (("model", FederatedModule, "method"), ("data", FederatedDataModule, "data set")):
-            # No sub_configs: a file that is called like a class must not be read.
+            # Without sub_configs, because a file named like a class must not be read.
             action = parser.add_argument(f"--{key}", type=base, metavar="CLASS", help=f"The {about}'s class.")
             action.sub_add_kwargs = {"fail_untyped": False}
-            action.extra_help = str  # otherwise a list of all classes
-        # The federation is made by LightningCLI itself, so the parser only checks its arguments.
+            action.extra_help = str  # the default is a list of all classes
+        # LightningCLI creates the federation itself, so the parser only checks its arguments.
         parser.add_class_arguments(Federation, "trainer", fail_untyped=False, instantiate=False)
-        # Its help would list all callbacks of Lightning, most of which a federation refuses.
+        # The default help lists all callbacks of Lightning, and a federation rejects most of them.
         callbacks = cast(Any, next(action for action in parser._actions if action.dest == "trainer.callbacks"))
         callbacks.extra_help = str
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Link a method's arguments to data and federation, and the federation's seed to ``seed_everything``."""
-        # With `seed_everything: true` Lightning draws a seed, which would not be the same when the run resumes.
+        # With `seed_everything: true` Lightning draws a random seed, which would change when the run resumes.
         link_method_options(parser)
         parser.link_arguments(
             "seed_everything", "trainer.seed", compute_fn=lambda seed: DEFAULT_SEED if isinstance(seed, bool) else seed
         )
 
     def _prepare_subcommand_parser(self, klass: Any, subcommand: str, **options: Any) -> LightningArgumentParser:
-        """Add ``--allow`` to commands that make a method from a file; it is read before there is a parser."""
-        # Other commands need no options, and a whole parser takes long to make.
+        """Add ``--allow`` to commands that load a trained file. Its value is read before the parser exists."""
+        # Only the current command needs its options, because a complete parser is slow to build.
         if self._command not in (None, subcommand):
             self._subcommand_method_arguments[subcommand] = []
             return self.init_parser(**options)
         parser = cast(FederationParser, super()._prepare_subcommand_parser(klass, subcommand, **options))
         if subcommand == "fit":
-            parser.after_usage = OF_CLASSES
+            parser.after_usage = CLASS_HELP
         else:
             parser.add_argument("--allow", action="append", metavar="NAME", help=ALLOW_HELP)
         if subcommand == "predict":
-            parser.shown = SHOWN_BY_PREDICT
-            parser.description = PREDICT
+            parser.shown = PREDICT_HELP_OPTIONS
+            parser.description = PREDICT_DESCRIPTION
         return parser
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse the arguments of the command, which may differ from the arguments of the process."""
+        """Parse the given arguments, or the arguments of the process, and turn errors into one line."""
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
@@ -203,7 +203,7 @@ class FederationCLI(LightningCLI):
         check_choices(self.config if self._command is None else self.config[self._command])
 
     def _dump_config(self) -> None:
-        """Keep the config that methods and data record as their options; JSON is faster than YAML."""
+        """Store the config, from which methods and data record their options. JSON is faster than YAML."""
         if not hasattr(self, "config_dump"):
             text = self.parser.dump(
                 self.config, skip_link_targets=False, skip_unset=False, skip_validation=True, format="json"
@@ -211,34 +211,34 @@ class FederationCLI(LightningCLI):
             self.config_dump = json.loads(text)[self._command] if self._command else json.loads(text)
 
     def _parse_ckpt_path(self) -> None:
-        """Leave checkpoints to the federation: they hold no pickled hyperparameters to merge."""
+        """Leave checkpoints to the federation; they contain no hyperparameters to merge."""
 
 
 class ParsingCLI(FederationCLI):
-    """Parses arguments without making method, data and federation."""
+    """LightningCLI that only parses, without making method, data and federation."""
 
     def instantiate_classes(self) -> None:
         """Make nothing."""
 
 
 class ConfigFile(SaveConfigCallback):
-    """Writes ``config.yaml`` into the run's folder, whole or not at all, and tells the run its configs' names."""
+    """Callback that writes ``config.yaml`` into the run folder atomically, and sets the run's ``configs``."""
 
     def save_config(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Write the file; called on one process."""
+        """Write the file, on one process."""
         files = [Path(path) for path in self.config.config or () if path]
-        # Standard input and a run's own config have no name that tells runs apart.
+        # Standard input and the config of an earlier run have no distinctive name.
         trainer.configs = [config_title(file) for file in files if file.name not in ("-", self.config_filename)]
         write_text(Path(trainer.log_dir) / self.config_filename, self.parser.dump(self.config, skip_unset=False))
 
 
 def run_federation(arguments: Sequence[str]) -> int:
-    """Run the command that is the first of the arguments; return the exit code, or raise UserError for bad input."""
+    """Run the command named by the first argument and return the exit code; raise UserError for bad input."""
     command, *words = arguments
-    # Only fit has nothing to start from but its config.
-    trained = None if command == "fit" else config_of_command(command, words)
+    # All commands except fit start from a trained file.
+    trained = None if command == "fit" else command_config(command, words)
     if trained is not None:
-        words.insert(0, config_option(trained))  # first, so that what the user passes overrides it
+        words.insert(0, config_option(trained))  # first, so that the user's options override it
     with unwrapped_errors():
         FederationCLI(
             save_config_callback=ConfigFile if command == "fit" else None,

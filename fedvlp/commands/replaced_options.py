@@ -1,7 +1,7 @@
-"""Discarding the options of a class that another class replaces: the only function of jsonargparse that is patched.
+"""Discard the options of a replaced class. This is the only patch of jsonargparse.
 
-jsonargparse keeps the options that both classes accept. Adam would inherit the weight decay of the SGD that it
-replaces, whether a config has set it or the method's constructor, and no public setting prevents that.
+jsonargparse keeps the options that both classes accept, and no public setting prevents that. If a user replaces SGD by
+Adam, Adam would inherit SGD's weight decay, whether a config or the method's constructor had set it.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from fedvlp.data import FederatedDataModule
 def discarding_replaced_options() -> Iterator[None]:
     """Discard the options of a replaced class while a command line is parsed.
 
-    Options without a default in the new class are kept, such as the number of clients of a partition. So are the
-    options of methods and data sets: one config may name the class and another one its options.
+    Options without a default in the new class are kept, e.g. the number of clients of a partition. The options of
+    methods and data sets are kept as well, because the class and its options may come from different configs.
     """
     original = _typehints.discard_init_args_on_class_path_change
 

@@ -1,4 +1,4 @@
-"""The config of a trained file: which method it is of, and with which classes, domains and clients it was trained."""
+"""The config of a trained file: its method, classes, domains and clients."""
 
 import json
 import os
@@ -12,100 +12,100 @@ from fedvlp.utils.config_files import CONFIG_OPTION, read_run_config, split_opti
 from fedvlp.utils.errors import UserError
 
 ALLOW_HELP = (
-    "A module or the path of a class that the trained file may name, besides fedvlp's own; may be given several times. "
-    "To import it runs its code."
+    "A module or class path that the trained file may use, besides fedvlp's own; can be repeated. Importing runs its "
+    "code."
 )
 
 
-def config_of_command(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
-    """Read the config of the trained file among a command's arguments; None if they name a method, or no file.
+def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | None:
+    """Read the config of the trained file in a command's arguments; None if they choose a method, or no file.
 
-    All commands but ``predict`` get the data and the precision of the run as well, from the config next to the file.
-    Raises UserError as :func:`trained_config`, or if images are needed and there is no config.
+    Except for ``predict``, the config includes the run's data and precision, from the config next to the file. Raises
+    UserError like :func:`trained_config`, or if images are needed and there is no config.
     """
     given = {name for name, _ in split_options(arguments)}
     runs = values_of(arguments, "--ckpt_path")
     if not runs or given & {"--help", "--config", "--model"}:
         return None
     if runs[-1] == "last":
-        raise UserError(f"{command} takes no `last` without --config. Name the run: fedvlp {command} RUN.")
+        raise UserError(f"{command} accepts `last` only with --config. Name the run: fedvlp {command} RUN.")
     allow = values_of(arguments, "--allow")
     file = trained_file(runs[-1], command)
     config = trained_config(file, allow)
     if command == "predict":
         return config
-    of_run = config_of_run(file, allow, None if "--data" in given else "--data")
-    config["trainer"] |= of_run["trainer"]
-    del config["data"]  # predict needs these facts, but no images
+    from_run = run_config(file, allow, None if "--data" in given else "--data")
+    config["trainer"] |= from_run["trainer"]
+    del config["data"]  # only predict uses these placeholders without images
     if "--data" not in given:
-        if "data" not in of_run:
-            raise UserError(f"{command} needs images, and no config beside {file} names them. Pass --data or --config.")
-        config["data"] = of_run["data"]
+        if "data" not in from_run:
+            raise UserError(f"{command} needs images, but there is no config next to {file}. Pass --data or --config.")
+        config["data"] = from_run["data"]
     return config
 
 
 def trained_file(ckpt_path: str | None, command: str) -> Path:
-    """Find the trained tensors that a command's RUN means; raise UserError without RUN, or for ``last``."""
+    """Find the trained tensors of a command's RUN; raise UserError if RUN is missing or ``last``."""
     if ckpt_path in (None, "", "last"):
         raise UserError(
-            f"{command} needs a run: fedvlp {command} RUN, its folder, its prompts.safetensors or a checkpoint."
+            f"{command} needs a run: fedvlp {command} RUN, a run folder, a prompts.safetensors or a checkpoint."
         )
-    return file_of_run(Path(ckpt_path))
+    return find_tensor_file(Path(ckpt_path))
 
 
-def file_of_run(where: Path) -> Path:
-    """Find the trained tensors of a run's folder, or of the newest run in a folder; a file itself."""
-    return run_of(where) / "prompts.safetensors" if where.is_dir() else where
+def find_tensor_file(path: Path) -> Path:
+    """Find the trained tensors of a run folder, or of the newest run in a folder; a file is returned unchanged."""
+    return run_of(path) / "prompts.safetensors" if path.is_dir() else path
 
 
-def trained_config(where: Path, allow: Sequence[str] = (), instead: str | None = None) -> dict[str, Any]:
-    """Make a config of a trained file's method; its ``data`` are those of its run, or only its classes.
+def trained_config(file: Path, allow: Sequence[str] = (), data_option: str | None = None) -> dict[str, Any]:
+    """Make the config of a trained file's method, with the ``data`` of its run or only its class names.
 
-    Raises UserError if the file is damaged or not of a run, or names a class that is not allowed.
+    Raises UserError if the file is damaged or is no file of a run, or if it names a class that is not allowed.
 
     Args:
-        where: Prompts or a checkpoint.
-        allow: Modules and paths of classes that the file may name, besides fedvlp's own; no other class is imported.
-        instead: The option that replaces the run's images, for a message; None if no ``data`` are needed.
+        file: Prompts or a checkpoint.
+        allow: Modules and class paths that the file may use in addition to fedvlp's own; no other class is imported.
+        data_option: The option that replaces the run's images, for error messages; None if no images are needed.
     """
-    # Imported late: the help of --data lists every data module that was imported, and this one is not for users.
+    # Imported late: the help of --data lists all imported data modules, and this one is not for users.
     from fedvlp.data.without_images import PredictionData
 
-    model = read_model(where)
-    # The file may be a stranger's, and to import a class that it names runs code.
-    check_classes(where, model, allow)
+    model = read_model(file)
+    # The file may be untrusted, and importing a class runs code.
+    check_classes(file, model, allow)
     options = dict(model["init_args"])
-    # The command line takes these from data and federation, so the method's own would be refused.
-    of_data = {
+    # The command line links these to data and federation, and rejects them as options of the method.
+    data_options = {
         "class_names": options.pop("class_names", None),
         "source_domains": options.pop("domains", None),
         "num_clients": options.pop("num_clients", None),
     }
     rounds = options.pop("rounds", None)
-    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": of_data}
+    data = {"class_path": f"{PredictionData.__module__}.{PredictionData.__qualname__}", "init_args": data_options}
     return {
         "model": {"class_path": model["class_path"], "init_args": options},
-        "data": data if instead is None else config_of_run(where, allow, instead).get("data", data),
+        "data": data if data_option is None else run_config(file, allow, data_option).get("data", data),
         "trainer": {} if rounds is None else {"rounds": rounds},
     }
 
 
-def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict[str, Any]:
-    """Read ``data``, and ``trainer`` with the precision, from the config next to a trained file, if there is one.
+def run_config(file: Path, allow: Sequence[str], data_option: str | None) -> dict[str, Any]:
+    """Read ``data``, and the precision in ``trainer``, from the config next to a trained file, if there is one.
 
-    Arguments and errors are those of :func:`trained_config`.
+    For arguments and errors see :func:`trained_config`.
     """
     path = run_of(file) / "config.yaml"
     if not path.is_file():
         return {"trainer": {}}
-    needs = [] if instead is None else ["data"]
-    content = read_run_config(path, needs, f"Pass {instead}, so that it is not needed.")
+    needs = [] if data_option is None else ["data"]
+    content = read_run_config(path, needs, f"Pass {data_option} instead.")
     precision = content.get("trainer", {}).get("precision")
     config: dict[str, Any] = {"trainer": {} if precision is None else {"precision": precision}}
     for name in needs:
         config[name] = content[name]
         options = content[name].get("init_args") or {}
-        # A stranger's config decides neither where a folder is made nor what is downloaded.
+        # An untrusted config must neither create folders nor start downloads.
         options.pop("download", None)
         cache_dir = options.get("cache_dir")
         if cache_dir is not None and not os.path.isdir(os.path.expanduser(f"{cache_dir}/features")):
@@ -114,14 +114,14 @@ def config_of_run(file: Path, allow: Sequence[str], instead: str | None) -> dict
     return config
 
 
-def chosen_kinds(what: str, choices: Collection[str]) -> list[str]:
-    """Split the value of ``--what``, each name once; raise UserError for an unknown one."""
+def parse_kinds(what: str, choices: Collection[str]) -> list[str]:
+    """Split the value of ``--what`` and drop duplicates; raise UserError for an unknown name."""
     kinds = list(dict.fromkeys(what.split(",")))
     if unknown := [kind for kind in kinds if kind not in choices]:
-        raise UserError(f"Expected --what of {', '.join(choices)}, with commas between; got {', '.join(unknown)!r}.")
+        raise UserError(f"--what: expected {', '.join(choices)} (comma-separated); got {', '.join(unknown)!r}.")
     return kinds
 
 
 def config_option(config: Mapping[str, Any]) -> str:
-    """Return the argument ``--config`` with a config's content, which the parser accepts in place of a path."""
+    """Format a config as the argument ``--config`` with JSON, which the parser accepts instead of a path."""
     return CONFIG_OPTION + json.dumps(config)

@@ -1,4 +1,4 @@
-"""The command line as users call it: what it accepts, what it answers, what it leaves behind."""
+"""The command line as users call it: accepted options, messages and files."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from fedvlp.commands.cli import main
-from fedvlp.commands.lightning_cli import NO_DATA, OF_DEVICE, OF_PREDICT
+from fedvlp.commands.lightning_cli import DEVICE_OPTIONS, NO_DATA, PREDICT_OPTIONS
 from fedvlp.training.lightning_hooks import REFUSED
 from fedvlp.utils.errors import UserError
 from tests.helpers.forks import exit_code, fork, ranks
@@ -34,7 +34,7 @@ def options(image_root: Path, tmp_path: Path, cache: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def trip_run(image_root: Path, tmp_path_factory: pytest.TempPathFactory, cache: str) -> tuple[Path, str]:
-    """The folder of a run of TRIP, and its output."""
+    """Run TRIP; return the run folder and the printed output."""
     folder = tmp_path_factory.mktemp("trip")
     with redirect_stdout(StringIO()) as printed:
         assert main(["fit", "--config=trip", *short_fit(image_root, folder), cache]) == 0
@@ -63,7 +63,7 @@ def without_seconds(row: dict[str, str]) -> dict[str, str]:
         (RuntimeError("killed by signal: Bus error. Workers may be out of shared memory."), "(/dev/shm)"),
     ],
 )
-def test_without_memory_a_line_says_what_helps(monkeypatch, capsys, error, message):
+def test_too_little_memory_is_explained_in_one_line(monkeypatch, capsys, error, message):
     def fail(words):
         raise error
 
@@ -144,7 +144,7 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
     assert measured["accuracy"]["held_out"] == float(row["held_out"])
     assert main(["test", *trained, f"--output={tmp_path}"]) == 1
     assert "Expected the name of a file to write" in capsys.readouterr().err
-    assert main(["validate", trained[1]]) == 0  # with the config beside it
+    assert main(["validate", trained[1]]) == 0  # with the config next to it
     assert f"validation: {float(row['validation']):.2f} %" in capsys.readouterr().out
     assert main(["test", str(folder.parent), "--data.eval_batch_size=5"]) == 0
     printed = capsys.readouterr().out
@@ -184,14 +184,14 @@ def test_validate_test_and_predict_from_the_deployed_prompts(trip_run, image_roo
         (["--data.heldout=photo"], "--data.heldout: there is no such option. Did you mean --data.held_out?"),
         (["--trainer.round=3"], "Did you mean --trainer.rounds?"),
         (["--trainer.max_epochs=3"], "--trainer.rounds sets the number of rounds."),
-        (["--lr=1"], "It is --model.optimizer.lr."),
+        (["--lr=1"], "Use --model.optimizer.lr."),
         (["--model.optimizer=Adam", "--model.optimizer.momentum=1"], "Adam has no such option. Choose from amsgrad, "),
-        (["--model=Trip"], "--model: there is no 'Trip'. Did you mean 'TRIP'?"),
+        (["--model=Trip"], "--model: no class 'Trip' was found. Did you mean 'TRIP'?"),
         (["--trainer.callbacks=EarlyStoping"], "Did you mean 'EarlyStopping'?"),
         (["--data.class_names_map=[a,b]"], "--data.class_names_map: Expected a dict; Expected a str; got ['a', 'b']."),
         (["--trainer.rounds=two"], "--trainer.rounds: Not of type NonNegativeInt: "),
         (["--trainer.local.epochs=0"], "--trainer.local.epochs: Not of type PositiveFloat: 0 does not conform to"),
-        (["promptfl"], "A config follows --config"),
+        (["promptfl"], "Pass a config with --config"),
     ],
 )
 def test_a_bad_option_is_named(options, arguments, message, capsys, tmp_path):
@@ -226,7 +226,7 @@ def test_bad_input_is_one_error_before_training(options, arguments, message, cap
         ["deploy", "init", "app", "--config=promptfl"],
     ],
 )
-def test_a_command_without_a_data_set_says_how_to_choose_one(arguments, capsys, tmp_path, monkeypatch):
+def test_a_command_without_a_data_set_explains_how_to_choose_one(arguments, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 1
     lines = capsys.readouterr().err.splitlines()
@@ -240,8 +240,8 @@ def printed_config(capsys, *arguments):
     return yaml.safe_load(capsys.readouterr().out)
 
 
-def test_another_class_starts_from_its_own_defaults(capsys):
-    """PromptFL's SGD, in the config and in the signature, has a weight decay of 5e-4, which Adam would take as well."""
+def test_a_replaced_class_starts_from_its_own_defaults(capsys):
+    """Adam does not inherit the weight decay of 5e-4 of PromptFL's SGD, from the config or the signature."""
     data = "--config=icon_domains_30_clients"
     for method in ("--config=coop", "--model=PromptFL"):
         model = printed_config(capsys, method, data, "--model.optimizer=torch.optim.AdamW")["model"]
@@ -257,11 +257,11 @@ def test_another_class_starts_from_its_own_defaults(capsys):
     skew = config["data"]["init_args"]["partition"]["init_args"]
     # A number of clients has no default.
     assert (skew["num_clients"], skew["min_examples"]) == (30, 1)
-    # What all data sets take was given by the config of the method.
+    # The config of the method sets an option that all data sets have.
     assert config["data"]["init_args"]["batch_size"] == 32
 
 
-def test_null_takes_an_option_of_an_option_back(capsys):
+def test_null_resets_a_nested_option(capsys):
     config = printed_config(
         capsys, "--data.partition.alpha=null", "--config=promptfl", "--config=icon_domains_30_clients"
     )
@@ -280,12 +280,12 @@ def fit_with_wandb(arguments):
     import wandb
 
     code = main(arguments)
-    wandb.finish()  # which it does itself at the end of a process that is no fork
+    wandb.finish()  # wandb does this itself at exit, except in a forked process
     sys.exit(code)
 
 
 def test_wandb_offline(options, tmp_path, monkeypatch):
-    """One run for the whole federation, with keys for each client; no network, no account."""
+    """The federation is one run with keys for each client; no network, no account."""
     monkeypatch.chdir(tmp_path)
     given = ["--config=wandb", "--trainer.logger.offline=true", f"--trainer.logger.save_dir={tmp_path}"]
     output = tmp_path / "output.txt"
@@ -299,8 +299,8 @@ def test_wandb_offline(options, tmp_path, monkeypatch):
     assert b"last/held_out/photo" in logged
     assert b"PromptFL, DomainFolders" in logged
     assert len(list(run.glob("files/media/images/accuracy_over_rounds*.png"))) == 1
-    (kept,) = tmp_path.glob("runs/*/*/wandb.json")
-    assert [*json.loads(kept.read_text()).values()] == [run.name.rpartition("-")[2]]
+    (id_file,) = tmp_path.glob("runs/*/*/wandb.json")
+    assert [*json.loads(id_file.read_text()).values()] == [run.name.rpartition("-")[2]]
 
 
 METHOD = """
@@ -328,38 +328,38 @@ def test_options_passed_on_to_the_base_class_are_recorded(options, tmp_path, mon
     assert "model.init_args.prompt_length: was 3, is 4" in capsys.readouterr().err
 
 
-def test_what_measures_says_what_it_lacks(trip_run, tmp_path, capsys):
+def test_evaluation_explains_missing_images(trip_run, tmp_path, capsys):
     prompts = shutil.copy(trip_run[0] / "prompts.safetensors", tmp_path)
-    beside = tmp_path / "config.yaml"
+    config_path = tmp_path / "config.yaml"
     config = yaml.safe_load((trip_run[0] / "config.yaml").read_text(encoding="utf-8"))
     for content, error in [
         (
             config | {"data": {"class_path": "os.Unheard"}},
             "'os.Unheard'. To import it runs it. If you trust it, install",
         ),
-        (config | {"data": None}, "config.yaml has no data.class_path. Pass --data, so that it is not needed"),
-        (None, "test needs images, and no config beside "),
+        (config | {"data": None}, "config.yaml has no data.class_path. Pass --data instead."),
+        (None, "test needs images, but there is no config next to "),
     ]:
-        beside.unlink(missing_ok=True)
+        config_path.unlink(missing_ok=True)
         if content is not None:
-            beside.write_text(yaml.safe_dump(content), encoding="utf-8")
+            config_path.write_text(yaml.safe_dump(content), encoding="utf-8")
         assert main(["test", f"--ckpt_path={prompts}"]) == 1
         assert error in capsys.readouterr().err
     assert main(["validate", "--ckpt_path=last"]) == 1
-    assert "validate takes no `last` without --config" in capsys.readouterr().err
+    assert "validate accepts `last` only with --config" in capsys.readouterr().err
 
 
-def test_help_of_predict_shows_what_it_takes(capsys):
+def test_help_of_predict_lists_only_its_own_options(capsys):
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
     printed = capsys.readouterr().out
     shown = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w.]+)", printed, re.MULTILINE)
-    of_device = [f"--trainer.{name}" for name in OF_DEVICE]
-    assert sorted(shown) == sorted(["--help", *(f"--{name}" for name in OF_PREDICT[1:]), *of_device])
+    device_options = [f"--trainer.{name}" for name in DEVICE_OPTIONS]
+    assert sorted(shown) == sorted(["--help", *(f"--{name}" for name in PREDICT_OPTIONS[1:]), *device_options])
     assert "Linked arguments" not in printed
 
 
-def test_short_names_of_classes_and_a_terminal_without_the_signs_of_a_line(options, tmp_path, monkeypatch):
+def test_short_class_names_and_a_terminal_with_few_characters(options, tmp_path, monkeypatch):
     printed = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding="ascii"))
     names = ["--data=DomainFolders", "--model=PromptFL", *options[1:], "--model.clip=fedvlp-tiny"]
@@ -368,7 +368,7 @@ def test_short_names_of_classes_and_a_terminal_without_the_signs_of_a_line(optio
     assert (run_folder(tmp_path) / "summary.json").is_file()
 
 
-def test_help_of_fit_names_what_runs_set_and_nothing_that_is_refused(options, capsys):
+def test_help_of_fit_names_common_options_and_no_rejected_one(options, capsys):
     with pytest.raises(SystemExit):
         main(["fit", "--help"])
     printed = capsys.readouterr().out
@@ -382,7 +382,7 @@ def test_help_of_fit_names_what_runs_set_and_nothing_that_is_refused(options, ca
     assert config["model"]["init_args"]["clip"].keys() >= {"name"}
 
 
-def test_what_takes_long_says_so_before_anything_is_imported(monkeypatch, capsys):
+def test_slow_commands_announce_their_duration_before_importing(monkeypatch, capsys):
     def importing(_):
         assert re.match(r"fedvlp export: .* minute", capsys.readouterr().err)
         raise UserError("imported")

@@ -1,4 +1,4 @@
-"""``fedvlp fit`` is told to end, or is started again while it runs."""
+"""``fedvlp fit`` is stopped by a signal, or started again while it runs."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedvlp.commands.cli import Terminated, ended_by_sigterm, main
+from fedvlp.commands.cli import Terminated, interrupt_on_sigterm, main
 from fedvlp.runs.checkpoint import load_checkpoint
 from tests.helpers.forks import exit_code, fork
 from tests.helpers.runs import short_fit
@@ -28,7 +28,7 @@ def checkpoints(tmp_path):
 
 
 def started(arguments, tmp_path):
-    """A run that has written two checkpoints and goes on."""
+    """Start a run and wait until it has written two checkpoints."""
     running = fork(fit, arguments, output=tmp_path / "output.txt", OMP_NUM_THREADS="1")
     while len(checkpoints(tmp_path)) < 2:
         assert running.is_alive()
@@ -37,7 +37,7 @@ def started(arguments, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_in_order_and_the_run_is_whole(arguments, tmp_path, number, code):
+def test_a_signal_ends_it_cleanly_with_a_complete_run(arguments, tmp_path, number, code):
     running = started(arguments, tmp_path)
     os.kill(running.pid, number)
     assert exit_code(running) == code
@@ -46,13 +46,13 @@ def test_a_signal_ends_it_in_order_and_the_run_is_whole(arguments, tmp_path, num
     assert load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round >= 2
 
 
-def test_a_run_that_is_trained_is_refused_and_a_dead_one_goes_on(arguments, tmp_path, capsys):
+def test_a_running_run_is_rejected_and_a_dead_one_resumes(arguments, tmp_path, capsys):
     running = started(arguments, tmp_path)
     again = [*arguments, "--ckpt_path=last"]
     assert main(again) == 1
-    told = capsys.readouterr().err
-    assert "is being trained by another process" in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "is being trained by another process" in message
+    assert message.count("\n") == 1
     running.kill()
     exit_code(running)
     rounds = load_checkpoint(checkpoints(tmp_path)[-1])[0].server.round
@@ -62,15 +62,15 @@ def test_a_run_that_is_trained_is_refused_and_a_dead_one_goes_on(arguments, tmp_
     assert len((folder / "metrics.csv").read_text().splitlines()) == rounds + 2
 
 
-def test_sigterm_has_its_old_meaning_afterwards_and_keeps_that_of_others():
+def test_sigterm_handlers_are_restored_and_custom_ones_kept():
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with pytest.raises(Terminated), ended_by_sigterm():
+        with pytest.raises(Terminated), interrupt_on_sigterm():
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with ended_by_sigterm():
+        with interrupt_on_sigterm():
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)

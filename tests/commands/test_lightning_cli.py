@@ -1,4 +1,4 @@
-"""What the command line's parser does beside LightningCLI's own."""
+"""The parser's additions to LightningCLI."""
 
 import time
 
@@ -16,7 +16,7 @@ def seconds_to_parse(count):
     return time.process_time() - begin
 
 
-def test_the_time_for_class_names_is_no_square_of_their_number():
+def test_parsing_time_is_not_quadratic_in_the_number_of_classes():
     seconds_to_parse(1)  # imports
     assert seconds_to_parse(1500) < 12 * seconds_to_parse(15)
 
@@ -26,7 +26,7 @@ def parsed(*words):
     return ParsingCLI(run=False, args=given, save_config_callback=None).config.as_dict()
 
 
-def test_a_file_or_folder_hides_no_name(tmp_path, monkeypatch):
+def test_files_and_folders_do_not_shadow_names(tmp_path, monkeypatch):
     words = ["--config=promptfl", "--model.optimizer=SGD", "--trainer.local.add_ons=[FedProx]", "--data=IconDomains"]
     words += ["--model.clip.name=fedvlp-tiny", "--model.clip.pretrained=auto", "--trainer.local.schedule=CosineDecay"]
     expected = parsed(*words)

@@ -21,7 +21,7 @@ def test_what_is_wrong_in_a_config_is_said(tmp_path, image_root, capsys):
     assert "Expected data of fedvlp.sites.data.SitesData" in refused(path, tmp_path, capsys)
     config["model"]["class_path"] = "Nothing"
     path = sites_config(tmp_path / "c.yaml", config, DOMAINS)
-    assert "there is no 'Nothing'" in refused(path, tmp_path, capsys)
+    assert "no class 'Nothing' was found" in refused(path, tmp_path, capsys)
     path = write_config(tmp_path / "c.yaml", method_config("promptfl"), "fedvlp.sites.data.SitesData")
     assert "sites" in refused(path, tmp_path, capsys)
 

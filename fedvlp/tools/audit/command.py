@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedvlp.commands.trained_config import chosen_kinds, trained_config, trained_file
+from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
 from fedvlp.tools.audit.audit import KINDS, audit, audit_table, write_audit
 from fedvlp.tools.audit.inversion import InversionOptions
 from fedvlp.tools.audit.membership import MembershipOptions
@@ -49,7 +49,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     command = parse(AuditCLI, arguments, trained, "Measure how much uploads and prompts reveal about clients' images.")
     config = command.config
 
-    kinds = None if config.what is None else chosen_kinds(config.what, KINDS)
+    kinds = None if config.what is None else parse_kinds(config.what, KINDS)
     run = load_run(command)
     inversion = InversionOptions(**vars(config.inversion))
     membership = MembershipOptions(**vars(config.membership))

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedvlp.clip.loading import BUNDLED
-from fedvlp.commands.trained_config import chosen_kinds, trained_config, trained_file
+from fedvlp.commands.trained_config import parse_kinds, trained_config, trained_file
 from fedvlp.core.state import State
 from fedvlp.results.figures import Picture
 from fedvlp.runs.run_folder import run_of
@@ -89,7 +89,7 @@ def run_explain(arguments: Sequence[str]) -> int:
 
 
 def _kinds(what: str | None) -> list[str]:
-    return list(KINDS) if what is None else chosen_kinds(what, KINDS)
+    return list(KINDS) if what is None else parse_kinds(what, KINDS)
 
 
 def explain(kind: str, run: TrainedRun, samples: Samples | None, config: Any) -> Files:

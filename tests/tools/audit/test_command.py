@@ -57,7 +57,7 @@ def test_an_untrained_method_is_audited_from_its_config(image_root, tmp_path, mo
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--what=membership,words"], "Expected --what of inversion, membership, with"),
+        (["--what=membership,words"], "--what: expected inversion, membership (comma-separated); got 'words'"),
         (["--ckpt_path=last"], "audit needs a run"),
         (["--ckpt_path=nowhere"], "No file"),
     ],
