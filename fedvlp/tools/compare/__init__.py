@@ -1,1 +1,1 @@
-"""Tables of finished runs, beside the numbers that papers print."""
+"""Tables of finished runs, next to published numbers."""

@@ -1,4 +1,4 @@
-"""The command ``fedvlp compare``: tables of finished runs, beside papers' printed numbers."""
+"""The command ``fedvlp compare``: tables of finished runs, next to published numbers."""
 
 import argparse
 import sys
@@ -15,11 +15,11 @@ from fedvlp.utils.errors import UserError
 from fedvlp.utils.files import check_replaceable, write_text
 
 ROUNDS = {"last": [LAST], "best": [BEST], "both": [LAST, BEST]}
-ONE_SEED = "One seed decides, and another may change the order; `fedvlp sweep` makes three."
+ONE_SEED = "Results of a single seed: another seed may change the order. `fedvlp sweep` runs three seeds."
 
 
 def run_compare(arguments: Sequence[str]) -> int:
-    """Print the tables, and return the exit code: 1 if a path was not a finished run, otherwise 0."""
+    """Print the tables and return the exit code: 1 if a path was not a finished run, otherwise 0."""
     options = _parser().parse_args(arguments)
     if options.output is not None:
         check_replaceable(options.output, files_of_runs(map(Path, options.runs)))
@@ -30,12 +30,12 @@ def run_compare(arguments: Sequence[str]) -> int:
         compared = [with_intervals(table) for table in compared]
     texts = _texts(compared, options.papers)
     if not texts:
-        reason = " ".join(problems) or "Give run folders, or folders of runs."
+        reason = " ".join(problems) or "Pass run folders, or folders of runs."
         raise UserError(f"There is no finished run to compare. {reason}")
     one_seed = ONE_SEED if any(len(table.seeds) == 1 for table in compared) else ""
-    above = filter(None, [one_seed, describe_differences([table.about for table in compared])])
+    headers = filter(None, [one_seed, describe_differences([table.about for table in compared])])
     comment = "% " if options.format == "latex" else ""
-    text = "".join(f"{comment}{line}\n\n" for line in above) + format_tables(texts, options.format) + "\n"
+    text = "".join(f"{comment}{line}\n\n" for line in headers) + format_tables(texts, options.format) + "\n"
     if options.output is None:
         sys.stdout.write(text)
     else:
@@ -46,39 +46,39 @@ def run_compare(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "fedvlp compare", description="Compare finished runs: domains as columns, mean and deviation over seeds."
+        "fedvlp compare", description="Compare finished runs: a column per domain, mean and deviation over seeds."
     )
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, or folders of runs at any depth")
     parser.add_argument("--format", choices=("table", "markdown", "latex"), default="table")
-    parser.add_argument("--row", choices=ROUNDS, default="both", help="which round: last, best on source validation")
+    parser.add_argument("--row", choices=ROUNDS, default="both", help="last round, best on source validation, or both")
     parser.add_argument(
         "--intervals",
         action="store_true",
-        help="put the 95 %% interval of a bootstrap over images behind each cell of a last round",
+        help="add the 95 %% bootstrap interval over images to each cell of a last round",
     )
     parser.add_argument(
         "--oracle",
         action="store_true",
-        help="add the round that is best on the images compared, which is not allowed, and its gap to the last",
+        help="add the best round on the compared images, which must not be selected, and its gap to the last round",
     )
     parser.add_argument(
         "--papers",
         nargs="*",
         metavar="PAPER",
-        help=f"put printed numbers beside ours, of all papers or of some: {', '.join(papers())}",
+        help=f"add published numbers next to ours, from all papers or from some of {', '.join(papers())}",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write into a file instead")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write to a file instead of printing")
     return parser
 
 
 def _texts(compared: Sequence[Table], wanted: Sequence[str] | None) -> list[TextTable]:
-    """Format each of our tables, followed by the papers' tables of the same kind; all papers' tables without runs."""
+    """Format our tables, each followed by the matching published tables; without runs, all published tables."""
     if wanted is None:
         return [table_text(table) for table in compared]
-    # Before anything else, so that an unknown paper is an error whatever the runs are.
-    alone = main_tables(wanted)
+    # Called first, so that an unknown paper is an error for any runs.
+    all_printed = main_tables(wanted)
     texts = []
     for table in compared:
         texts.append(table_text(table))
         texts += [paper_text(printed, table) for printed in matching_tables(table, wanted)]
-    return texts or [paper_text(printed) for printed in alone]
+    return texts or [paper_text(printed) for printed in all_printed]

@@ -1,4 +1,4 @@
-"""Which runs belong in one table, what a table compares, what its runs have in common, and the labels of its rows."""
+"""Grouping of runs into tables, the settings that the runs of a table share, and the labels of rows."""
 
 import hashlib
 from collections import Counter
@@ -12,19 +12,19 @@ from fedvlp.results.record import Record
 from fedvlp.utils.config_files import configs_folder, read_yaml
 
 DEFAULT_ROUNDS = 15
-"""Rounds where a config does not set them, as in Federation's constructor; to import that takes seconds."""
+"""Federation's default number of rounds, repeated because importing Federation takes seconds."""
 
 VALIDATION = Protocol(
     "",
     "validation",
-    "each domain's source validation split, as there is no test split; it also chose the best round",
+    "the source validation split of each domain (there is no test split), which also chose the best round",
     "mean accuracy on source validation, which also chose the best round",
 )
-"""What runs are compared by if no image tests."""
+"""The protocol of runs without test images."""
 
 
-def protocol_of(record: Record) -> Protocol:
-    """Find the protocol of a run: special ones by their title, the usual two by the splits that were measured."""
+def find_protocol(record: Record) -> Protocol:
+    """Find the protocol of a run: by its title, or for the two usual protocols by the evaluated splits."""
     usual = PROTOCOLS["leave_domains_out"], PROTOCOLS["all_seen"]
     for protocol in PROTOCOLS.values():
         if protocol.title == record.data.get("kind") and protocol not in usual:
@@ -36,10 +36,9 @@ def protocol_of(record: Record) -> Protocol:
 
 
 def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
-    """Group the runs of each table by their ``key``, in the order of each table's first run.
+    """Group runs into tables by their ``key``, ordered by the first run of each table.
 
-    Centralised runs, which have no clients, are in every table of the same images, or in a separate table if there is
-    no other.
+    Centralised runs have no clients, so they join all tables of the same images, or get a table if there is none.
     """
     keys_of_images: dict[str, dict[str, None]] = {}
     for record in records:
@@ -55,23 +54,23 @@ def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
 
 
 def describe_records(records: Sequence[Record]) -> dict[str, str]:
-    """Describe the options that the runs of a table share, by name; clients come from federated runs."""
+    """Describe the options that the runs of a table share, by name; clients are taken from a federated run."""
     record = next((record for record in records if not record.is_centralised), records[0])
     backbone = f"CLIP {record.clip}, weights {record.clip_fingerprint[:8]}"
     data = record.data
     if not data:
-        about = {"data": "not described by the run", "protocol": record.protocol, "split": record.split}
+        about = {"data": "not recorded by the run", "protocol": record.protocol, "split": record.split}
         return about | {"backbone": backbone}
     about = {"data": str(data.get("name")), "images": str(data.get("images"))}
     about["classes"] = _classes(data.get("classes", []))
     if "new_classes" in data:
         about["new classes"] = _classes(data["new_classes"])
     if "class_split" in data:
-        about["measured classes"] = f"also those of each {data['class_split']}"
+        about["measured classes"] = f"also each {data['class_split']}'s own"
     if "targets" in data:
         about["other data sets"] = ", ".join(f"{each.get('name')} {each.get('images')}" for each in data["targets"])
     held_out = f", {len(record.held_out)} held out" if record.held_out else ""
-    # A share is None where the official split has such images, so that none are drawn.
+    # A share is None if the official split has these images, so that none are drawn.
     shares = {role: data.get(f"{role}_fraction") for role in ("validation", "test")}
     drawn = [f"{role} {100 * share:g} %" for role, share in shares.items() if share]
     return about | {
@@ -84,7 +83,7 @@ def describe_records(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _classes(names: Sequence[str]) -> str:
-    """Describe the number of classes, with a digest of their names in prompts."""
+    """Describe the number of classes, with a digest of the names used in prompts."""
     return f"{len(names)}, names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
 
 
@@ -94,10 +93,10 @@ def describe_differences(abouts: Sequence[Mapping[str, str]]) -> str:
         return ""
     parts = []
     for name in dict.fromkeys(chain.from_iterable(abouts)):
-        values = list(dict.fromkeys(about.get(name, "not said") for about in abouts))
+        values = list(dict.fromkeys(about.get(name, "not recorded") for about in abouts))
         if len(values) > 1:
             parts.append(f"{name} ({' | '.join(values)})")
-    return f"{len(abouts)} tables, which must not be mixed; they differ in {'; '.join(parts) or 'weights or splits'}"
+    return f"{len(abouts)} tables that cannot be compared; they differ in {'; '.join(parts) or 'weights or splits'}"
 
 
 @cache
@@ -107,7 +106,7 @@ def method_configs() -> dict[str, dict[str, Any]]:
 
 
 def config_rounds(name: str) -> int:
-    """Return the rounds of a bundled config of a method; 0 for any other name."""
+    """Look up the number of rounds in the bundled config of a method; 0 for any other name."""
     if name not in method_configs():
         return 0
     rounds: int = method_configs()[name].get("trainer", {}).get("rounds", DEFAULT_ROUNDS)
@@ -115,9 +114,9 @@ def config_rounds(name: str) -> int:
 
 
 def config_name(record: Record) -> str:
-    """Return the name of the config that chose a run's method: a bundled one, or the first config of the user.
+    """Name the config that chose a run's method: a bundled config, otherwise the user's first config.
 
-    Runs without a config have the name of the method's class.
+    A run without a config is named after the method's class.
     """
     own = [name for name in record.configs if "/" not in name]
     for name in reversed(record.configs):
@@ -128,45 +127,45 @@ def config_name(record: Record) -> str:
 
 
 def row_labels(records: Iterable[Record]) -> dict[str, str]:
-    """Name each of the runs' settings by its config and, if a config has several settings, by its own options.
+    """Label each distinct setting of the runs with its config and, if a config has several settings, their options.
 
-    An option is named, as in ``trip (key_seed=1)``, if its value is not the most frequent one among the config's rows,
-    or if only some of them have it, such as an aggregator. Centralised runs are marked.
+    A label contains an option, as in ``trip (key_seed=1)``, if its value is not the most frequent one among the rows of
+    the config, or if only some rows have the option, e.g. an aggregator. Centralised runs are marked.
     """
     examples = {record.settings: record for record in records}
     kinds = {settings: (config_name(record), record.is_centralised) for settings, record in examples.items()}
     labels: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for settings, record in examples.items():
-        others = [other for key, other in examples.items() if kinds[key] == kinds[settings] and not other.tuning]
-        alike = [settings_of(other) for other in others]
-        own = [f"best of {record.tuning['trials']}"] if record.tuning else _own_options(record, alike)
+        same_kind = [other for key, other in examples.items() if kinds[key] == kinds[settings] and not other.tuning]
+        rows = [all_options(other) for other in same_kind]
+        own = [f"best of {record.tuning['trials']}"] if record.tuning else _distinctive_options(record, rows)
         remarks = ", ".join([CENTRALISED] * record.is_centralised + own)
         label = f"{kinds[settings][0]} ({remarks})" if remarks else kinds[settings][0]
-        # Two rows may differ in what a label can't show, and need two names all the same.
+        # Two rows may differ in something that no label shows, and still need two names.
         counts[label] += 1
         labels[settings] = label if counts[label] == 1 else f"{label} [{counts[label]}]"
     return labels
 
 
-def _own_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Find the options that distinguish a row from the other rows of its config."""
-    values = settings_of(record)
-    # Methods and optimizers describe all their options, the trainer only those that were set.
+def _distinctive_options(record: Record, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """List the options that distinguish a row from the other rows of its config."""
+    values = all_options(record)
+    # Methods and optimizers record all their options, the trainer only options that were set.
     in_all_rows = set(values).intersection(*rows)
-    only_here = record.training_without_seed.keys() - in_all_rows
+    not_in_all = record.training_without_seed.keys() - in_all_rows
     remarks = []
-    for name in sorted(in_all_rows | only_here):
-        # The most frequent value is taken for the usual one, which a label need not name.
+    for name in sorted(in_all_rows | not_in_all):
+        # The most frequent value counts as the default and is not shown.
         others = Counter(_as_text(row[name]) for row in rows) if name in in_all_rows else Counter()
         count = others.pop(_as_text(values[name]), 0)
-        if name in only_here or (others and count <= max(others.values())):
+        if name in not_in_all or (others and count <= max(others.values())):
             remarks.append(f"{name}={_as_text(values[name])}")
     return remarks
 
 
-def settings_of(record: Record) -> dict[str, Any]:
-    """Collect all options in which two rows of one method may differ, by name."""
+def all_options(record: Record) -> dict[str, Any]:
+    """Collect all options in which two rows of a method may differ, by name."""
     optimizer = dict(record.optimizer or {})
     if "class" in optimizer:
         optimizer["optimizer"] = optimizer.pop("class")

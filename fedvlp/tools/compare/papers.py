@@ -1,4 +1,4 @@
-"""The numbers that papers print, their footnotes, and our numbers of the same method next to them."""
+"""Published numbers with their footnotes, and our numbers for the same methods."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ BACKBONES = {
     "clip_resnet50": "CLIP ResNet-50",
     "vit_b16_imagenet1k": "ViT-B/16, ImageNet",
     "resnet50_imagenet1k": "ResNet-50, ImageNet",
-    "vit_unspecified": "a ViT, not said which",
-    "resnet50_unspecified": "a ResNet-50, not said which",
+    "vit_unspecified": "unspecified ViT",
+    "resnet50_unspecified": "unspecified ResNet-50",
 }
 
 ZERO_SHOT_NAME = "Zero-Shot CLIP"
 CLIPS = {"ViT-B-16": "clip_vit_b16", "RN50": "clip_resnet50"}
-"""From open_clip's name of a CLIP to the key of its backbone in ``BACKBONES``."""
+"""Keys of ``BACKBONES`` by open_clip's name of the model."""
 
 CENTRAL_NAMES = {"PromptFL": "CoOp", "FineTuning": "ERM"}
-"""The papers' other names of centralised methods."""
+"""The papers' names of centralised methods that differ from ours."""
 
 CENTRAL_METHODS = ("DoPrompt", "HCVP", "SWAD")
-"""Methods that papers print as centralised; they are other methods with clients."""
+"""Methods that the papers train centrally; with clients they are different methods."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class PrintedRow:
     """A row of a paper's table.
 
     Attributes:
-        method: The paper's name of the method.
-        variant: The change of an ablation; empty in main tables.
+        method: Name of the method in the paper.
+        variant: The ablated component; empty in main tables.
         backbone: A key of ``BACKBONES``.
-        clients: Number of clients; empty if nothing is federated.
+        clients: Number of clients; empty for centralised methods.
         numbers: Accuracies in percent by domain and as ``average``, as printed.
     """
 
@@ -58,7 +58,7 @@ class PrintedRow:
 
 @dataclass(frozen=True)
 class Footnote:
-    """A note on rows and columns of papers' tables, each named ``<paper> <table>``; on all if none are given."""
+    """A note on rows and columns of tables named ``<paper> <table>``; on all rows or columns if none are given."""
 
     text: str
     tables: Sequence[str]
@@ -66,7 +66,7 @@ class Footnote:
     domains: Sequence[str] = ()
 
     def __str__(self) -> str:
-        """The text after the names of its rows and columns, such as ``FedPR, product: Probably 91.29.``."""
+        """The text, preceded by its rows and columns, as in ``FedPR, product: Probably 91.29.``."""
         return ": ".join(filter(None, [", ".join((*self.methods, *self.domains)), self.text]))
 
 
@@ -76,9 +76,9 @@ class PrintedTable:
 
     Attributes:
         paper: A key of ``papers``.
-        table: The paper's number of the table.
+        table: Number of the table in the paper.
         dataset: A key of ``DATASETS``.
-        shots: Training images of each class, or ``full``.
+        shots: Training images per class, or ``full``.
     """
 
     paper: str
@@ -90,7 +90,7 @@ class PrintedTable:
 
     @property
     def name(self) -> str:
-        """Paper and table, such as ``TRIP, Table I``."""
+        """Title with paper and number, such as ``TRIP, Table I``."""
         return f"{papers()[self.paper]['name']}, Table {self.table}"
 
     @property
@@ -100,40 +100,40 @@ class PrintedTable:
 
     @property
     def is_main(self) -> bool:
-        """Whether it has whole methods, with a number for every domain, and no ablation."""
+        """Whether the table compares complete methods on every domain, and is no ablation."""
         return bool(self.domains) and not any(row.variant for row in self.rows)
 
     @cached_property
     def footnotes(self) -> list[Footnote]:
-        """The notes on its cells."""
+        """The notes on the table's cells."""
         methods = {row.method for row in self.rows}
         notes = [note for note in all_footnotes() if f"{self.paper} {self.table}" in note.tables]
-        # A note on several tables names rows and columns that only some of them have.
+        # A note on several tables may name rows and columns that some of these tables lack.
         notes = [note for note in notes if not note.methods or methods.intersection(note.methods)]
         return [note for note in notes if not note.domains or self.rows[0].numbers.keys() & set(note.domains)]
 
 
 @cache
 def papers() -> dict[str, dict[str, str]]:
-    """Read name, title, number of runs and split of each paper."""
+    """Read the name, title, number of runs and split of each paper."""
     content: dict[str, dict[str, str]] = yaml.safe_load((FOLDER / "papers.yaml").read_text(encoding="utf-8"))
     return content
 
 
 @cache
 def all_footnotes() -> tuple[Footnote, ...]:
-    """Read every note on papers' tables."""
+    """Read all notes on published tables."""
     entries = yaml.safe_load((FOLDER / "footnotes.yaml").read_text(encoding="utf-8"))
     return tuple(Footnote(**entry) for entry in entries)
 
 
 @cache
 def printed_tables() -> tuple[PrintedTable, ...]:
-    """Read all printed tables, in the order of the papers."""
-    # As strings, with the printed digits.
+    """Read all published tables, in the order of the papers."""
+    # Read as strings, to keep the printed digits.
     lines = pd.read_csv(FOLDER / "numbers.csv", dtype=str, keep_default_na=False)
     printed = []
-    table: Any  # a tuple of the columns' values
+    table: Any  # a tuple of column values
     row: Any
     for table, of_table in lines.groupby(["paper", "table", "dataset", "protocol", "shots"], sort=False):
         rows = []
@@ -145,21 +145,21 @@ def printed_tables() -> tuple[PrintedTable, ...]:
 
 
 def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[PrintedTable]:
-    """List the main tables of some papers and a key of ``DATASETS``, or of all; raise UserError for other papers."""
+    """List the main tables, optionally of some papers or a key of ``DATASETS``; raise UserError for unknown papers."""
     if wrong := [name for name in wanted if name not in papers()]:
-        raise UserError(f"Expected papers among {', '.join(papers())}; got {', '.join(wrong)}.")
+        raise UserError(f"--papers: expected names from {', '.join(papers())}; got {', '.join(wrong)}.")
     of_papers = [table for table in printed_tables() if table.paper in (wanted or papers())]
     return [table for table in of_papers if table.is_main and dataset in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:
-    """Find the key of a data set in ``DATASETS``; None if no paper prints numbers of it."""
+    """Find the key of a data set in ``DATASETS``; None if no paper reports it."""
     by_plain_name = {plain_name(key): key for key in DATASETS}
     return by_plain_name.get(plain_name(name.removeprefix("data/")))
 
 
 def plain_name(name: str) -> str:
-    """Reduce a name, which papers write in several ways, to letters and digits in lower case.
+    """Reduce a name, which papers spell in several ways, to lower-case letters and digits.
 
     >>> plain_name("Real World") == plain_name("real_world")
     True
@@ -168,7 +168,7 @@ def plain_name(name: str) -> str:
 
 
 def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, Any]) -> str:
-    """The papers' name of a method's class with its options and a record's ``training``; empty if they have none."""
+    """Find the papers' name of a method's class with its options and recorded ``training``; empty if there is none."""
     name = {"SingleDomain": "Single-Domain Tuning", "FineTuning": "FedAvg"}.get(method, method)
     if method == ZERO_SHOT:
         name = ZERO_SHOT_NAME if options.get("templates", 1) == 1 else ""
@@ -176,19 +176,19 @@ def paper_name(method: str, options: Mapping[str, Any], training: Mapping[str, A
         name = "TRIP-Lite"
     elif method == "PromptFL" and options.get("kl_weight"):
         name = ""
-    # An add-on or an aggregator makes another method of it, which papers name only in these cases.
+    # An add-on or aggregator makes it a different method, which has a name only in these cases.
     rules = [rule["class"] for rule in (training.get("aggregation"), *training.get("add_ons", [])) if rule]
     if not rules or not name:
         return name
-    if method == "FineTuning":  # papers call it by what trains and combines it
+    if method == "FineTuning":  # named after its add-on or aggregator
         return rules[0] if rules in (["FedProx"], ["FedGMA"]) else ""
     return f"{name}+GA" if rules == ["FedDGGA"] else ""
 
 
 def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
-    """List the papers' tables of our domains and protocol; of all papers if none is wanted."""
+    """List the published tables with our domains and protocol; from all papers if ``wanted`` is empty."""
     data = table.records[0].data
-    # A folder of images is called by its class and the folder's name, such as "DomainFolders pacs".
+    # Folders of images are named by class and folder, such as "DomainFolders pacs".
     key = dataset_key(str(data.get("name", "-")).split()[-1])
     if key is None:
         return []
@@ -198,7 +198,7 @@ def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
 
 
 def matching_rows(table: Table, method: str) -> list[Row]:
-    """List our rows of a paper's method, except an oracle's."""
+    """List our rows of a paper's method, without oracle rows."""
     wanted = plain_name(method)
     return [row for row in table.rows if row[1] != ORACLE and plain_name(_printed_name(table, row)) == wanted]
 
@@ -213,7 +213,7 @@ def _printed_name(table: Table, row: Row) -> str:
 
 
 def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
-    """Make a paper's table with the numbers exactly as printed, and our numbers below the same method's."""
+    """Format a published table with the printed digits, and our numbers below each matching method."""
     columns = [*printed.domains, AVERAGE]
     rows: list[list[str]] = []
     for row in printed.rows:
@@ -224,7 +224,7 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
     paper = papers()[printed.paper]
     shots = "all images" if printed.shots == "full" else f"{printed.shots}-shot"
     lines = [
-        f"{paper['title']}; {paper['runs']}. Printed numbers, not obtained with fedvlp",
+        f"{paper['title']}; {paper['runs']}. Numbers from the paper, not obtained with fedvlp",
         f"{PROTOCOLS[printed.protocol].title}; {shots}; split: {paper['split']}",
     ]
     if table is not None:
@@ -235,10 +235,10 @@ def paper_text(printed: PrintedTable, table: Table | None = None) -> TextTable:
 
 
 def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
-    """Our numbers and the differences from the printed ones, with as many decimals as are printed."""
+    """Format our numbers and their differences to the printed numbers, with the printed number of decimals."""
     # Papers and folders spell domains differently, such as "Real World" and "real_world".
     columns = {plain_name(name): name for name in table.columns}
-    if table.is_whole:  # our average compares only if it is over all domains
+    if table.is_whole:  # averages are comparable only over all domains
         columns[AVERAGE] = AVERAGE
     numbers, differences = [], []
     for name, value in printed.numbers.items():
@@ -253,17 +253,17 @@ def _our_rows(table: Table, row: Row, printed: PrintedRow) -> list[list[str]]:
 
 
 def _mismatch(table: Table, printed: PrintedTable) -> str:
-    """Describe how ours and the printed numbers differ in other things than the method."""
+    """Describe how the settings of our numbers differ from the paper's."""
     record = next((record for record in table.records if not record.is_centralised), table.records[0])
     rows = [row for row in printed.rows if matching_rows(table, row.method)]
     if not rows:
-        return "no row is of a method that ours has"
-    # A CLIP with QuickGELU is the same backbone under another of open_clip's names.
+        return "no method of this table is among our runs"
+    # open_clip has a separate name for the same CLIP with QuickGELU.
     backbone = CLIPS.get(record.clip.removesuffix("-quickgelu"))
     others = [row for row in rows if row.backbone != backbone]
-    # Some rows only, such as those that the paper quotes, are named.
-    those = f" of {', '.join(row.method for row in others)}" if 0 < len(others) < len(rows) else ""
-    # A partition's description begins with the number of clients, unless there is one for each source domain.
+    # Rows are named if only some differ, e.g. rows quoted from other papers.
+    rows_text = f" of {', '.join(row.method for row in others)}" if 0 < len(others) < len(rows) else ""
+    # The description of a partition begins with the number of clients, unless each source domain is one client.
     first = str(record.data.get("partition")).split()[0]
     num_clients = int(first) if first.isdigit() else len(record.data.get("domains", [])) - len(record.held_out)
     clients = {row.clients for row in rows if row.clients and row.clients != str(num_clients)}
@@ -271,12 +271,12 @@ def _mismatch(table: Table, printed: PrintedTable) -> str:
     parts = []
     if others:
         backbones = sorted({BACKBONES[row.backbone] for row in others})
-        parts.append(f"backbone{those} (ours CLIP {record.clip}, printed {' and '.join(backbones)})")
+        parts.append(f"backbone{rows_text} (ours CLIP {record.clip}, printed {' and '.join(backbones)})")
     if shots != printed.shots:
         parts.append(f"shots (ours {shots}, printed {printed.shots})")
     if clients:
         parts.append(f"clients (ours {num_clients}, printed {' and '.join(sorted(clients))})")
-    parts.append(f"split (ours {table.about['split']}; the paper's above)")
-    rows_named = "" if shots != printed.shots else those
-    warning = f": levels{rows_named} can't be compared" if others or shots != printed.shots else ""
-    return f"ours and the printed differ in {', '.join(parts)}{warning}"
+    parts.append(f"split (ours {table.about['split']}; for the paper's see above)")
+    affected = "" if shots != printed.shots else rows_text
+    warning = f": absolute accuracies{affected} cannot be compared" if others or shots != printed.shots else ""
+    return f"our runs and the paper differ in {', '.join(parts)}{warning}"

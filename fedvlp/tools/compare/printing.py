@@ -25,19 +25,19 @@ LATEX = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"^": r"\^{}", "~": r"\~{}", "\\": r"\textbackslash{}"}
 )
 LEGEND = (
-    "last: last round; best: round with the best mean accuracy on source validation. Nothing is chosen on the images "
-    "that are compared. up, down: parameters of one client and round; bytes: both ways; seconds: all rounds of a run"
+    "last: last round; best: round with the best mean accuracy on source validation. The compared images select "
+    "nothing. up, down: parameters per client and round; bytes: up and down; seconds: all rounds of a run"
 )
 ORACLE_LEGEND = (
-    f"{ORACLE}: each run's round with the highest accuracy on the very images that are compared, of those that "
-    f"were evaluated. It is shown for its {GAP}, the points by which a table that chooses so is higher; it is no result"
+    f"{ORACLE}: each run's evaluated round with the highest accuracy on the compared images. It is no valid result. "
+    f"Its {GAP} is the number of points by which a table that selects rounds in this way is too high"
 )
 INTERVAL_LEGEND = (
-    "[low, high]: 95 % interval of a bootstrap over images, which are drawn with the predictions of all seeds; it "
-    "shows how far the mean depends on these images, as the deviation shows how far it depends on the seeds"
+    "[low, high]: 95 % bootstrap interval over images, each drawn with the predictions of all seeds. It shows how much "
+    "the mean depends on these images; the deviation shows how much it depends on the seeds"
 )
 BALANCE_LEGEND = (
-    "balanced: balanced accuracy, the mean over classes of the share of their images that are classified correctly; "
+    "balanced: balanced accuracy, the mean of the accuracies of each class; "
     "largest class: accuracy of always predicting the class with most images"
 )
 
@@ -47,12 +47,12 @@ class TextTable:
     """A table of strings.
 
     Attributes:
-        lines: Lines between title and table.
-        frame: The cells, with the titles of the columns.
-        text_columns: Number of columns with words; they come first, and the others hold numbers.
+        lines: Lines between the title and the table.
+        frame: The cells, with column titles.
+        text_columns: Number of leading columns with text; the other columns contain numbers.
         notes: Lines below the table.
-        caption: Caption in LaTeX. Title, lines and notes are comments if it is given.
-        marks: LaTeX commands by row and column, for the best and the second number.
+        caption: Caption in LaTeX. If it is given, title, lines and notes become comments.
+        marks: LaTeX commands by row and column, for the best and second-best number.
     """
 
     title: str
@@ -65,7 +65,7 @@ class TextTable:
 
 
 def format_tables(text_tables: Sequence[TextTable], form: TableFormat) -> str:
-    """Format tables, with two empty lines between them."""
+    """Format tables, separated by two empty lines."""
     formatters = {"table": _text, "markdown": _markdown, "latex": _latex}
     return "\n\n\n".join(formatters[form](table) for table in text_tables)
 
@@ -86,14 +86,14 @@ def _markdown(table: TextTable) -> str:
 
 
 def _latex(table: TextTable) -> str:
-    """Make a ``table`` environment for booktabs, with the notes as small print below."""
+    """Format a ``table`` environment for booktabs, with the notes in small print below the table."""
     columns = "l" * table.text_columns + "r" * (table.frame.shape[1] - table.text_columns)
     cells = table.frame.map(lambda cell: cell.translate(LATEX))
     for (row, title), command in table.marks.items():
         if title in cells:
             cells.loc[row, title] = f"\\{command}{{{cells.loc[row, title]}}}"
     caption = (table.caption or f"{'. '.join([table.title, *table.lines])}.").translate(LATEX)
-    # pandas would escape the commands as well.
+    # pandas would also escape the commands.
     body = cells.rename(columns=lambda title: title.translate(LATEX)).to_latex(
         index=False, escape=False, column_format=columns, caption=caption
     )
@@ -105,11 +105,11 @@ def _latex(table: TextTable) -> str:
 
 
 def table_text(table: Table) -> TextTable:
-    """Format a table of runs for readers, in percent with one decimal."""
+    """Format a table of runs in percent, with one decimal."""
     has_oracle = any(name == ORACLE for _, name in table.rows)
     by_class = [title for title in COLUMNS if title in table.cells.index.get_level_values("column")]
     columns = [*table.columns, AVERAGE, *by_class, *([] if table.protocol.columns else [SPREAD])]
-    # The average is printed under the title that says over how many domains it is.
+    # The title of the average states the number of domains.
     titles = [table.average_title if column == AVERAGE else column for column in columns]
     trained = table.cells[table.cells.index.get_level_values("round") != UNTRAINED]
     rows = []
@@ -139,8 +139,8 @@ def table_text(table: Table) -> TextTable:
 
 
 def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str]:
-    """LaTeX commands for the best and second rounded number of each column, by row and title."""
-    # An oracle is no result, and a wide spread no merit.
+    """Choose LaTeX commands for the best and second-best rounded number of each column, by row and title."""
+    # An oracle is no valid result, and a wide spread is no advantage.
     means = table.cells["mean"].round(1).drop(ORACLE, level="round", errors="ignore")
     ranks: Any = means.groupby(level="column").rank(method="dense", ascending=False)
     marks = {}
@@ -151,27 +151,27 @@ def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str
 
 
 def _warnings(table: Table) -> list[str]:
-    """Describe suspicious signs in the runs that the numbers do not show, a line for each kind."""
+    """Describe signs of insufficient training that the numbers do not show, one line per kind."""
     rising: list[str] = []
     short: list[str] = []
     for method, runs in table.runs.items():
         if not any(row[0] == method and row[1] != UNTRAINED for row in table.rows):
             continue
         rounds = config_rounds(config_name(runs[0]))
-        # Classifiers in closed form are finished after one round.
+        # Closed-form classifiers need a single round.
         if rounds != 1 and all(f"{BEST_ROW} ({run.rounds})" in run.accuracy for run in runs):
             rising.append(method)
         if runs[0].rounds < rounds:
             short.append(f"{method} {runs[0].rounds} of {rounds}")
-    found = {
+    warnings = {
         "source validation was best in the last round, so more rounds may help": rising,
         "fewer rounds than in the config": short,
     }
-    return [*_balance_notes(table), *(f"{kind}: {', '.join(parts)}" for kind, parts in found.items() if parts)]
+    return [*_balance_notes(table), *(f"{kind}: {', '.join(parts)}" for kind, parts in warnings.items() if parts)]
 
 
 def _balance_notes(table: Table) -> list[str]:
-    """Describe the rows that predict a single class, are no better than chance, or lack counts by class."""
+    """Describe rows that predict a single class, are no better than chance, or lack counts per class."""
     notes: list[str] = []
     unavailable: list[str] = []
     role = table.protocol.scored_role
@@ -179,33 +179,33 @@ def _balance_notes(table: Table) -> list[str]:
         title = row_title((method, name))
         balances = [run.balance[title] for run in table.runs[method] if title in run.balance]
         label = method if name == UNTRAINED else f"{method}, {name}"
-        described = [describe_balance({role: each[role]}, label) for each in balances if role in each]
-        found = [line for lines in described for line in lines]
-        if found:
-            part = "" if len(found) == len(balances) else f" ({len(found)} of {len(balances)} runs)"
-            notes.append(found[0] + part)
-        if len(described) < len(balances):
+        findings = [describe_balance({role: each[role]}, label) for each in balances if role in each]
+        lines = [line for finding in findings for line in finding]
+        if lines:
+            part = "" if len(lines) == len(balances) else f" ({len(lines)} of {len(balances)} runs)"
+            notes.append(lines[0] + part)
+        if len(findings) < len(balances):
             unavailable.append(label)
     return [*notes, *([f"{UNAVAILABLE}: {'; '.join(unavailable)}"] if unavailable else [])]
 
 
 def _notes(table: Table) -> list[str]:
-    """Name the versions of methods, if they differ, and methods that were not measured."""
+    """List versions by method, if they differ, and methods that were not evaluated."""
     shown = dict.fromkeys(method for method, _ in table.rows)
     by_version: dict[str, list[str]] = {}
     for method in shown:
-        found = {name: {run.versions.get(name, "not said") for run in table.runs[method]} for name in PACKAGES}
-        version = ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in found.items())
+        used = {name: {run.versions.get(name, "not recorded") for run in table.runs[method]} for name in PACKAGES}
+        version = ", ".join(f"{name} {' and '.join(sorted(versions))}" for name, versions in used.items())
         by_version.setdefault(version, []).append(method)
     versions = [f"{version}: {', '.join(methods)}" for version, methods in by_version.items()]
-    # Class means do not classify the classes of some protocols.
+    # Some protocols have classes that class means cannot classify.
     missing = [method for method in table.runs if method not in (*shown, CLASS_MEANS_ROW)]
-    unmeasured = [f"{method}: not measured after any of these rounds" for method in missing]
+    unmeasured = [f"{method}: not evaluated in any of these rounds" for method in missing]
     return [*(versions if len(versions) > 1 else []), *unmeasured]
 
 
 def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = None) -> str:
-    """Format mean and deviation, the number of seeds if it is unusual, and the interval if there is one.
+    """Format mean, deviation, an unusual number of seeds, and the interval if there is one.
 
     >>> format_cell(Cell(62.04, 2.0, 3)), format_cell(Cell(62.0, math.nan, 1, 60.0, 64.0), usual_count=3)
     ('62.0 ± 2.0', '62.0 (n=1) [60.0, 64.0]')
@@ -221,7 +221,7 @@ def format_cell(cell: Cell | None, decimals: int = 1, usual_count: int | None = 
 
 
 def format_gap(gap: Cell | None) -> str:
-    """Format a difference in points with its sign, and its deviation over seeds."""
+    """Format a signed difference in points, with its deviation over seeds."""
     return "-" if gap is None else f"{'+' if gap.mean >= 0 else ''}{format_cell(gap)}"
 
 
@@ -248,5 +248,5 @@ def _describe_measure(table: Table) -> str:
     over = "data sets" if table.role == "transfer" else "domains"
     return (
         f"{start}; average and {SPREAD} "
-        f"(population standard deviation) over {over} for each seed that has all of these columns"
+        f"(population standard deviation) over {over}, from seeds that have all of these columns"
     )

@@ -15,7 +15,7 @@ from fedvlp.clip.loading import FOLDER_PREFIX
 from fedvlp.results.record import Record, load_record
 from fedvlp.results.rounds import accuracy_cells
 from fedvlp.runs.run_folder import run_of
-from fedvlp.tools.compare.grouping import describe_records, settings_of
+from fedvlp.tools.compare.grouping import all_options, describe_records
 from fedvlp.tools.pretrained.classifier import Classifier
 from fedvlp.tools.pretrained.loading import from_pretrained, hub_problem
 from fedvlp.utils.errors import UserError
@@ -165,7 +165,7 @@ def _facts(record: Record) -> str:
         "held out": ", ".join(record.held_out) or "none",
         "split, digest": record.split,
         "CLIP, digest": record.clip_fingerprint,
-        "options": ", ".join(f"{name} {value}" for name, value in sorted(settings_of(record).items())),
+        "options": ", ".join(f"{name} {value}" for name, value in sorted(all_options(record).items())),
         "seed": str(record.seed),
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items())),
     }

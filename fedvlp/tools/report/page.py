@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from fedvlp.core.roles import ROLES
 from fedvlp.results.record import DETECTION, SCORES, WORST, Record, runs_frame
-from fedvlp.tools.compare.grouping import config_name, describe_differences, protocol_of, row_labels
+from fedvlp.tools.compare.grouping import config_name, describe_differences, find_protocol, row_labels
 from fedvlp.tools.compare.printing import TextTable, format_cell, table_text
 from fedvlp.tools.compare.tables import (
     AVERAGE,
@@ -169,7 +169,7 @@ def _runs(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def _run_cells(record: Record) -> dict[str, str]:
-    role = protocol_of(record).role
+    role = find_protocol(record).role
     last, best = (f"{row[role]:.1f}" if role in row else "-" for row in (record.last, record.best))
     return {
         "folder": str(record.folder),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvlp.results.record import load_record
-from fedvlp.tools.compare.grouping import protocol_of
+from fedvlp.tools.compare.grouping import find_protocol
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.tune.search import Trial
 from fedvlp.utils.files import read_json, write_json
@@ -46,7 +46,7 @@ class Choice:
     def of(cls, label: str, held_out: str | None, trials: Sequence[Trial], jobs: Sequence[Job]) -> Choice:
         """Read the runs of the trials, which have all ended."""
         records = [load_record(summary_of(job).parent) for job in jobs]
-        role = protocol_of(records[0]).role
+        role = find_protocol(records[0]).role
         validation = [record.last["validation"] for record in records]
         return cls(label, held_out, trials, validation, [record.last[role] for record in records])
 

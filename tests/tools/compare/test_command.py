@@ -9,14 +9,14 @@ from tests.helpers.report_runs import write_run
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two seeds of one method, with two domains held out in turn."""
+    """Runs of two seeds of one method, with two domains held out in turn."""
     for seed in (0, 1):
         for held_out in ("photo", "sketch"):
             write_summary(tmp_path / f"{held_out}-{seed}", make_record(60.0 + seed, held_out=held_out, seed=seed))
     return tmp_path
 
 
-def test_the_oracle_and_intervals_are_asked_for(tmp_path, capsys):
+def test_oracle_and_intervals_are_optional(tmp_path, capsys):
     for seed in (0, 1):
         write_run(tmp_path, [60.0, 58.0 + seed], seed=seed)
     assert main(["compare", str(tmp_path)]) == 0
@@ -24,54 +24,54 @@ def test_the_oracle_and_intervals_are_asked_for(tmp_path, capsys):
     assert main(["compare", str(tmp_path), "--oracle", "--intervals", "--row", "last"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"trip +oracle, not allowed .* 60\.0 ± 0\.0 +- +\+1\.5 ± 0\.7", out)
-    assert "bootstrap" not in out  # nothing is known of single images
+    assert "bootstrap" not in out  # there are no predictions of single images
 
 
 def test_an_unknown_run_is_named_and_the_rest_printed(runs, capsys):
     (runs / "broken" / "run").mkdir(parents=True)
     (runs / "broken" / "run" / "config.yaml").touch()
     assert main(["compare", str(runs), str(runs / "nowhere"), "--row", "last"]) == 1
-    said = capsys.readouterr()
-    assert said.out.count("60.5 ± 0.7") == 3
-    assert [line.rpartition("/")[2] for line in said.err.splitlines() if "nowhere" in line]
-    assert "broken/run has not ended" in said.err
+    printed = capsys.readouterr()
+    assert printed.out.count("60.5 ± 0.7") == 3
+    assert [line.rpartition("/")[2] for line in printed.err.splitlines() if "nowhere" in line]
+    assert "broken/run has not ended" in printed.err
 
 
 def test_no_run_at_all_is_an_error(tmp_path, capsys):
     assert main(["compare", str(tmp_path)]) == 1
     assert "no run is here" in capsys.readouterr().err
     assert main(["compare"]) == 1
-    assert "Give run folders" in capsys.readouterr().err
+    assert "Pass run folders" in capsys.readouterr().err
     assert main(["compare", "--papers", "tripp"]) == 1
-    assert "Expected papers among trip" in capsys.readouterr().err
+    assert "--papers: expected names from trip" in capsys.readouterr().err
 
 
 def test_different_protocols_are_different_tables(runs, capsys):
     write_summary(runs / "other", make_record(33.0, data={"shots": 16}))
     assert main(["compare", str(runs)]) == 0
     one_seed, _, differences, *rest = capsys.readouterr().out.splitlines()
-    assert one_seed.startswith("One seed decides")
-    assert differences == "2 tables, which must not be mixed; they differ in shots (16-shot | all images)"
+    assert one_seed.startswith("Results of a single seed")
+    assert differences == "2 tables that cannot be compared; they differ in shots (16-shot | all images)"
     assert "\n".join(rest).count("\nPACS, ") == 2
     assert main(["compare", str(runs / "photo-0"), str(runs / "photo-1")]) == 0
     assert capsys.readouterr().out.startswith("PACS, ")
 
 
-def test_papers_stand_beside_runs_and_alone(runs, capsys):
+def test_papers_are_printed_with_and_without_runs(runs, capsys):
     assert main(["compare", str(runs), "--papers", "trip", "plan"]) == 0
     out = capsys.readouterr().out
     assert out.index("PACS, leave") < out.index("TRIP, Table I: PACS") < out.index("PLAN, Table II: PACS")
     assert out.count("ours - printed") == 4
     assert "Office" not in out
     assert main(["compare", "--papers", "trip"]) == 0
-    alone = capsys.readouterr().out
-    assert alone.startswith("TRIP, Table I: PACS")
-    assert "TRIP, Table II: OfficeHome" in alone
-    assert "ours" not in alone
-    assert "90.37" in alone
+    without_runs = capsys.readouterr().out
+    assert without_runs.startswith("TRIP, Table I: PACS")
+    assert "TRIP, Table II: OfficeHome" in without_runs
+    assert "ours" not in without_runs
+    assert "90.37" in without_runs
     file = runs / "table.txt"
     assert main(["compare", "--papers", "trip", "--output", str(file)]) == 0
-    assert file.read_text(encoding="utf-8") == alone
+    assert file.read_text(encoding="utf-8") == without_runs
 
 
 def test_latex_marks_the_best_two_of_each_column(runs, capsys):
@@ -84,8 +84,8 @@ def test_latex_marks_the_best_two_of_each_column(runs, capsys):
     assert "images: 00ff" in comments
     assert r"mean ± sample standard deviation (n - 1) over seeds 0, 1." in table
     head, *rows = [line.removesuffix(r" \\").split(" & ") for line in table.splitlines() if " & " in line]
-    places = [head.index(title) for title in ("method", "photo", "average of 2 of 4")]
-    assert [[row[place] for place in places] for row in rows] == [
+    columns = [head.index(title) for title in ("method", "photo", "average of 2 of 4")]
+    assert [[row[column] for column in columns] for row in rows] == [
         ["zero-shot CLIP", "40.0", r"\underline{40.0}"],
         [r"fed\_clip", r"\underline{60.5 ± 0.0}", "-"],
         ["plan", "48.0 ± 0.0", "-"],

@@ -38,7 +38,7 @@ TITLES = {
     "class_split": "measured classes",
     "targets": "other data sets",
 }
-"""What a reader is told of each, where it is called something else."""
+"""Descriptions of the keys that have a different name in tables."""
 
 
 def differences(groups):
@@ -78,7 +78,7 @@ def test_runs_of_different_clips_are_not_mixed(field):
     ],
     ids=lambda other: next(iter(other)),
 )
-def test_what_makes_a_row_or_a_column_makes_no_table(other):
+def test_row_and_column_settings_do_not_split_tables(other):
     groups = group_records([make_record(), make_record(**other)])
     assert len(groups) == 1
     assert differences(groups) == ""
@@ -90,34 +90,33 @@ def test_more_held_out_domains_leave_fewer_to_train_on():
     assert "1 held out | leave-domains-out, 2 held out" in differences(groups)
 
 
-def test_runs_that_do_not_describe_their_data_stand_alone():
+def test_runs_without_a_data_description_get_separate_tables():
     bare = [replace(make_record(), data={}, split=split) for split in ("a", "b")]
     groups = group_records([make_record(), *bare])
     assert len(groups) == 3
     assert describe_records(groups[1])["split"] == "a"
 
 
-def test_centralised_runs_stand_in_each_table_of_the_same_images():
-    """Whatever the clients; and in one of their own only where nobody else has these images."""
+def test_centralised_runs_join_each_table_of_the_same_images():
+    """The clients do not matter. They get a table of their own only if no other run has these images."""
     one, other = make_record(), make_record(data={"partition": "20 clients"})
-    pool = make_record(method="SWAD", data={"partition": CENTRALISED})
+    pooled = make_record(method="SWAD", data={"partition": CENTRALISED})
     elsewhere = make_record(data={"partition": CENTRALISED, "shots": 4})
-    for order in ([one, pool, other, elsewhere], [pool, one, other, elsewhere]):
+    for order in ([one, pooled, other, elsewhere], [pooled, one, other, elsewhere]):
         groups = {describe_records(group)["clients"]: group for group in group_records(order)}
         assert list(groups) == ["one client a domain", "20 clients", CENTRALISED]
-        assert set(map(id, groups["20 clients"])) == {id(pool), id(other)}
-        assert set(map(id, groups["one client a domain"])) == {id(pool), id(one)}
+        assert set(map(id, groups["20 clients"])) == {id(pooled), id(other)}
+        assert set(map(id, groups["one client a domain"])) == {id(pooled), id(one)}
         assert groups[CENTRALISED] == (elsewhere,)
 
 
 def labels(*records):
-    """What the rows of runs are called, in their order."""
     names = row_labels(records)
     return [names[record.settings] for record in records]
 
 
-def run_of(config, key_seed=0, **other):
-    """A run of a bundled config of TRIP or PromptFL."""
+def make_run(config, key_seed=0, **other):
+    """Make a run of a bundled config of TRIP or PromptFL."""
     method = method_configs()[config]["model"]["class_path"]
     options = {"prompt_length": 16, "key_seed": key_seed}
     return make_record(method=method, options=options, configs=[f"methods/{config}", "data/folders"], **other)
@@ -137,21 +136,21 @@ def test_a_row_has_the_name_of_its_config(method, configs, label):
     assert labels(make_record(method=method, configs=configs)) == [label]
 
 
-def test_options_are_named_where_rows_would_have_one_name():
-    changed = run_of("trip", key_seed=1)
-    assert labels(run_of("trip"), changed, run_of("trip_lite", rounds=9)) == [
+def test_labels_contain_options_if_configs_are_equal():
+    changed = make_run("trip", key_seed=1)
+    assert labels(make_run("trip"), changed, make_run("trip_lite", rounds=9)) == [
         "trip (key_seed=0)",
         "trip (key_seed=1)",
         "trip_lite",
     ]
-    assert labels(run_of("trip"), run_of("trip", rounds=9), changed)[1:] == ["trip (rounds=9)", "trip (key_seed=1)"]
+    assert labels(make_run("trip"), make_run("trip", rounds=9), changed)[1:] == ["trip (rounds=9)", "trip (key_seed=1)"]
     usual = {"seed": 0, "epochs": 1, "batch_size": 16}
     rule = usual | {"aggregation": {"class": "FedGMA", "agreement": 0.4}}
     add_ons = usual | {"add_ons": [{"class": "FedProx", "weight": 0.5}, {"class": "Scaffold"}]}
-    assert labels(run_of("trip"), run_of("trip", training=rule), run_of("trip", training=add_ons)) == [
+    assert labels(make_run("trip"), make_run("trip", training=rule), make_run("trip", training=add_ons)) == [
         "trip",
         "trip (aggregation=FedGMA/0.4)",
         "trip (add_ons=FedProx/0.5+Scaffold)",
     ]
     pooled = {"partition": CENTRALISED}
-    assert labels(run_of("promptfl", data=pooled), run_of("promptfl")) == [f"promptfl ({CENTRALISED})", "promptfl"]
+    assert labels(make_run("promptfl", data=pooled), make_run("promptfl")) == [f"promptfl ({CENTRALISED})", "promptfl"]

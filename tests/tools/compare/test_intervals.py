@@ -1,4 +1,4 @@
-"""Intervals over images in tables: seeds share their images, domains do not, and what is unknown has none."""
+"""Intervals over images in tables: seeds share their images, and domains do not."""
 
 from dataclasses import replace
 
@@ -20,32 +20,32 @@ ROWS = ("zero-shot CLIP", "last round")
 
 @pytest.fixture
 def write(tmp_path):
-    """Returns a function that writes the predictions of a run of each seed and domain, and returns the runs."""
+    """Make a function that writes predictions for each seed and domain, and returns the runs."""
 
-    def make(of_run, seeds=SEEDS):
+    def make(predict, seeds=SEEDS):
         runs = []
         for domain in DOMAINS:
             for seed in seeds:
                 folder = tmp_path / f"{domain}-{seed}"
                 folder.mkdir(exist_ok=True)
-                found = of_run(domain, seed)
-                if found is not None:
+                predictions = predict(domain, seed)
+                if predictions is not None:
                     split = f"held_out/{domain}"
-                    write_predictions(folder, {ROWS[0]: {split: of_run(domain, 0)}, ROWS[1]: {split: found}})
+                    write_predictions(folder, {ROWS[0]: {split: predict(domain, 0)}, ROWS[1]: {split: predictions}})
                 runs.append(make_record(50.0, held_out=domain, seed=seed, folder=folder, data=CLASSES))
         return runs
 
     return make
 
 
-def of_run(domain, seed):
-    """Labels of the domain, and what a seed takes its images for."""
+def drawn(domain, seed):
+    """Draw the labels of the domain and the predicted classes of a seed."""
     first = draw(120, seed=DOMAINS.index(domain))
     return replace(draw(120, seed=10 + seed + 7 * DOMAINS.index(domain)), labels=first.labels)
 
 
-def found(runs):
-    """The intervals of the table's rows, by their round and column."""
+def row_intervals(runs):
+    """Compute the intervals by round and column."""
     (table,) = tables(runs)
     cells = with_intervals(table).cells.dropna(subset=["low"]).reset_index()
     rows = {name: {} for _, name in table.rows}
@@ -54,12 +54,12 @@ def found(runs):
     return rows
 
 
-def test_images_are_drawn_with_what_every_seed_took_them_for(write):
-    rows = found(write(of_run))
+def test_images_are_drawn_with_the_predictions_of_all_seeds(write):
+    rows = row_intervals(write(drawn))
     slow = {domain: [] for domain in DOMAINS}
     generator = np.random.default_rng(1)
     for domain in DOMAINS:
-        of_seeds = [of_run(domain, seed) for seed in SEEDS]
+        of_seeds = [drawn(domain, seed) for seed in SEEDS]
         rights = [each.predicted[0] == each.labels for each in of_seeds]
         for _ in range(600):
             order = generator.integers(120, size=120)
@@ -71,39 +71,41 @@ def test_images_are_drawn_with_what_every_seed_took_them_for(write):
     assert rows["-"].keys() == {*DOMAINS, "average"}
 
 
-def test_what_is_unknown_or_of_other_images_has_no_interval(write):
-    missing = found(write(lambda domain, seed: None if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+def test_missing_or_mismatching_predictions_have_no_interval(write):
+    missing = row_intervals(write(lambda domain, seed: None if (domain, seed) == ("photo", 1) else drawn(domain, seed)))
     assert missing["last"].keys() == {"sketch"}
-    shuffled = chosen(of_run("photo", 1), np.arange(120)[::-1])
-    other = found(write(lambda domain, seed: shuffled if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+    shuffled = chosen(drawn("photo", 1), np.arange(120)[::-1])
+    other = row_intervals(
+        write(lambda domain, seed: shuffled if (domain, seed) == ("photo", 1) else drawn(domain, seed))
+    )
     assert other["last"].keys() == {"sketch"}
     two = Predictions(shuffled.labels, shuffled.predicted.repeat(2, 0), shuffled.confidence.repeat(2, 0))
-    several = found(write(lambda domain, seed: two if (domain, seed) == ("photo", 1) else of_run(domain, seed)))
+    several = row_intervals(write(lambda domain, seed: two if (domain, seed) == ("photo", 1) else drawn(domain, seed)))
     assert several["last"].keys() == {"sketch"}
 
 
-def test_columns_that_are_means_of_roles_have_intervals_and_what_is_computed_has_none(tmp_path):
+def test_means_of_roles_have_intervals_and_computed_columns_have_none(tmp_path):
     splits = {
-        f"{role}/{client}": of_run(client, role == "global") for role in ("personal", "global") for client in DOMAINS
+        f"{role}/{client}": drawn(client, role == "global") for role in ("personal", "global") for client in DOMAINS
     }
     write_predictions(tmp_path, {"last round": splits})
     last = {"personal": 61.0, "personal_worst": 50.0, "global": 40.0, "validation": 9.0, "personal/photo": 60.0}
     record = make_record(
         held_out=(), data={"kind": "personal", **CLASSES}, folder=tmp_path, accuracy={"last round (3)": last}
     )
-    row = found([record])["last"]
+    row = row_intervals([record])["last"]
     assert row.keys() == {"global model", "average"}
     samples = [resample(splits[f"personal/{name}"], 5, f"personal/{name}")["accuracy"] for name in DOMAINS]
     assert list(row["average"]) == interval(np.mean(samples, axis=0))
 
 
-def test_tables_show_them_behind_the_deviation(write):
-    (table,) = tables(write(of_run))
+def test_tables_show_intervals_after_the_deviation(write):
+    (table,) = tables(write(drawn))
     text = table_text(with_intervals(table))
     row = text.frame[text.frame["round"] == "last"].iloc[0]
-    low, high = found(write(of_run))["last"]["photo"]
+    low, high = row_intervals(write(drawn))["last"]["photo"]
     assert row["photo"] == f"50.0 ± 0.0 [{low:.1f}, {high:.1f}]"
-    assert "bootstrap over images" in " ".join(text.lines)
+    assert "bootstrap interval over images" in " ".join(text.lines)
     assert "bootstrap" not in " ".join(table_text(table).lines)
     cells = with_intervals(table).cells.sort_index().loc["promptfl", "last"]
     assert (cells.loc["photo", "low"], cells.loc["photo", "high"]) == (low, high)

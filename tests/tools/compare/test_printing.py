@@ -17,7 +17,7 @@ TABLE = TextTable(
 )
 
 
-def test_text_lines_up():
+def test_text_is_aligned():
     lines = format_tables([TABLE], "table").splitlines()
     assert lines[:3] == ["A & B", "accuracy in %", ""]
     head, rule, first, second = lines[3:7]
@@ -48,14 +48,14 @@ NAMES = (
 )
 
 
-def test_names_make_no_live_links_pictures_and_headings_in_markdown():
+def test_names_make_no_links_images_or_headings_in_markdown():
     frame = pd.DataFrame([[name, "1.0"] for name in NAMES], columns=["method", NAMES[0]])
     text = format_tables([TextTable(NAMES[0], NAMES, frame, notes=NAMES)], "markdown")
     tokens = markdown_it.MarkdownIt("commonmark").enable("table").parse(text)
     kinds = {each.type for token in tokens for each in [token, *(token.children or [])]}
     assert "table_open" in kinds
     assert not kinds & {"image", "link_open", "html_block", "html_inline", "heading_open"}
-    # What GitHub makes a link of without any brackets.
+    # GitHub turns these into links even without brackets.
     assert not re.search(r"(?<!\\)://|www\.", text)
 
 

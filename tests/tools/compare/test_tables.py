@@ -1,4 +1,4 @@
-"""Tables of runs: mean and deviation over seeds, what is left out, the oracle, and the order of results."""
+"""Tables of runs: mean and deviation over seeds, missing cells, the oracle, and the order of results."""
 
 import math
 import statistics
@@ -16,7 +16,7 @@ ALL = (LAST, BEST, ORACLE)
 
 
 def whole(method="PromptFL", seeds=(0, 1), **other):
-    """Returns a run for each seed and held-out domain; accuracies are 10, 20, 30 and 40, one more for each seed."""
+    """Make a run per seed and held-out domain; accuracies are 10, 20, 30 and 40, plus the seed."""
     runs = []
     for seed in seeds:
         for index, domain in enumerate(DOMAINS):
@@ -26,7 +26,7 @@ def whole(method="PromptFL", seeds=(0, 1), **other):
 
 
 def rows(table):
-    """Returns the printed cells, by column, of each method and round."""
+    """Format the table; index its cells by method and round, then by column."""
     lines = table_text(table).frame.to_dict("records")
     return {(line["method"], line["round"]): line for line in lines}
 
@@ -82,7 +82,7 @@ def test_zero_shot_has_one_row_whichever_run_measured_it():
 
 
 def with_means(record, value):
-    """A run that also has a row of class means."""
+    """Add a row of class means to a run."""
     means = dict.fromkeys(record.accuracy["last round (3)"], value)
     return replace(record, accuracy={**record.accuracy, "class means": means})
 
@@ -99,7 +99,7 @@ def test_class_means_are_a_row_below_zero_shot():
 
 
 @pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
-def test_where_all_domains_train_the_test_splits_count(fraction, role):
+def test_if_all_domains_train_test_splits_are_compared(fraction, role):
     scores = {f"{role}/{name}": 10.0 for name in DOMAINS} | {f"validation/{name}": 10.0 for name in DOMAINS}
     run = make_record(
         held_out=(),
@@ -112,7 +112,7 @@ def test_where_all_domains_train_the_test_splits_count(fraction, role):
     assert ("there is no test split" in " ".join(table_text(table).lines)) == (role == "validation")
 
 
-def test_versions_are_noted_where_they_differ():
+def test_different_versions_are_noted():
     assert "torch" not in "".join(table_text(tables(whole() + whole("TRIP"))[0]).notes)
     text = table_text(tables(whole() + whole("TRIP", versions={"fedvlp": "1", "torch": "3"}))[0])
     assert set(text.frame["method"]) == {"zero-shot CLIP", "promptfl", "trip"}
@@ -128,7 +128,7 @@ CURVES = {
 
 
 def with_history(held_out, seed, values, role="held_out", **other):
-    """A run whose accuracies of each round are these, and whose source validation chose the second."""
+    """Make a run with these accuracies by round; source validation chose the second round."""
     record = make_record(values[-1], best=values[1] or 1.0, held_out=held_out, seed=seed, **other)
     history = []
     for number, value in enumerate(values, start=1):
@@ -146,9 +146,9 @@ def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
     (table,) = tables(with_histories(), ALL)
     best, gap = [], []
     for seed in (0, 1):
-        of_seed = [values for (_, each), values in CURVES.items() if each == seed]
-        best.append(statistics.mean(max(value for value in values if value is not None) for values in of_seed))
-        gap.append(best[-1] - statistics.mean(values[-1] for values in of_seed))
+        curves = [values for (_, each), values in CURVES.items() if each == seed]
+        best.append(statistics.mean(max(value for value in values if value is not None) for values in curves))
+        gap.append(best[-1] - statistics.mean(values[-1] for values in curves))
     row = ("promptfl", ORACLE)
     assert table.cell(row, "photo").mean == pytest.approx((56.0 + 53.0) / 2)
     assert table.cell(row, AVERAGE).mean == pytest.approx(statistics.mean(best))
@@ -156,7 +156,7 @@ def test_each_run_has_its_highest_round_and_the_gap_is_paired_by_seed():
     assert table.cell(("promptfl", LAST), GAP) is None
 
 
-def test_a_method_has_no_oracle_where_a_history_is_missing_or_source_validation_is_compared():
+def test_no_oracle_without_complete_history_or_on_source_validation():
     (table,) = tables([*with_histories(), make_record(50.0, held_out="photo", seed=7)], ALL)
     assert {name for _, name in table.rows} == {UNTRAINED, LAST, BEST}
     row = {"last round (1)": {"validation/photo": 40.0, "validation": 40.0}}
@@ -181,11 +181,11 @@ def test_rows_are_ranked_by_their_average_and_those_without_one_are_last():
 def test_a_method_that_was_never_evaluated_is_named_below_the_table():
     accuracy = {"last round (3)": {"validation": 9.0}}
     (table,) = tables([*whole(), make_record(method="PLAN", accuracy=accuracy)], ALL)
-    assert table_text(table).notes[0] == "plan: not measured after any of these rounds"
-    (alone,) = tables([make_record(method="PLAN", accuracy=accuracy)], ALL)
-    assert alone.rows == []
-    assert len(table_text(alone).notes) == 1
-    assert finding(alone).startswith("No method was measured")
+    assert table_text(table).notes[0] == "plan: not evaluated in any of these rounds"
+    (unmeasured,) = tables([make_record(method="PLAN", accuracy=accuracy)], ALL)
+    assert unmeasured.rows == []
+    assert len(table_text(unmeasured).notes) == 1
+    assert finding(unmeasured).startswith("No method was measured")
 
 
 BASE_TO_NEW = {"kind": "base-to-new", "new_classes": ["cow", "hen"]}
@@ -194,7 +194,7 @@ CROSS = {"kind": "cross-dataset", "targets": [{"name": "Toys", "images": "0f"}, 
 
 
 def run(method, seed, data, row):
-    """A finished run whose last round was also the best."""
+    """Make a finished run with results after the last round only."""
     accuracy = {"zero-shot CLIP": dict.fromkeys(row, 30.0), "last round (3)": {"validation": 50.0, **row}}
     return make_record(method=method, seed=seed, held_out=(), data=data, accuracy=accuracy)
 
@@ -232,7 +232,7 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
     assert "new classes: 2, names" in format_tables([text], "table")
 
 
-def test_personal_has_the_worst_client_and_the_global_model_beside_the_mean():
+def test_personal_has_worst_client_and_global_model_next_to_the_mean():
     (table,) = tables([personal("FedOTP", 0, (90.0, 60.0), (50.0, 70.0))])
     assert table.columns == ("worst client", "spread of clients", "global model", "its worst client")
     row = ("fed_otp", LAST)
@@ -249,31 +249,30 @@ def test_other_data_sets_are_columns():
 
 
 def warnings(*records):
-    """What is said below the table of runs."""
     (table,) = tables(records)
     return table_text(table).notes
 
 
 def at_rate(rate, value, **other):
-    """A run of all rounds of its config that were best before its end."""
+    """Make a run with all rounds of its config, and the best round before the last."""
     return make_record(value, rounds=15, optimizer={"class": "SGD", "lr": rate}, **other)
 
 
 def test_a_table_warns_of_fewer_rounds_than_in_the_config():
     assert warnings(at_rate(0.1, 50.0), at_rate(0.1, 51.0, seed=1)) == []
-    said = "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
-    assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [said]
+    note = "fewer rounds than in the config: promptfl 8 of 15, adapt 8 of 200"
+    assert warnings(make_record(50.0, rounds=8), make_record(50.0, method="ADAPT", rounds=8)) == [note]
 
 
 def with_balance(value, balanced, low, largest=70.0, seed=0, **other):
-    """A run that gives zero-shot CLIP's scores to the class "intact" after training, too."""
+    """Make a run with the same scores by class before and after training."""
     scores = {"balanced_accuracy": balanced, "low": low, "high": low + 9.0, "chance": 50.0, "largest_class": largest}
     scores |= {"predicted_class": "intact", "predicted": 70.0, "images": largest}
     of_row = {"held_out/sketch": scores, "held_out": scores}
     return at_rate(0.1, value, seed=seed, balance={"zero-shot CLIP": of_row, "last round": of_row}, **other)
 
 
-def test_balanced_accuracy_stands_next_to_accuracy_where_classes_are_imbalanced():
+def test_balanced_accuracy_is_shown_for_imbalanced_classes():
     (table,) = tables([with_balance(71.0, 52.0, 51.0), with_balance(73.0, 55.0, 51.0, seed=1)], [LAST])
     assert list(table_text(table).frame)[3:7] == ["average of 1 of 4", "balanced", "largest class", "spread"]
     found = rows(table)["promptfl", "last"]
@@ -285,7 +284,7 @@ def test_balanced_accuracy_stands_next_to_accuracy_where_classes_are_imbalanced(
     assert "balanced" not in table_text(even).frame
 
 
-def test_a_table_warns_of_what_is_no_better_than_chance():
+def test_a_table_warns_of_results_no_better_than_chance():
     assert warnings(with_balance(90.0, 80.0, 75.0)) == []
     chance = (
         "promptfl, last, held-out images: balanced accuracy, 51.0 % (95 %: 48.0 to 57.0), is indistinguishable from"
