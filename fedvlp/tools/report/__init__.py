@@ -1,1 +1,1 @@
-"""Pages of finished runs, with tables and figures. Imports core, results and utils."""
+"""HTML pages of finished runs, with tables and figures."""

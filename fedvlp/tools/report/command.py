@@ -14,15 +14,15 @@ from fedvlp.utils.files import check_replaceable, read_json, write_bytes
 
 
 def run_report(arguments: Sequence[str]) -> int:
-    """Write the page and return the exit code: 1 if a path or a failed run is not in it, otherwise 0."""
+    """Write the page and return the exit code: 1 if it lacks a path or a failed run, otherwise 0."""
     parser = argparse.ArgumentParser(
         prog="fedvlp report",
         description="Write one self-contained HTML page with the tables, figures, configs and versions of finished "
-        "runs. It needs no other file and no network.",
+        "runs. The page loads no other file and needs no network.",
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders with runs in them.")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="Run folders, or folders of runs.")
     parser.add_argument("-o", "--output", type=Path, default=Path("report.html"), help="The file to write.")
-    parser.add_argument("--title", default="fedvlp report", help="The page's heading.")
+    parser.add_argument("--title", default="fedvlp report", help="Heading of the page.")
     options = parser.parse_args(list(arguments))
     check_replaceable(options.output, files_of_runs(options.runs))
     records, problems = find_records(options.runs, needs=("history", "predictions", "config"))
@@ -43,15 +43,15 @@ def run_report(arguments: Sequence[str]) -> int:
 
 
 def write_page(target: Path, page: str, content: str) -> None:
-    """Write a page into a file, and print its path with a few words on its content."""
+    """Write a page to a file, and print its path with a short description."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Names of folders may hold bytes that are no UTF-8.
+    # Folder names may contain bytes that are invalid UTF-8.
     write_bytes(target, page.encode("utf-8", "replace"))
     sys.stdout.write(f"{target}: {content}\n")
 
 
 def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
-    """Describe the failed runs of a sweep's folder, a line for each error, and count unfinished runs in a line."""
+    """Describe failed runs in the folder of a sweep, one line per error, and count unfinished runs in one line."""
     failed: dict[str, list[str]] = {}
     num_waiting = 0
     if not (folder / SWEEP_FILE).is_file():
@@ -63,5 +63,5 @@ def unfinished_runs(folder: Path) -> tuple[list[str], list[str]]:
         elif run["state"] != "done":
             num_waiting += 1
     problems = [f"{folder}, failed: {error} ({', '.join(names)})" for error, names in failed.items()]
-    waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; the same sweep makes them."
+    waiting = f"{num_waiting} of the sweep's {len(runs)} runs in {folder} are not finished; rerun the sweep."
     return problems, [waiting] if num_waiting else []

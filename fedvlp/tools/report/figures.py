@@ -24,11 +24,11 @@ from fedvlp.tools.compare.grouping import config_name
 from fedvlp.tools.compare.tables import AVERAGE, UNTRAINED, Row, Table, costs
 from fedvlp.tools.report.ranking import compared_rows
 
-BARS = "Points are means, bars one standard deviation over seeds"
+BARS = "Points are means; bars are one standard deviation over seeds"
 
 
-def pictures_of(table: Table) -> Iterator[Picture]:
-    """Draw the figures of a table. Each shows at most ``MAX_SERIES`` methods, so many methods are several figures."""
+def draw_figures(table: Table) -> Iterator[Picture]:
+    """Draw the figures of a table; methods beyond ``MAX_SERIES`` are spread over several figures."""
     methods = compared_rows(table)
     trained = [row for row in methods if row[1] != UNTRAINED]
     histories = history_frame(table, table.role)
@@ -43,7 +43,7 @@ def pictures_of(table: Table) -> Iterator[Picture]:
 def history_frame(table: Table, role: str) -> pd.DataFrame:
     """Tabulate the mean accuracy over domains: ``method``, ``seed``, ``round`` and ``accuracy`` in percent.
 
-    A round of a seed is left out unless every choice of held-out domains was measured.
+    A round of a seed is skipped unless it was evaluated for all choices of held-out domains.
     """
     values = []
     for method, runs in table.runs.items():
@@ -59,9 +59,9 @@ def history_frame(table: Table, role: str) -> pd.DataFrame:
 
 
 def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Picture:
-    """Draw mean accuracy over rounds of at most ``MAX_SERIES`` rows, on compared images and on source validation.
+    """Draw mean accuracy over rounds for at most ``MAX_SERIES`` rows, on compared images and on source validation.
 
-    The first rows are drawn if none are given.
+    The default are the first rows.
     """
     if rows is None:
         rows = [row for row in compared_rows(table) if row[1] != UNTRAINED][:MAX_SERIES]
@@ -73,7 +73,7 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
         histories = history_frame(table, role)
         for index, (method, _) in enumerate(rows):
             curve = histories[histories["method"] == method].groupby("round")["accuracy"].agg(["mean", "std", "count"])
-            # A round that some seeds did not evaluate would make a step in the curve.
+            # A round that only some seeds evaluated would cause a step in the curve.
             curve = curve[curve["count"] == curve["count"].max()]
             style = series_style(index)
             marks: dict[str, Any] = {"markersize": 3.5, "linewidth": 1.3, "markevery": max(1, len(curve) // 10)}
@@ -85,18 +85,18 @@ def accuracy_over_rounds(table: Table, rows: Sequence[Row] | None = None) -> Pic
             _draw_baselines(axes, table)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_legend(figure, panels[0])
-    right = " left, on source validation right" if len(roles) > 1 else ""
+    right = " (left) and on source validation (right)" if len(roles) > 1 else ""
     return Picture(
         figure,
         "Accuracy over rounds",
         f"Mean accuracy after each evaluated round on {ROLES[table.role].images} images{right}. "
-        "Lines are means, bands one standard deviation over seeds.",
+        "Lines are means; bands are one standard deviation over seeds.",
         f"Line chart of accuracy over rounds of {', '.join(_labels(rows))}.",
     )
 
 
 def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture:
-    """Draw mean accuracy against parameters per client and round, with a line for each of ``MAX_SERIES`` configs."""
+    """Draw mean accuracy against parameters per client and round, with one line per config (at most ``MAX_SERIES``)."""
     figure, (axes,) = new_axes(
         [f"{ROLES[table.role].images} (%)"], "parameters sent and received by a client in a round", methods
     )
@@ -108,16 +108,16 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
             sent = costs(runs)
             if row[1] != UNTRAINED and config_name(runs[0]) == method and sent and cell is not None:
                 points.append((sent["upload_parameters"] + sent["download_parameters"], cell))
-        # Zero has no place on a logarithmic axis.
+        # A logarithmic axis has no zero.
         points = sorted(point for point in points if point[0])
         if not points:
             continue
-        places = [place for place, _ in points]
+        parameters = [count for count, _ in points]
         style = series_style(index)
-        if len(set(places)) < len(places):  # a line would join points at one place
+        if len(set(parameters)) < len(parameters):  # a line would connect points with equal x
             style["linestyle"] = "none"
         axes.errorbar(
-            places,
+            parameters,
             [cell.mean for _, cell in points],
             [cell.std for _, cell in points],
             **style,
@@ -137,26 +137,26 @@ def accuracy_over_communication(table: Table, methods: Sequence[str]) -> Picture
         figure,
         "Accuracy and communication",
         f"Mean {ROLES[table.role].images} accuracy after the last round against the parameters that a client sends and "
-        f"receives in a round. {BARS}.",
+        f"receives per round. {BARS}.",
         f"Chart of accuracy against communicated parameters of {', '.join(methods)}.",
     )
 
 
 def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
-    """Draw the accuracy of each domain and the average, with a bar for each of at most ``MAX_SERIES`` rows."""
+    """Draw the accuracy of each domain and the average, with one bar per row (at most ``MAX_SERIES``)."""
     columns = [*table.columns, AVERAGE]
     figure, (axes,) = new_axes([f"{ROLES[table.role].images} (%)"], "", _labels(rows))
-    # Bars of one domain fill four fifths of its place, but few methods have no broad ones.
+    # The bars of a domain fill 80 % of its width; with few methods, bars stay narrow.
     width = min(0.8 / len(rows), 0.25)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         cells = [(index, cell) for index, column in enumerate(columns) if (cell := table.cell(row, column))]
         axes.bar(
-            [index + (place + 0.5 - len(rows) / 2) * width for index, _ in cells],
+            [index + (position + 0.5 - len(rows) / 2) * width for index, _ in cells],
             [cell.mean for _, cell in cells],
             width,
             yerr=[cell.std for _, cell in cells],
-            color=series_style(place)["color"],
-            hatch=HATCHES[place],
+            color=series_style(position)["color"],
+            hatch=HATCHES[position],
             edgecolor="white",
             linewidth=0.5,
             error_kw={"elinewidth": 1.0, "capsize": 1.5},
@@ -166,16 +166,16 @@ def domain_bars(table: Table, rows: Sequence[Row]) -> Picture:
     axes.set_xticks(range(len(names)), [escape_text(name) for name in names])
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
-    if sum(map(len, names)) > 44:  # characters that fit side by side below a figure
+    if sum(map(len, names)) > 44:  # characters that fit below a figure in one line
         for text in axes.get_xticklabels():
             text.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
     add_legend(figure, axes)
     return Picture(
         figure,
         "Accuracy of each domain",
-        f"{ROLES[table.role].images.capitalize()} accuracy after the last round. Bars are means, lines on them one "
+        f"{ROLES[table.role].images.capitalize()} accuracy after the last round. Bars are means; lines on bars are one "
         "standard deviation over seeds.",
-        f"Bar chart of accuracy by domain of {', '.join(_labels(rows))}; the numbers are those of the table.",
+        f"Bar chart of accuracy by domain of {', '.join(_labels(rows))}; see the table for the numbers.",
     )
 
 
@@ -184,7 +184,7 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 
 def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], title: str) -> Iterator[Picture]:
-    """Draw a picture, or several that are about equally full, of at most ``MAX_SERIES`` neighbours."""
+    """Draw one or several pictures, with at most ``MAX_SERIES`` consecutive items in each, split evenly."""
     if not items:
         return
     num_parts = math.ceil(len(items) / MAX_SERIES)
@@ -195,7 +195,7 @@ def _in_parts(items: Sequence[Any], draw: Callable[[Sequence[Any]], Picture], ti
 
 
 def _draw_baselines(axes: Axes, table: Table) -> None:
-    """Draw a dotted line for each baseline that was measured on every domain."""
+    """Draw a dotted line for each baseline that was evaluated on all domains."""
     for title, line in BASELINE_LINES.items():
         cell = table.cell((title, UNTRAINED), AVERAGE)
         if cell is not None:

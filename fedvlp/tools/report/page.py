@@ -1,4 +1,4 @@
-"""Pages of finished runs: one HTML file of tables, figures, configs and versions, which asks for no other file."""
+"""Self-contained HTML pages of finished runs, with tables, figures, configs and versions."""
 
 import base64
 import math
@@ -31,12 +31,12 @@ from fedvlp.tools.compare.tables import (
     tables,
     with_intervals,
 )
-from fedvlp.tools.report.figures import pictures_of
-from fedvlp.tools.report.ranking import compared_rows, finding, ranked
+from fedvlp.tools.report.figures import draw_figures
+from fedvlp.tools.report.ranking import compared_rows, describe_result, ranked
 from fedvlp.utils.files import read_json
 from fedvlp.version import __version__
 
-MAX_OPEN_ROWS = 12  # classes that are shown before a reader unfolds the others
+MAX_OPEN_ROWS = 12  # classes shown before the list is unfolded
 TITLES = {"macro_f1": "macro F1", "auroc": "AUROC", "fpr_at_95": "FPR at 95 %"}
 FOLDER = Path(__file__).parent
 
@@ -49,11 +49,11 @@ def report_page(
     notes: Sequence[str] = (),
     rounds: Sequence[str] = (LAST, BEST),
 ) -> str:
-    """Render the page of some runs, with lines on unreadable runs, and notes below the heading."""
+    """Render the page of runs, with lines on unreadable runs, and notes below the heading."""
     compared = tables(records, rounds)
     titles = table_headings(compared)
     explanations, missing = _explanations(records)
-    # Every value is escaped, whatever characters class names and folders have, except our own style.
+    # Escape all values, such as class names and folders, except for our own style sheet.
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -83,7 +83,7 @@ def report_page(
 
 
 def table_headings(compared: Sequence[Table]) -> list[tuple[str, Table]]:
-    """Pair each table with its heading: data, protocol, and differences between the tables, without digests."""
+    """Pair each table with a heading: data, protocol, and settings that differ between tables, without digests."""
     names = ["data", "protocol", "clients", "shots", "split", "backbone"]
     shown = []
     for name in names:
@@ -103,18 +103,18 @@ def _section(anchor: str, title: str, table: Table) -> dict[str, Any]:
     return {
         "anchor": anchor,
         "title": title,
-        "finding": finding(table),
+        "finding": describe_result(table),
         "table": comparison(ordered),
         "best": ordered.rows.index(rows[0]) if len(rows) > 1 else None,
-        "figures": list(pictures_of(ordered)),
+        "figures": list(draw_figures(ordered)),
         "left_out": [method for method in table.runs if method not in shown],
-        "beside_accuracy": beside_accuracy(with_intervals(ordered)),
+        "other_metrics": other_metrics(with_intervals(ordered)),
         "classes": classes(ordered),
     }
 
 
 def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Read the pictures in runs' folders, with title, caption, alt and content, and name missing pictures."""
+    """Read the pictures in run folders, with title, caption, alt and content, and list missing pictures."""
     sections: list[dict[str, Any]] = []
     problems: list[str] = []
     for record in records:
@@ -122,12 +122,12 @@ def _explanations(records: Sequence[Record]) -> tuple[list[dict[str, Any]], list
         listed = folder / "captions.json"
         pictures: list[dict[str, Any]] = []
         for entry in read_json(listed) if listed.is_file() else []:
-            # A stranger's list may name a file in another folder.
+            # An untrusted list may name a file in another folder.
             path = folder / Path(entry["file"]).name
             if path.is_file():
                 pictures.append({**entry, "content": path.read_bytes()})
             else:
-                problems.append(f"{path} is missing. Make the explanations again.")
+                problems.append(f"{path} is missing. Run `fedvlp explain` again.")
         if pictures:
             held_out = f", {' and '.join(record.held_out)} held out" if record.held_out else ""
             sections.append({"title": f"{config_name(record)}{held_out}, seed {record.seed}", "pictures": pictures})
@@ -184,7 +184,7 @@ def _run_cells(record: Record) -> dict[str, str]:
 
 
 def comparison(table: Table) -> TextTable:
-    """The table of ``fedvlp compare``, with the average first, for narrow screens, and all remarks below."""
+    """Rearrange the table of ``fedvlp compare`` for narrow screens: average first, and all remarks below."""
     text = table_text(table)
     columns = ["method", "round", table.average_title]
     frame = text.frame[[*columns, *(title for title in text.frame if title not in columns)]]
@@ -192,8 +192,8 @@ def comparison(table: Table) -> TextTable:
     return TextTable(f"Accuracy in %, {table.about['data']}", (), frame, text.text_columns, notes)
 
 
-def beside_accuracy(table: Table) -> TextTable | None:
-    """Tabulate all measures besides accuracy for last rounds and baselines; None if no run has any."""
+def other_metrics(table: Table) -> TextTable | None:
+    """Tabulate other metrics than accuracy for last rounds and baselines; None if no run has any."""
     rows = []
     for row in compared_rows(table):
         cell = table.cell(row, AVERAGE)
@@ -205,14 +205,14 @@ def beside_accuracy(table: Table) -> TextTable | None:
         return None
     note = (
         f"On {ROLES[_scored_role(table)].images} images after the last round, in % or points: means over domains, then "
-        "mean and deviation over seeds; of the worst domain and client the lowest of each seed. A lower calibration "
+        "mean and deviation over seeds. For the worst domain and client: the minimum of each seed. A lower calibration "
         "error and a lower FPR are better."
     )
-    return TextTable("Beside accuracy", [note], pd.DataFrame(rows).fillna("-"))
+    return TextTable("Other metrics", [note], pd.DataFrame(rows).fillna("-"))
 
 
 def _scored_role(table: Table) -> str:
-    """The role whose scores are shown: what rows are ranked by, or the first column that has scores."""
+    """Choose the role with the shown scores: the role that ranks rows, or the first column with scores."""
     measured: set[str] = set()
     for record in table.records:
         measured.update(*record.metrics.values())
@@ -220,22 +220,22 @@ def _scored_role(table: Table) -> str:
 
 
 def _scores(table: Table, row: Row) -> dict[str, str]:
-    """Compute mean and deviation over seeds of each score that all runs of a row have, by title."""
+    """Compute the mean and deviation over seeds, by title, of each score that all runs of a row have."""
     frame = runs_frame(table.runs[row[0]])
     frame = frame[(frame["role"] == _scored_role(table)) & (frame["domain"] == "")]
     frame = frame[frame["row"] == row_title(row)]
     if row[1] == UNTRAINED:  # the same for every seed
         frame = frame[frame["seed"] == frame["seed"].min()]
     frame = frame.drop_duplicates(["seed", "held_out"], keep="last")
-    # A seed that lacks a held-out domain is no mean over the same domains.
+    # A seed without one of the held-out domains would average over different domains.
     choices = len({record.held_out for record in table.records})
     seeds = frame.groupby("seed").filter(lambda runs: len(runs) == choices)
-    described = [record.data.get("out_of_distribution") for record in table.runs[row[0]]]
-    outside = {str(each["name"]) for each in described if each}
+    folders = [record.data.get("out_of_distribution") for record in table.runs[row[0]]]
+    outside = {str(each["name"]) for each in folders if each}
     scores = {}
     for name in (*SCORES, *WORST, *DETECTION):
         if len(seeds) and bool(seeds[name].notna().all()):
-            # The worst domain of a seed is the worst of all its runs.
+            # The worst domain of a seed is the minimum over its runs.
             by_seed = seeds.groupby("seed")[name].agg("min" if name in WORST else "mean")
             cell = Cell(float(by_seed.mean()), float(by_seed.std()), len(by_seed))
             title = TITLES.get(name, name.replace("_", " "))
@@ -244,7 +244,7 @@ def _scores(table: Table, row: Row) -> dict[str, str]:
 
 
 def classes(table: Table) -> TextTable | None:
-    """Tabulate the accuracy of each class, the hardest for the best method first; None without predictions."""
+    """Tabulate the accuracy of each class, sorted by the best method's accuracy; None without predictions."""
     counts: dict[str, pd.DataFrame] = {}
     shares: dict[str, pd.Series] = {}
     for row in compared_rows(table):
@@ -269,14 +269,14 @@ def classes(table: Table) -> TextTable | None:
         rows.append({"class": names[label], "images": f"{images[label]:,}", **shown})
         rows[-1][f"{best} mostly predicts instead"] = mistake
     note = (
-        f"Share of the images of a class that are classified rightly, in %, over all its {ROLES[table.role].images} "
-        f"images and all seeds, after the last round; the hardest classes for {best} come first."
+        f"Accuracy in % on the {ROLES[table.role].images} images of each class over all seeds, after the last round. "
+        f"The hardest classes for {best} come first."
     )
     return TextTable(f"All {len(rows)} classes", [note], pd.DataFrame(rows))
 
 
 def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
-    """The ``true`` and ``predicted`` class of each image, over all runs of a row; None if a run has no predictions."""
+    """Collect the ``true`` and ``predicted`` class of each image of a row's runs; None if a run has no predictions."""
     runs = table.runs[row[0]]
     if row[1] == UNTRAINED:  # the same for every seed
         runs = tuple({run.held_out: run for run in runs}.values())
@@ -293,8 +293,8 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
 
 
 def _images_of_classes(table: Table) -> pd.Series:
-    """Count the images of each class that one seed measured."""
-    # Runs that hold out the same domains measure the same images.
+    """Count the images of each class in the evaluation of one seed."""
+    # Runs with the same held-out domains are evaluated on the same images.
     runs = {record.held_out: record for record in table.records if record.predictions}.values()
     labels = [np.empty(0, int)]
     for record in runs:
@@ -304,13 +304,13 @@ def _images_of_classes(table: Table) -> pd.Series:
 
 
 def versions_table(records: Sequence[Record]) -> TextTable:
-    """Tabulate the versions of packages on which numbers depend; several versions with their numbers of runs."""
+    """Tabulate the versions of packages that affect results, with the number of runs if versions differ."""
     rows = []
     for package in dict.fromkeys(chain.from_iterable(record.versions for record in records)):
-        counts = Counter(str(record.versions.get(package, "not said")) for record in records)
+        counts = Counter(str(record.versions.get(package, "not recorded")) for record in records)
         several = [f"{version} ({count} runs)" for version, count in counts.items()]
         rows.append({"package": package, "version": ", ".join(several if len(counts) > 1 else counts)})
-    return TextTable("Versions that the runs were made with", (), pd.DataFrame(rows), text_columns=2)
+    return TextTable("Versions used by the runs", (), pd.DataFrame(rows), text_columns=2)
 
 
 def _data_address(image: bytes, kind: str) -> str:

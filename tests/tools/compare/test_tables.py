@@ -8,7 +8,7 @@ import pytest
 
 from fedvlp.tools.compare.printing import format_tables, table_text
 from fedvlp.tools.compare.tables import AVERAGE, BEST, GAP, LAST, ORACLE, UNTRAINED, tables
-from fedvlp.tools.report.ranking import compared_rows, finding, ranked
+from fedvlp.tools.report.ranking import compared_rows, describe_result, ranked
 from tests.helpers.records import DATA, make_record
 
 DOMAINS = DATA["domains"]
@@ -93,9 +93,9 @@ def test_class_means_are_a_row_below_zero_shot():
     assert [method for method, name in table.rows if name == "-"] == ["zero-shot CLIP", "class means"]
     row = rows(table)["class means", "-"]
     assert (row["average"], row["up"], row["bytes"], row["seconds"]) == ("70.0", "-", "-", "-")
-    assert finding(table).startswith("No trained method is above class means, which has 70.0 %")
+    assert describe_result(table).startswith("No trained method is above class means, which has 70.0 %")
     lower = [with_means(run, 20.0) for run in whole(baseline=21.0)]
-    assert "4.5 points above zero-shot CLIP and 5.5 points above class means" in finding(tables(lower)[0])
+    assert "4.5 points above zero-shot CLIP and 5.5 points above class means" in describe_result(tables(lower)[0])
 
 
 @pytest.mark.parametrize(("fraction", "role"), [(0.2, "test"), (0.0, "validation")])
@@ -185,7 +185,7 @@ def test_a_method_that_was_never_evaluated_is_named_below_the_table():
     (unmeasured,) = tables([make_record(method="PLAN", accuracy=accuracy)], ALL)
     assert unmeasured.rows == []
     assert len(table_text(unmeasured).notes) == 1
-    assert finding(unmeasured).startswith("No method was measured")
+    assert describe_result(unmeasured).startswith("No method was evaluated")
 
 
 BASE_TO_NEW = {"kind": "base-to-new", "new_classes": ["cow", "hen"]}
@@ -228,7 +228,9 @@ def test_base_to_new_is_ranked_by_the_harmonic_mean_of_each_seed():
     text = table_text(table)
     assert list(text.frame)[2:5] == ["Base", "New", "H"]
     assert "spread" not in text.frame
-    assert "Wide has the highest result, 54.0 ± 8.5 % harmonic mean of the accuracies on base and" in finding(table)
+    assert "Wide has the highest result, 54.0 ± 8.5 % harmonic mean of the accuracies on base and" in describe_result(
+        table
+    )
     assert "new classes: 2, names" in format_tables([text], "table")
 
 
@@ -237,7 +239,7 @@ def test_personal_has_worst_client_and_global_model_next_to_the_mean():
     assert table.columns == ("worst client", "spread of clients", "global model", "its worst client")
     row = ("fed_otp", LAST)
     assert [table.cell(row, name).mean for name in (*table.columns, AVERAGE)] == [60.0, 15.0, 60.0, 50.0, 75.0]
-    assert "75.0 % mean accuracy of the clients' own models on their own test images" in finding(table)
+    assert "75.0 % mean accuracy of the clients' own models on their own test images" in describe_result(table)
 
 
 def test_other_data_sets_are_columns():
@@ -277,8 +279,9 @@ def test_balanced_accuracy_is_shown_for_imbalanced_classes():
     assert list(table_text(table).frame)[3:7] == ["average of 1 of 4", "balanced", "largest class", "spread"]
     found = rows(table)["promptfl", "last"]
     assert (found["balanced"], found["largest class"]) == ("53.5 ± 2.1", "70.0 ± 0.0")
-    assert "on held-out domains (1 of 4) over 2 seeds (balanced 53.5 ± 2.1, largest class 70.0 ± 0.0): 3" in finding(
-        table
+    assert (
+        "on held-out domains (1 of 4) over 2 seeds (balanced 53.5 ± 2.1, largest class 70.0 ± 0.0): 3"
+        in describe_result(table)
     )
     (even,) = tables([with_balance(71.0, 52.0, 51.0, largest=54.0)])
     assert "balanced" not in table_text(even).frame

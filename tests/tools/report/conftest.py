@@ -1,4 +1,4 @@
-"""A comparison of three methods: two held-out domains, and two seeds of those that train."""
+"""Runs of three methods with two held-out domains, and two seeds for trained methods."""
 
 from datetime import date
 
@@ -11,7 +11,7 @@ from tests.helpers.report_runs import write_run
 
 
 def write_runs(folder):
-    """Writes the runs. TRIP is better than PromptFL, and its second seed is two better than its first."""
+    """Write the runs. TRIP is better than PromptFL, and its second seed is two points better than its first."""
     for held_out, more in (("photo", 0.0), ("sketch", 10.0)):
         for seed in (0, 1):
             write_run(folder, [50.0 + more, 52.0 + more + 2 * seed], held_out, seed, parameters=400)
@@ -22,25 +22,23 @@ def write_runs(folder):
 
 @pytest.fixture
 def runs(tmp_path):
-    """The folder of these runs, which a test may change."""
+    """Write the runs to a folder that a test may change."""
     return write_runs(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def whole_page(tmp_path_factory):
-    """The page of these runs."""
     records, problems = find_records([write_runs(tmp_path_factory.mktemp("runs"))])
     return report_page(records, problems, "Three methods", date(2026, 3, 9))
 
 
 @pytest.fixture
 def no_figures(monkeypatch):
-    """Leaves out the figures of tables, which take most of a page's time."""
-    monkeypatch.setattr("fedvlp.tools.report.page.pictures_of", lambda table: iter(()))
+    """Skip the figures of tables, which take most of the time."""
+    monkeypatch.setattr("fedvlp.tools.report.page.draw_figures", lambda table: iter(()))
 
 
 @pytest.fixture
 def table(runs):
-    """The one table of these runs."""
     (only,) = tables(find_records([runs])[0])
     return only

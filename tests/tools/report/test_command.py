@@ -11,7 +11,7 @@ from tests.helpers.report_runs import write_run
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedvlp.tools.report.page.pictures_of", lambda table: iter(()))
+    monkeypatch.setattr("fedvlp.tools.report.page.draw_figures", lambda table: iter(()))
     write_run(tmp_path / "runs", [50.0, 51.0])
     return tmp_path / "runs"
 
@@ -37,10 +37,10 @@ def test_failed_runs_of_a_sweep_are_named_and_others_counted(runs, tmp_path, cap
     target = tmp_path / "report.html"
     assert main(["report", str(runs), "-o", str(target)]) == 0
     text = target.read_text(encoding="utf-8")
-    note = f"21 of the sweep's 22 runs in {runs} are not finished; the same sweep makes them."
+    note = f"21 of the sweep's 22 runs in {runs} are not finished; rerun the sweep."
     assert note.replace("'", "&#39;") in text
     assert capsys.readouterr().out.endswith(f"{note}\n")
-    assert "What is missing" not in text
+    assert "Missing runs" not in text
     assert "trip-7" not in text
     states["b"] = {"state": "failed", "error": "no images"}
     (runs / "sweep.json").write_text(json.dumps({"runs": states}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Figures of a table: what is drawn of which method, and which figures a table gets."""
+"""Figures of a table: their content, and the choice of figures."""
 
 import itertools
 
@@ -13,8 +13,8 @@ from fedvlp.tools.report.figures import (
     accuracy_over_communication,
     accuracy_over_rounds,
     domain_bars,
+    draw_figures,
     history_frame,
-    pictures_of,
 )
 from fedvlp.tools.report.ranking import compared_rows
 from tests.helpers.report_runs import write_run
@@ -26,19 +26,18 @@ def table_of(folder):
 
 
 def lines(axes):
-    """The labelled lines of some axes."""
     return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
 
 
 def points(container):
-    """Places, means and deviations of drawn points."""
+    """List x values, means and deviations of drawn points."""
     (bars,) = container[2]
     halves = [np.ptp(segment[:, 1]) / 2 for segment in bars.get_segments()]
     return list(container[0].get_xdata()), list(container[0].get_ydata()), halves
 
 
 def titles(folder):
-    return [picture.title for picture in pictures_of(table_of(folder))]
+    return [picture.title for picture in draw_figures(table_of(folder))]
 
 
 def test_accuracy_over_rounds(table):
@@ -65,7 +64,7 @@ def test_seeds_and_methods_without_every_domain_are_in_no_figure(runs):
     histories = history_frame(table, "held_out")
     assert set(histories["seed"]) == {0, 1}
     assert "plan" not in set(histories["method"])
-    # Nor are rounds that one seed lacks a part of a curve.
+    # A round that one seed lacks is not in the curve either.
     (folder,) = runs.glob("TRIP*-photo-0/*")
     text = (folder / "metrics.csv").read_text(encoding="utf-8").splitlines()
     (folder / "metrics.csv").write_text("\n".join([text[0], *text[2:]]), encoding="utf-8")
@@ -105,7 +104,7 @@ def test_no_curve_of_one_round_and_no_communication_of_nothing(tmp_path):
 def test_many_methods_are_several_figures(tmp_path):
     for index in range(MAX_SERIES + 2):
         write_run(tmp_path, [50.0], method=f"Method{index}", options={})
-    pictures = {picture.title: picture for picture in pictures_of(table_of(tmp_path))}
+    pictures = {picture.title: picture for picture in draw_figures(table_of(tmp_path))}
     for part in ("1 of 2", "2 of 2"):
         axes = pictures[f"Accuracy of each domain ({part})"].figure.axes[0]
         bars = [container for container in axes.containers if hasattr(container, "patches")]

@@ -1,4 +1,4 @@
-"""The page: what is in it, and that it asks for nothing else."""
+"""The page: its content, and that it loads nothing else."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.helpers.report_runs import write_run
 
 
 class Reader(HTMLParser):
-    """Keeps a page's elements and text, and finds elements that are not closed."""
+    """Parser that collects elements and text, and rejects unclosed elements."""
 
     def __init__(self, text):
         super().__init__()
@@ -44,8 +44,8 @@ class Reader(HTMLParser):
 
 
 def page_of(folder, problems=(), heading="Three methods"):
-    records, found = find_records([folder])
-    return report_page(records, [*found, *problems], heading, date(2026, 3, 9))
+    records, unreadable = find_records([folder])
+    return report_page(records, [*unreadable, *problems], heading, date(2026, 3, 9))
 
 
 def test_page_has_tables_figures_configs_and_versions(whole_page):
@@ -65,7 +65,7 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
     assert "2.5" in read.text.split("Environment")[-1]
     levels = [int(name[1]) for name, _ in read.elements if re.fullmatch("h[1-6]", name)]
     assert all(after <= before + 1 for before, after in pairwise(levels))
-    # The finding comes first, and rows are in the order of the result.
+    # The result comes first, and rows are sorted by it.
     assert "9 March 2026" in read.text[: read.text.index("Accuracy in %")]
     assert "trip has the highest result, 58.0 ± 1.4 % mean accuracy on held-out domains" in read.text
     assert re.findall(r'<th scope="row">([^<]*)', whole_page)[:4] == ["trip", "trip", "promptfl", "promptfl"]
@@ -77,9 +77,9 @@ def test_page_has_tables_figures_configs_and_versions(whole_page):
 def test_classes_are_shown_with_the_most_frequent_mistake(tmp_path, no_figures):
     names = [f"class {index}" for index in range(14)]
     labels = np.repeat(np.arange(1, 14, dtype=np.int32), 13)
-    # Of class k, 13 - k images are predicted as class 0; zero-shot CLIP predicts class 13 throughout.
-    place = np.tile(np.arange(13), 13)
-    predicted = np.where(place < 13 - labels, 0, labels).astype(np.int32)
+    # 13 - k images of class k are predicted as class 0; zero-shot CLIP always predicts class 13.
+    index_in_class = np.tile(np.arange(13), 13)
+    predicted = np.where(index_in_class < 13 - labels, 0, labels).astype(np.int32)
     sure = np.ones((1, len(labels)), np.float32)
     last = Predictions(labels, predicted[None], sure)
     zero_shot = Predictions(labels, np.full_like(predicted, 13)[None], sure)
@@ -97,7 +97,7 @@ def test_classes_are_shown_with_the_most_frequent_mistake(tmp_path, no_figures):
     assert ">-</td></tr>" in everything
 
 
-def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
+def test_other_metrics_are_shown_for_each_method(tmp_path, no_figures):
     for seed in (0, 1):
         for held_out, worst in (("photo", 31.0), ("sketch", 27.0 + seed)):
             role = {"balanced_accuracy": 40.0 + seed, "macro_f1": 33.0}
@@ -110,7 +110,7 @@ def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
             (run / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}), encoding="utf-8")
             write_predictions(run, {"last round": {f"held_out/{held_out}": draw(40)}})
     text = page_of(tmp_path)
-    (table,) = re.findall(r"<caption>Beside accuracy</caption>(.*?)</table>", text, re.DOTALL)
+    (table,) = re.findall(r"<caption>Other metrics</caption>(.*?)</table>", text, re.DOTALL)
     head = ["method", "accuracy [95 % over images]", "balanced accuracy", "macro F1", "worst domain"]
     head += ["AUROC, noise", "FPR at 95 %, noise"]
     assert re.findall(r"<th[^>]*>([^<]+)", table.split("<tbody>")[0]) == head
@@ -120,7 +120,7 @@ def test_what_is_beside_accuracy_is_shown_for_each_method(tmp_path, no_figures):
     assert re.fullmatch(r"51\.0 ± 0\.0 \[\d\d\.\d, \d\d\.\d\]", with_interval)
 
 
-def test_page_asks_for_nothing(whole_page):
+def test_page_loads_nothing(whole_page):
     read = Reader(whole_page)
     policy = next(a for a in read.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
     assert policy["content"].startswith("default-src 'none'; img-src data:; style-src 'unsafe-inline'")
@@ -142,19 +142,21 @@ def test_names_with_markup_are_escaped(tmp_path):
         assert word in read.text
 
 
-def test_missing_runs_come_first_and_other_data_are_apart(runs, no_figures):
+def test_missing_runs_come_first_and_data_sets_are_separate(runs, no_figures):
     write_run(runs, [50.0], seed=7, data={"images": "1234"})
     folder = write_run(runs, [50.0], seed=9)
     (folder / "summary.json").unlink()
     read = Reader(page_of(runs))
     assert [attributes["id"] for attributes in read.all("section")][:3] == ["problems", "table-1", "table-2"]
     assert f"{folder} has not ended" in read.text
-    assert "must not be mixed" in read.text
+    assert "cannot be compared" in read.text
 
 
 def test_headings_have_words_and_no_digests(tmp_path, no_figures):
-    for place, data in enumerate(({}, {"shots": 4}, {"shots": 4, "images": "0123"}, {"name": "Icons", "images": "45"})):
-        write_run(tmp_path / str(place), [50.0], data=data)
+    for number, data in enumerate(
+        ({}, {"shots": 4}, {"shots": 4, "images": "0123"}, {"name": "Icons", "images": "45"})
+    ):
+        write_run(tmp_path / str(number), [50.0], data=data)
     titles = re.findall("<h2>(.*?)</h2>", page_of(tmp_path))
     protocol = "leave-domains-out, 1 held out"
     assert titles[:-1] == [
@@ -165,7 +167,7 @@ def test_headings_have_words_and_no_digests(tmp_path, no_figures):
     ]
 
 
-def test_explanations_are_shown_of_their_own_folder_alone(tmp_path, no_figures):
+def test_explanations_are_read_only_from_their_folder(tmp_path, no_figures):
     run = write_run(tmp_path, [50.0, 51.0])
     entry = {"file": "map.png", "title": "Map", "caption": "Where it looks.", "alt": "A dark square."}
     (run / "explanations").mkdir()
