@@ -1,1 +1,1 @@
-"""What methods send, counted without training. Imports clip, commands, data, training and utils."""
+"""Communication costs of methods, counted without training."""

@@ -1,4 +1,4 @@
-"""The command ``fedvlp cost``: a table of what methods send. What needs PyTorch is imported after its options."""
+"""The command ``fedvlp cost``: a table of communication costs. PyTorch is imported only after parsing options."""
 
 import argparse
 import json
@@ -27,23 +27,23 @@ COST_TITLES = {
     "total_bytes": "total bytes",
 }
 COST_CAPTION = (
-    "up, down: parameters and bytes that one client sends and receives in one round, the largest where they differ",
-    "once: what the server sends to each client before the first round only",
-    "total: of the clients of each round and of all rounds, both ways, with what is sent once",
+    "up, down: parameters and bytes that a client sends and receives per round (the maximum if clients differ)",
+    "once: sent by the server to each client, only before the first round",
+    "total: sent and received by all clients in all rounds, including once",
 )
 
 
 def run_cost(arguments: Sequence[str]) -> int:
-    """Print the table of each config's method, and return the exit code."""
+    """Print the costs of each config's method and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="fedvlp cost",
         usage="fedvlp cost [--config NAME ...] [options]",
-        description="Print what methods send, without training. Each --config that names a method makes rows of the "
-        "table. All options of `fedvlp fit` are taken; without a data set, --data.classes and --data.domains say how "
-        "many there are.",
+        description="Count the parameters that methods send, without training. Each --config of a method adds "
+        "rows to the table. Accepts all options of `fedvlp fit`; without a data set, pass the numbers of classes and "
+        "domains as --data.classes and --data.domains.",
         allow_abbrev=False,
     )
-    parser.add_argument("--format", choices=FORMATS, default="table", help="how to print the table")
+    parser.add_argument("--format", choices=FORMATS, default="table", help="format of the table")
     options, of_methods = parser.parse_known_args(arguments)
     from fedvlp.tools.cost.counting import costs
 
@@ -52,7 +52,7 @@ def run_cost(arguments: Sequence[str]) -> int:
 
 
 def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
-    """Format rows with the keys of ``COST_TITLES`` in one of ``FORMATS``; JSON has all keys.
+    """Format rows, with the keys of ``COST_TITLES``, in one of ``FORMATS``; JSON has all keys.
 
     >>> row = {name: 0 for name in COST_TITLES} | {"method": "A", "config": "", "phase": "all", "upload_bytes": 4000}
     >>> print(format_costs([row], "markdown").splitlines()[2])
@@ -67,5 +67,5 @@ def format_costs(rows: Sequence[Mapping[str, Any]], form: str) -> str:
     lines = [frame_table(cells, text_columns=3), "", *COST_CAPTION]
     for method, names in {row["method"]: row.get("image_statistics") for row in rows}.items():
         if names:
-            lines.append(f"of images: {method} sends {', '.join(names)}, computed from images, to all clients")
+            lines.append(f"image statistics: {method} sends {', '.join(names)}, computed from images, to all clients")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Communication of methods, without images or weights."""
+"""Counting of communication costs, without images or weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +17,16 @@ from fedvlp.utils.config_files import CONFIG_OPTION, find_config, in_order, name
 
 
 class CostCLI(FederationCLI):
-    """Makes a method without CLIP's weights, and a data set whose images are not opened; no federation."""
+    """LightningCLI that makes a method without CLIP's weights and a data set without opening images."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add an outline as the default data set."""
+        """Use a placeholder as the default data set."""
         super().add_arguments_to_parser(parser)
-        parser.add_argument("--ckpt_path", help="Not used; the config of a run has it.")
+        parser.add_argument("--ckpt_path", help="Unused; accepted because configs of runs contain it.")
         parser.set_defaults({"data": {"class_path": f"{PlaceholderData.__module__}.{PlaceholderData.__name__}"}})
 
     def before_instantiate_classes(self) -> None:
-        """Leave out weights, images, loggers and callbacks."""
+        """Disable weights, images, loggers and callbacks."""
         self.parser.add_instantiator(_without_verifying, FederatedDataModule, subclasses=True, prepend=True)
         config = self.config
         config.trainer.logger = None
@@ -37,20 +37,20 @@ class CostCLI(FederationCLI):
             options.clip = Namespace(vars(CLIPSpec(name, "random")))
 
     def instantiate_classes(self) -> None:
-        """Make method and data with shapes only."""
+        """Make method and data, with shapes instead of weights."""
         with shapes_only():
             super().instantiate_classes()
 
     def instantiate_trainer(self, **options: Any) -> Any:
-        """Only return options; a federation would look for GPUs and start processes."""
+        """Return the options only, because a federation would search for GPUs and start processes."""
         return self.config_init.trainer
 
 
 def costs(arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Count the communication of each config's method: a row for each phase and one for all."""
+    """Count the communication of each config's method: one row per phase, and one for all phases."""
     rows: list[dict[str, Any]] = []
-    for config, of_method in _arguments_by_config(in_order(arguments)).items():
-        command = CostCLI.make(of_method, prog="fedvlp cost")
+    for config, method_arguments in _arguments_by_config(in_order(arguments)).items():
+        command = CostCLI.make(method_arguments, prog="fedvlp cost")
         rows += _rows(command.model, command.datamodule, command.trainer, Path(config).stem)
     return rows
 
@@ -70,12 +70,12 @@ def _rows(model: Any, data: Any, trainer: Any, config: str) -> list[dict[str, An
         "image_statistics": list(model.image_statistics),
     }
     rows = [about | row for row in cost.rows(trainer.rounds, trainer.clients.cohort_size)]
-    # With one phase, the row of all phases is the same.
+    # With a single phase, the row for all phases would repeat it.
     return rows if len(cost.phases) > 1 else rows[-1:]
 
 
 def _arguments_by_config(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Split arguments by the path of each method's config; other configs and options belong to all methods."""
+    """Split arguments by the config of each method; all methods share the other configs and options."""
     configs = [argument for argument in dict.fromkeys(arguments) if argument.startswith(CONFIG_OPTION)]
     methods = [config for config in configs if names_a_method(find_config(config.removeprefix(CONFIG_OPTION)))]
     if not methods:

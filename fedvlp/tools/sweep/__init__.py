@@ -1,1 +1,1 @@
-"""Sweeps: methods, held-out domains and seeds as runs, several at a time; called again, a sweep resumes."""
+"""Sweeps over methods, held-out domains and seeds, with several runs at a time. A repeated call resumes."""

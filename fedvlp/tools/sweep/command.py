@@ -1,4 +1,4 @@
-"""The command ``fedvlp sweep``: a run for each method, held-out domain and seed, several at a time."""
+"""The command ``fedvlp sweep``: one run per method, held-out domain and seed, several at a time."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ SLURM_OPTIONS = (
 """Options of ``sbatch``, with underscores."""
 
 STOPPED = 130
-"""Exit code of a command that Ctrl-C stopped."""
+"""Exit code of a command stopped by Ctrl-C."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A command line and its file.
+    """A parsed command line and its sweep file.
 
     Attributes:
         options: The parsed command line.
-        plan: Methods, held-out domains and seeds.
+        plan: The methods, held-out domains and seeds.
         output: Folder of the runs.
-        note: A text to print first.
+        note: A text that is printed first.
     """
 
     options: argparse.Namespace
@@ -47,8 +47,8 @@ class Request:
 
     @classmethod
     def read(cls, parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Request:
-        """Parse a command line; the default folder of runs is below ``runs``."""
-        own, of_fit = split_arguments(arguments)
+        """Parse a command line. The default output is a folder below ``runs``."""
+        own, for_fit = split_arguments(arguments)
         options = parser.parse_args(own)
         content = read_sweep(options.file) if options.file else {}
         chosen = {name: getattr(options, name) for name in ("config", "models", "held_out", "seeds")}
@@ -57,13 +57,13 @@ class Request:
         content |= {name: value for name, value in chosen.items() if value is not None}
         name = options.file.stem if options.file else parser.prog.split()[-1]
         output = options.output or Path("runs", name)
-        return cls(options, make_sweep(content, of_fit), output, content.get("note", ""))
+        return cls(options, make_sweep(content, for_fit), output, content.get("note", ""))
 
     def make(self, jobs: Sequence[Job], folder: Path, devices: Sequence[str]) -> SweepProgress:
-        """Make or submit the missing runs of a folder, and return the states of all.
+        """Run or submit the missing runs of a folder, and return the states of all runs.
 
         Raises:
-            UserError: If another sweep works in the folder.
+            UserError: If another sweep uses the folder.
             KeyboardInterrupt: If the sweep was stopped.
         """
         array = _slurm_array(self.options, folder)
@@ -74,30 +74,30 @@ class Request:
                 if array is not None and progress.missing:
                     _submit(progress, array, self.options.workers)
                 else:
-                    _make_here(progress, folder, self.options.workers, devices)
+                    _run_locally(progress, folder, self.options.workers, devices)
                 return progress
         except BlockingIOError:
             raise UserError(
-                f"Another sweep is working in {folder}. Wait for its end, or choose another --output."
+                f"Another sweep uses {folder}. Wait until it has finished, or pass another --output."
             ) from None
 
 
 def run_sweep(arguments: Sequence[str]) -> int:
-    """Make the missing runs and return the exit code: 1 if any run failed, 130 if the sweep was stopped."""
+    """Run the missing runs and return the exit code: 1 if any run failed, 130 if the sweep was stopped."""
     parser = axes_parser(
         "fedvlp sweep",
-        "Make a run for each method, held-out domain and seed. Called again, it resumes with what is "
-        "missing. Options with a dot, and arguments after --, go to every fedvlp fit.",
+        "Run each method with each held-out domain and seed. The same command resumes a stopped sweep. Options with a "
+        "dot, and all arguments after --, are passed to every fedvlp fit.",
         "fedvlp sweep --config data/folders --models zero_shot,promptfl,trip --held_out all --seeds 0,1,2 "
         "--output runs/first --data.root photos --trainer.rounds 10",
     )
     request = Request.read(parser, arguments)
-    # A mistake that is found after the first run would cost hours.
-    from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices  # parsing needs PyTorch
+    # Check everything first: a mistake found after the first run would cost hours.
+    from fedvlp.tools.sweep.methods import held_out_domains, parse_methods, visible_devices  # parsing needs PyTorch
 
     plan = request.plan
     configs = parse_methods(plan)
-    jobs = plan.jobs(domains_in_turn(plan, configs), request.output)
+    jobs = plan.jobs(held_out_domains(plan, configs), request.output)
     devices = visible_devices(configs.values())
     if request.note:
         sys.stdout.write(f"{request.note.strip()}\n")
@@ -114,76 +114,76 @@ def run_sweep(arguments: Sequence[str]) -> int:
 
 
 def print_jobs(jobs: Sequence[Job]) -> None:
-    """Print runs and their commands."""
+    """Print all runs with their states and commands."""
     for job in jobs:
         sys.stdout.write(f"{'done' if job.is_done else 'missing'} {job.name}: fedvlp {shlex.join(job.arguments)}\n")
 
 
-def _make_here(progress: SweepProgress, folder: Path, workers: int | None, devices: Sequence[str]) -> None:
+def _run_locally(progress: SweepProgress, folder: Path, workers: int | None, devices: Sequence[str]) -> None:
     at_a_time = workers or len(devices) or max(1, (os.cpu_count() or 1) // 2)
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {folder}, {len(missing)} of them missing; {at_a_time} at a time\n")
     try:
         run_jobs(missing, at_a_time, progress.report, devices)
     except KeyboardInterrupt:
-        sys.stderr.write("fedvlp: stopped; the same command resumes with what is missing\n")
+        sys.stderr.write("fedvlp: stopped; the same command resumes\n")
         raise
     progress.write()
 
 
 def _submit(progress: SweepProgress, array: SlurmArray, workers: int | None) -> None:
-    """Submit the missing runs, unless tasks of this sweep are in the queue already."""
+    """Submit the missing runs, unless tasks of this sweep are already queued."""
     progress.is_submitted = True
     missing = progress.missing
     sys.stdout.write(f"{len(progress.jobs)} runs in {array.folder}, {len(missing)} of them missing; ")
-    # A run must not be made twice at the same time, and the queue does not name the runs of its tasks.
+    # The queue does not name runs, and no run may be started twice at the same time.
     if num_queued := array.num_queued():
         sys.stdout.write(f"{num_queued} in Slurm's queue, so none is submitted\n")
     else:
         sys.stdout.write(f"submitted as the array {array.submit(missing, workers)}\n")
-    sys.stdout.write(f"cancel them: scancel --me --name={array.name}; call this again once none is queued\n")
+    sys.stdout.write(f"to cancel: scancel --me --name={array.name}; repeat this command when the queue is empty\n")
     progress.write()
 
 
 def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split off the arguments of every fit: options with a dot, except Slurm's, and everything after ``--``.
+    """Split off the arguments for every fit: options with a dot, except Slurm's, and everything after ``--``.
 
     >>> split_arguments(["--models", "trip", "--trainer.rounds", "3", "--slurm.mem=8G", "--", "--print"])
     (['--models', 'trip', '--slurm.mem=8G'], ['--trainer.rounds', '3', '--print'])
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    of_command: list[str] = []
-    of_fit: list[str] = []
-    target = of_command
+    own: list[str] = []
+    for_fit: list[str] = []
+    target = own
     for word in arguments[:end]:
         if word.startswith("--"):
-            is_of_fit = "." in word.partition("=")[0] and not word.startswith("--slurm.")
-            target = of_fit if is_of_fit else of_command
+            is_for_fit = "." in word.partition("=")[0] and not word.startswith("--slurm.")
+            target = for_fit if is_for_fit else own
         target.append(word)
-    return of_command, [*of_fit, *arguments[end + 1 :]]
+    return own, [*for_fit, *arguments[end + 1 :]]
 
 
 def axes_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Make a parser of methods, held-out domains, seeds, and of options for making their runs."""
+    """Make a parser with options for methods, held-out domains and seeds, and for starting their runs."""
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     add = parser.add_argument
     add("--file", type=Path, help="YAML file with config, models, held_out, seeds, arguments and note")
-    add("--config", action="append", help="config that all runs share; several are allowed")
-    add("--models", type=_words, nargs="+", help="configs of methods, a,b,c")
+    add("--config", action="append", help="config shared by all runs; can be repeated")
+    add("--models", type=_words, nargs="+", help="configs of methods: a,b,c")
     add(
         "--held_out",
         type=_words,
-        help="domains held out in turn, a,b,c; two together, a+b; none; or all (if not given)",
+        help="domains held out in turn: a,b,c; two together: a+b; none; or all (default)",
     )
-    add("--seeds", type=_seeds, help="seeds of training, a,b,c; 0,1,2 if not given")
-    add("--output", type=Path, help="folder of the runs; below runs, named after the command or file, if not given")
-    add("--workers", type=PositiveInt, help="runs at a time; all GPUs or half of the cores if not given")
+    add("--seeds", type=_seeds, help="seeds of training; default: 0,1,2")
+    add("--output", type=Path, help="folder of the runs; default: runs/ followed by the name of the file or command")
+    add("--workers", type=PositiveInt, help="runs at a time; default: one per GPU, or half of the cores")
     add("--dry_run", action="store_true", help="only print the runs")
-    add("--launcher", choices=("local", "slurm"), default="local", help="where runs are made; local if not given")
-    slurm = parser.add_argument_group("with --launcher slurm, each run is a task of a job array")
+    add("--launcher", choices=("local", "slurm"), default="local", help="where to run; default: local")
+    slurm = parser.add_argument_group("with --launcher slurm, where each run is a task of a job array")
     for name in SLURM_OPTIONS:
-        slurm.add_argument(f"--slurm.{name}", help="as of sbatch", metavar=name.upper())
-    slurm.add_argument("--slurm.setup", action="append", help="line of shell before the run; several allowed")
+        slurm.add_argument(f"--slurm.{name}", help="see sbatch", metavar=name.upper())
+    slurm.add_argument("--slurm.setup", action="append", help="shell command before each run; can be repeated")
     return parser
 
 
@@ -202,5 +202,5 @@ def _slurm_array(options: argparse.Namespace, folder: Path) -> SlurmArray | None
     if options.launcher == "slurm":
         return SlurmArray(folder, setup=tuple(given.pop("setup", ())), options=given)
     if given:
-        raise UserError(f"--slurm.{next(iter(given))} is of a job array. Add --launcher slurm, or leave it out.")
+        raise UserError(f"--slurm.{next(iter(given))} belongs to a job array. Add --launcher slurm, or remove it.")
     return None

@@ -1,4 +1,4 @@
-"""Runs of ``fedvlp``: each in its own process, several at a time, or as a job array of Slurm."""
+"""Runs of ``fedvlp``, each in its own process, several at a time or as a job array of Slurm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-u", "-m", "fedvlp")
 LOG_START = "$ fedvlp "
 PRELOADED = ("fedvlp.commands.lightning_cli", "fedvlp.data.benchmarks.modules", "fedvlp.tools.sweep.jobs")
-"""Modules that the server of runs imports before it forks; none uses a GPU or starts a thread, as pyarrow does."""
+"""Modules that the fork server imports first. None may use a GPU or start a thread (as pyarrow does)."""
 SECONDS_TO_STOP = 10.0
 
 
@@ -41,8 +41,8 @@ class Status:
     """The state of a run.
 
     Attributes:
-        state: An interrupted run resumes from its last round; a failed run is tried again by the next call.
-        seconds: Duration of its last attempt, if known.
+        state: The next call resumes an interrupted run after its last round, and retries a failed run.
+        seconds: Duration of the last attempt, if known.
         error: The reason of a failure.
     """
 
@@ -56,10 +56,10 @@ class Job:
     """A run of a sweep.
 
     Attributes:
-        name: Its folder below the sweep's.
-        arguments: Arguments of ``fedvlp`` that begin or resume it.
-        folder: Folder of its attempts, each in a folder named after a time.
-        axes: Its values of ``model``, ``config``, ``held_out`` and ``seed``.
+        name: Name of its folder in the sweep's folder.
+        arguments: Arguments of ``fedvlp`` that start or resume the run.
+        folder: Folder of its attempts, each in a folder named after its start time.
+        axes: The values of ``model``, ``config``, ``held_out`` and ``seed``.
     """
 
     name: str
@@ -76,28 +76,28 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has ended, so that its folder has a summary."""
+        """Whether the run has finished and written its summary."""
         return any(self.folder.glob("*/summary.json"))
 
     @property
     def log(self) -> Path:
-        """The file with everything that its attempts printed."""
+        """File with the output of all attempts."""
         return self.folder / "log.txt"
 
     def error(self) -> str:
-        """The last error in the last attempt's log, or otherwise its last line."""
+        """Find the last error in the log of the last attempt, otherwise its last line."""
         log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
         lines = log.rpartition(LOG_START)[2].splitlines()[1:]
         errors = [line for line in lines if ": error: " in line]
-        return (errors or lines or ["It printed nothing."])[-1]
+        return (errors or lines or ["No output."])[-1]
 
 
 class SweepProgress:
-    """The states of a sweep's runs, written into ``sweep.json``.
+    """The states of a sweep's runs, stored in ``sweep.json``.
 
     Attributes:
-        entries: The file's entries by names of runs, including runs of earlier calls with other arguments.
-        is_submitted: Whether Slurm makes the missing runs.
+        entries: Entries of the file by run name, including runs of earlier calls with other arguments.
+        is_submitted: Whether Slurm runs the missing runs.
     """
 
     def __init__(self, folder: Path, jobs: Sequence[Job]) -> None:
@@ -108,23 +108,23 @@ class SweepProgress:
             self.entries: dict[str, Any] = dict(json.loads(self.path.read_text(encoding="utf-8"))["runs"])
         except (OSError, ValueError, KeyError, TypeError):
             self.entries = {}
-        # A folder overrides the file's entry, since the last call may have been killed.
+        # Run folders override the file, because the last call may have been killed.
         for job in jobs:
             seconds = self.entries.get(job.name, {}).get("seconds")
             status = Status("done", seconds) if job.is_done else Status("waiting")
             self.entries[job.name] = {**job.axes, **asdict(status)}
 
     def state(self, job: Job) -> str:
-        """The state of a run."""
+        """Look up the state of a run."""
         return str(self.entries[job.name]["state"])
 
     @property
     def missing(self) -> list[Job]:
-        """The runs that are not done."""
+        """Runs that are not done."""
         return [job for job in self.jobs if self.state(job) != "done"]
 
     def report(self, job: Job, status: Status) -> None:
-        """Record a run's new state, and print a line if the run has ended."""
+        """Record the new state of a run, and print a line if the run has ended."""
         self.entries[job.name] = {**job.axes, **asdict(status)}
         self.write()
         if status.state in ("done", "failed"):
@@ -138,7 +138,7 @@ class SweepProgress:
         write_json(self.path, {"runs": self.entries})
 
     def print_failures(self) -> int:
-        """Print error and log of each run that is not done, and return 1 if there are any; 0 for submitted runs."""
+        """Print error and log of each run that is not done. Return 1 if there are any, and 0 for submitted runs."""
         if self.is_submitted:
             return 0
         sys.stdout.write(f"{len(self.jobs) - len(self.missing)} of {len(self.jobs)} runs done\n")
@@ -148,7 +148,7 @@ class SweepProgress:
 
 
 class RunningJob(NamedTuple):
-    """A run, its process, its device, and the monotonic time of its start."""
+    """A run with its process, device and monotonic start time."""
 
     job: Job
     process: BaseProcess
@@ -156,13 +156,13 @@ class RunningJob(NamedTuple):
     began: float
 
     def status(self) -> Status:
-        """The outcome of the run, whose process has ended."""
+        """Describe the outcome of the run after its process has ended."""
         seconds = time.monotonic() - self.began
         if self.job.is_done:
             return Status("done", seconds)
-        # A negative code is the number of the signal that ended the process, which left no message.
+        # A negative code is the number of the signal that killed the process without a message.
         code = self.process.exitcode or 0
-        error = f"The process was ended by {signal.Signals(-code).name}." if code < 0 else self.job.error()
+        error = f"The process was killed by {signal.Signals(-code).name}." if code < 0 else self.job.error()
         return Status("failed", seconds, error)
 
 
@@ -173,16 +173,16 @@ def run_jobs(
     devices: Sequence[str] = (),
     command: Callable[[Sequence[str]], int] = main,
 ) -> None:
-    """Make the runs in their order, each in its own process; a run that fails or is killed does not end the others.
+    """Run jobs in order, each in its own process. A job that fails or is killed does not affect the others.
 
-    On Linux a server process imports everything once and forks a process for each run, which then starts in about a
-    second. Runs on GPUs, and on other systems, where a fork is missing or unsafe, start in a fresh interpreter.
+    On Linux, a server process imports all modules once and forks a process for each run, which then starts in about a
+    second. Runs on GPUs or on other systems, where forking is unsafe or unavailable, start a fresh interpreter.
 
-    ``devices`` are values of CUDA_VISIBLE_DEVICES, shared evenly among the workers. Without them each run computes
-    with one thread, unless OMP_NUM_THREADS sets another number. An exception, such as KeyboardInterrupt, stops all
-    runs and reports them as interrupted. ``command`` makes a run from a job's arguments; it must be picklable.
+    ``devices`` are values of CUDA_VISIBLE_DEVICES, shared evenly among the workers. Without devices, each run uses one
+    thread, unless OMP_NUM_THREADS is set. An exception, such as KeyboardInterrupt, stops all runs and reports them as
+    interrupted. ``command`` runs the arguments of a job; it must be picklable.
     """
-    # A pool of concurrent.futures or multiprocessing does not survive that one of its processes is killed.
+    # Pools of concurrent.futures and multiprocessing break if one of their processes is killed.
     context: ForkServerContext | SpawnContext = get_context("spawn")
     if sys.platform == "linux" and not devices:
         context = get_context("forkserver")
@@ -194,7 +194,7 @@ def run_jobs(
         while waiting or running:
             while waiting and free_devices:
                 job, device = waiting.popleft(), free_devices.popleft()
-                process = context.Process(target=_make_run, args=(job, command))
+                process = context.Process(target=_run_job, args=(job, command))
                 _start(process, device)
                 running[process.sentinel] = RunningJob(job, process, device, time.monotonic())
                 report(job, Status("running"))
@@ -215,10 +215,10 @@ def run_jobs(
 
 
 def _start(process: BaseProcess, device: str | None) -> None:
-    """Start a process with one thread or with one GPU; libraries read both when they are imported."""
+    """Start a process with one thread or one GPU, which libraries read when they are imported."""
     before = dict(os.environ)
     if device is None:
-        # Several runs with a thread for each core would wait for each other.
+        # Several runs with one thread per core would slow each other down.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     else:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
@@ -229,10 +229,10 @@ def _start(process: BaseProcess, device: str | None) -> None:
         os.environ.update(before)
 
 
-def _make_run(job: Job, command: Callable[[Sequence[str]], int]) -> None:
-    """Make a run in this process, and end the process with the run's exit code; all that it prints is in its log."""
+def _run_job(job: Job, command: Callable[[Sequence[str]], int]) -> None:
+    """Run a job in this process, with all output in its log, and exit with its code."""
     if sys.platform != "win32":
-        # Ctrl-C is only for the sweep, which then ends each run once, by SIGTERM.
+        # Only the sweep receives Ctrl-C; it then stops each run once with SIGTERM.
         os.setsid()
     job.folder.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab", buffering=0) as log:
@@ -244,19 +244,19 @@ def _make_run(job: Job, command: Callable[[Sequence[str]], int]) -> None:
     try:
         code = command(job.arguments)
     finally:
-        # multiprocessing leaves these out, and Weights & Biases ends its run in one of them.
+        # multiprocessing skips exit functions, but Weights & Biases finishes its run in one.
         atexit._run_exitfuncs()
     sys.exit(code)
 
 
 @dataclass(frozen=True)
 class SlurmArray:
-    """Missing runs as one job array of Slurm, which writes ``slurm-<array>_<task>.txt`` into the sweep's folder.
+    """A Slurm job array of the missing runs, with output ``slurm-<array>_<task>.txt`` in the sweep's folder.
 
     Attributes:
         folder: The sweep's folder.
         options: Options of ``sbatch``, with underscores in their names.
-        setup: Lines of shell before each run, such as to load modules.
+        setup: Shell commands before each run, e.g. to load modules.
     """
 
     folder: Path
@@ -265,18 +265,18 @@ class SlurmArray:
 
     @property
     def name(self) -> str:
-        """The array's name in the queue, different for each folder."""
+        """Name of the array in the queue, unique for each folder."""
         digest = hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:8]
         return f"fedvlp-{self.folder.name}-{digest}"
 
     def num_queued(self) -> int:
-        """Count the tasks of the array that wait or run."""
+        """Count the waiting and running tasks of the array."""
         tasks = _call_slurm(["squeue", "--me", "--array", "--noheader", "--format=%i", f"--name={self.name}"])
         return len(tasks.split())
 
     def submit(self, jobs: Sequence[Job], workers: int | None) -> str:
-        """Submit runs, of which at most ``workers`` run at a time, and return the array's number."""
-        # One script for all tasks: each branch replaces the shell by its run, so that signals reach it.
+        """Submit runs, with at most ``workers`` at a time, and return the number of the array."""
+        # One script for all tasks. Each branch replaces the shell by its run, so that the run receives signals.
         branches = [f"{index}) exec {shlex.join([*COMMAND, *job.arguments])} ;;" for index, job in enumerate(jobs)]
         threads = "export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}"
         script = ["#!/bin/bash", *self.setup, threads, "case $SLURM_ARRAY_TASK_ID in", *branches, "esac"]
@@ -285,23 +285,23 @@ class SlurmArray:
             f"--job-name={self.name}",
             f"--array=0-{len(jobs) - 1}" + (f"%{workers}" if workers else ""),
             f"--output={str(self.folder.resolve()).replace('%', '%%')}/slurm-%A_%a.txt",
-            # A task that is preempted, or whose node fails, begins again by itself and resumes its run.
+            # A task that is preempted or loses its node restarts and resumes its run.
             "--requeue",
             *(f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()),
         ]
-        # With several clusters sbatch prints the number and the cluster's name.
+        # With several clusters, sbatch appends the name of the cluster.
         return _call_slurm(["sbatch", *arguments], "\n".join([*script, ""])).strip().partition(";")[0]
 
 
 def _call_slurm(command: Sequence[str], text: str = "") -> str:
-    """Call a command of Slurm and return its output."""
+    """Run a command of Slurm and return its output."""
     try:
         result = subprocess.run(command, input=text, capture_output=True, encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(
-            f"Slurm's command {command[0]} can't be called ({error.strerror}). Call this on a machine of the cluster, "
-            "or choose --launcher local."
+            f"Slurm's command {command[0]} cannot be run ({error.strerror}). Use a machine of the cluster, or "
+            "--launcher local."
         ) from error
     if result.returncode:
-        raise UserError(f"Slurm's command {command[0]} refuses: {' '.join(result.stderr.split())}")
+        raise UserError(f"Slurm's command {command[0]} failed: {' '.join(result.stderr.split())}")
     return result.stdout

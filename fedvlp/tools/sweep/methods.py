@@ -1,4 +1,4 @@
-"""The methods of a sweep as ``fedvlp fit`` parses them, the domains that they hold out, and the GPUs for them."""
+"""The parsed methods of a sweep, their held-out domains, and the available GPUs."""
 
 import os
 from argparse import ArgumentError
@@ -18,8 +18,8 @@ from fedvlp.utils.errors import UserError, unwrapped_errors
 
 
 def parse_methods(plan: Sweep) -> dict[str, Namespace]:
-    """Parse each method's configuration, by its label; raise UserError if ``fedvlp fit`` would refuse it."""
-    # Parsing must not seed this process's generators.
+    """Parse the configuration of each method, by label; raise UserError if ``fedvlp fit`` would reject it."""
+    # Parsing must not seed the generators of this process.
     start = ["--seed_everything=false"]
     command = ParsingCLI.make([*start, "--model=ZeroShotCLIP", "--data=IconDomains"])
     configs = {}
@@ -27,29 +27,29 @@ def parse_methods(plan: Sweep) -> dict[str, Namespace]:
         try:
             config = command.parser.parse_args([*start, *plan.choices(method)])
         except ArgumentError as error:
-            answer = shorten(str(error), command.parser.get_defaults().keys())
-            raise UserError(f"Model {method.label!r} of the sweep: {answer}") from error
+            message = shorten(str(error), command.parser.get_defaults().keys())
+            raise UserError(f"Model {method.label!r} of the sweep: {message}") from error
         if config.trainer.fast_dev_run:
-            raise UserError("A sweep keeps results, and fast_dev_run none. Try a method with fedvlp fit.")
+            raise UserError("A sweep needs results, but fast_dev_run saves none. Use it with fedvlp fit.")
         configs[method.label] = config
     return configs
 
 
 def visible_devices(configs: Iterable[Namespace]) -> list[str]:
-    """List the GPUs for CUDA_VISIBLE_DEVICES; none if runs use no GPU. Raise UserError if one needs several."""
+    """List GPUs for CUDA_VISIBLE_DEVICES; none if runs use no GPU. Raise UserError if a run needs several."""
     for config in configs:
         if config.trainer.devices not in ("auto", 1, "1"):
-            raise UserError("A sweep gives each run one device, and several runs share the machine. Leave out devices.")
+            raise UserError("A sweep gives each run one device. Remove trainer.devices.")
         if config.trainer.accelerator not in ("auto", "gpu", "cuda"):
             return []
-    # CUDA numbers what is visible from 0, and the variable names it as the machine does.
-    every = [str(number) for number in range(torch.cuda.device_count())]
+    # CUDA numbers the visible GPUs from 0; the variable lists their names on the machine.
+    numbers = [str(number) for number in range(torch.cuda.device_count())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[: len(every)] if visible else every
+    return visible.split(",")[: len(numbers)] if visible else numbers
 
 
-def domains_in_turn(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str]]:
-    """By method, the domains that its runs hold out in turn; none if every domain has clients. No image is opened."""
+def held_out_domains(plan: Sweep, configs: Mapping[str, Namespace]) -> dict[str, list[str]]:
+    """List, per method, the domains that its runs hold out in turn; empty if all domains train. Opens no image."""
     domains_by_data: dict[str, list[str]] = {}
     return {label: _domains_of_method(plan, config, domains_by_data) for label, config in configs.items()}
 
@@ -61,10 +61,10 @@ def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str
     protocol = options.get("protocol")
     holds_out = protocol is None or PROTOCOLS[protocol].holds_domains_out
     if not holds_out and plan.held_out not in ("all", "none"):
-        raise UserError(f"The protocol {protocol} trains on every domain. Leave out --held_out.")
-    # Methods that differ only in options that change no domain share one lookup, which reads a whole folder.
-    of_clients = ("held_out", "batch_size", "partition")
-    data["init_args"] = {name: value for name, value in options.items() if name not in of_clients}
+        raise UserError(f"The protocol {protocol} trains on all domains. Remove --held_out.")
+    # Finding domains reads a whole folder, so methods share the result if these options are their only difference.
+    irrelevant = ("held_out", "batch_size", "partition")
+    data["init_args"] = {name: value for name, value in options.items() if name not in irrelevant}
     key = repr(data)
     if key not in domains_by_data:
         parser = FederationParser()
@@ -72,10 +72,10 @@ def _domains_of_method(plan: Sweep, config: Namespace, domains_by_data: dict[str
         with unwrapped_errors():
             domains_by_data[key] = parser.instantiate_classes(parser.parse_object({"data": data})).data.domains
     domains = domains_by_data[key]
-    # Of a single domain none would be left to train.
+    # A single domain cannot be held out.
     if plan.held_out == "none" or not holds_out or (plan.held_out == "all" and len(domains) == 1):
         return []
     if together := [name for name in domains if TOGETHER in name]:
-        raise UserError(f"A sweep takes {TOGETHER} for domains held out together. Rename the domain {together[0]!r}.")
+        raise UserError(f"{TOGETHER} joins domains that are held out together. Rename the domain {together[0]!r}.")
     in_turn = domains if plan.held_out == "all" else plan.held_out
     return [TOGETHER.join(choose_held_out(names.split(TOGETHER), domains)) for names in in_turn]

@@ -1,4 +1,4 @@
-"""The plan of a sweep: a run for each combination of methods, held-out domains and seeds."""
+"""The plan of a sweep: one run for each combination of method, held-out domain and seed."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ from fedvlp.utils.errors import UserError
 
 KEYS = ("config", "models", "held_out", "seeds", "arguments", "note")
 TOGETHER = "+"
-"""Between domains that are held out together."""
+"""Separator of domains that are held out together."""
 SET_BY_SWEEP = (
     *("--data.held_out", "--data.init_args.held_out", "--seed_everything", "--model", "--model.class_path"),
     *("--trainer.default_root_dir", "--trainer.name", "--ckpt_path", "--print_config"),
 )
-"""Options of ``fedvlp fit`` that differ between the runs of a sweep."""
+"""Options of ``fedvlp fit`` that a sweep sets for each run."""
 
 
 @dataclass(frozen=True)
 class SweepMethod:
-    """A method of a sweep, with a label for folders, its config, and further arguments of ``fedvlp fit``."""
+    """A method of a sweep: its label in folder names, its config, and further arguments of ``fedvlp fit``."""
 
     label: str
     config: str
@@ -33,15 +33,15 @@ class SweepMethod:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The axes of the cross product.
+    """The axes of a sweep.
 
     Attributes:
-        configs: Names or paths of the configs that all runs share.
+        configs: Names or paths of configs shared by all runs.
         methods: The methods.
-        held_out: Domains held out in turn, ``a+b`` for two together; ``all`` domains of a protocol that holds domains
-            out; or ``none``, so that every domain has clients.
+        held_out: Domains held out in turn, with ``a+b`` for two together; ``all`` domains if the protocol holds domains
+            out; or ``none``, to train on all domains.
         seeds: Seeds of training.
-        arguments: Further arguments of ``fedvlp fit`` for every run.
+        arguments: Further arguments of ``fedvlp fit`` for all runs.
     """
 
     configs: tuple[str, ...]
@@ -51,14 +51,14 @@ class Sweep:
     arguments: tuple[str, ...] = ()
 
     def choices(self, method: SweepMethod) -> tuple[str, ...]:
-        """Arguments that a method's runs share; later ones override earlier ones."""
+        """List the arguments that a method's runs share; later arguments override earlier ones."""
         configs = [f"{CONFIG_OPTION}{config}" for config in (method.config, *self.configs)]
         return (*configs, *self.arguments, *method.arguments)
 
     def jobs(self, domains: Mapping[str, Sequence[str]], output: Path) -> list[Job]:
-        """List the runs in a folder, by a method's label and the domains that it holds out in turn."""
+        """List the runs, given an output folder and the held-out domains by method label."""
         jobs = []
-        # Seeds are the outer loop: the first one fills the cache of image features, which the others then read.
+        # Seeds are the outer loop, because the first seed fills the cache of image features for the others.
         for seed in self.seeds:
             for method in self.methods:
                 choices = self.choices(method)
@@ -72,40 +72,40 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
-    """Read a sweep's file, which must have no other keys than ``KEYS``."""
+    """Read the file of a sweep; its keys must be in ``KEYS``."""
     content = read_yaml(path)
     if not isinstance(content, dict):
-        raise UserError(f"Expected {path} to have some of the keys {', '.join(KEYS)}; it has none.")
+        raise UserError(f"{path}: expected a mapping with keys from {', '.join(KEYS)}.")
     for key in content:
         if key not in KEYS:
-            raise UserError(f"The sweep {path} has the key {key!r}; a sweep has {', '.join(KEYS)}.")
+            raise UserError(f"{path}: unknown key {key!r}. Choose from {', '.join(KEYS)}.")
     return content
 
 
 def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
-    """Make a sweep from a file's content or equal options and further arguments, or raise UserError."""
+    """Make a sweep from the content of a file, or from equivalent options, and further arguments."""
     configs = _strings(content.get("config"))
     for config in configs:
         if names_a_method(find_config(config)):
-            raise UserError(f"The config {config!r} names a method, which all runs would share. Put it under models.")
+            raise UserError(f"The config {config!r} chooses a method for all runs. Put it under models.")
     methods = tuple(_method(model) for model in _as_list(content.get("models")))
     if not methods:
-        raise UserError("A sweep needs at least one method. Name some, for instance --models trip,promptfl.")
+        raise UserError("A sweep needs at least one method. Pass e.g. --models trip,promptfl.")
     labels = [method.label for method in methods]
     if repeated := [label for label in labels if labels.count(label) > 1]:
-        raise UserError(f"Several models are called {repeated[0]!r}. Give each its own label in the sweep's file.")
-    # A domain may be called "all" or "none" only among others.
+        raise UserError(f"Several models have the label {repeated[0]!r}. Give each its own label in the sweep's file.")
+    # A domain may be named "all" or "none" only if there are several.
     held_out = _strings(content.get("held_out", "all"))
     if not held_out:
         raise UserError(f"Expected held_out to be all, none or domains; got {content['held_out']!r}.")
     seeds = _as_list(content.get("seeds", [0, 1, 2]))
     if not seeds or not all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds):
-        raise UserError(f"Expected seeds to be integers of at least 0, such as [0, 1, 2]; got {seeds!r}.")
+        raise UserError(f"Expected seeds to be non-negative integers, e.g. [0, 1, 2]; got {seeds!r}.")
     arguments = tuple(in_order((*_strings(content.get("arguments")), *more)))
     for argument in (*arguments, *(argument for method in methods for argument in method.arguments)):
         name = argument.partition("=")[0]
         if name in SET_BY_SWEEP:
-            raise UserError(f"A sweep sets {name} itself, for each run. `fedvlp sweep --help` lists its own options.")
+            raise UserError(f"A sweep sets {name} for each run. Remove it; see `fedvlp sweep --help`.")
     return Sweep(
         configs,
         methods,
@@ -116,14 +116,14 @@ def make_sweep(content: Mapping[str, Any], more: Sequence[str] = ()) -> Sweep:
 
 
 def _method(model: Any) -> SweepMethod:
-    """Make a method from its config's name, or from a mapping of label, config and arguments."""
+    """Make a method from the name of its config, or from a mapping with label, config and arguments."""
     content = {"config": model} if isinstance(model, str) else model
     is_mapping = isinstance(content, dict) and isinstance(content.get("config"), str)
     if not is_mapping or content.keys() - {"label", "config", "arguments"}:
-        raise UserError(f"Expected a model as a config's name, or as label, config and arguments; got {model!r}.")
+        raise UserError(f"Expected a model to be the name of a config, or label, config and arguments; got {model!r}.")
     config = content["config"]
     if not names_a_method(find_config(config)):
-        raise UserError(f"Expected configs of methods as models; {config!r} has no model.class_path.")
+        raise UserError(f"Expected models to be configs of methods; {config!r} has no model.class_path.")
     label = str(content.get("label", Path(config).stem))
     return SweepMethod(label, config, tuple(in_order(_strings(content.get("arguments")))))
 
@@ -139,7 +139,7 @@ def _strings(value: Any) -> tuple[str, ...]:
 
 
 def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, output: Path, name: str) -> tuple[str, ...]:
-    """List the arguments of ``fedvlp`` that begin or resume a run in the folder ``output / name``."""
+    """List the arguments of ``fedvlp`` that start or resume a run in the folder ``output / name``."""
     names = f"[{','.join(held_out.split(TOGETHER))}]" if held_out and TOGETHER in held_out else held_out
     return (
         "fit",
@@ -148,24 +148,24 @@ def fit_arguments(choices: Sequence[str], held_out: str | None, seed: int, outpu
         f"--seed_everything={seed}",
         f"--trainer.default_root_dir={output}",
         f"--trainer.name={name}",
-        # Begins if there is no checkpoint yet, so one command serves both.
+        # Starts from scratch if there is no checkpoint, so one command covers both cases.
         "--ckpt_path=last",
     )
 
 
 def run_name(label: str, choices: Sequence[str], held_out: str | None, seed: int) -> str:
-    """Make a readable folder name with a digest of the configs' content and of all other arguments.
+    """Make a readable folder name, with a digest of the content of configs and all other arguments.
 
     >>> run_name("trip", ["--trainer.rounds=3"], "photo", 0)
     'trip-138eb97f/photo-0'
     """
     settings: list[Any] = []
     for argument in choices:
-        # Other arguments must make another run, and a renamed or commented config the same one.
+        # Different arguments need a different folder, but renaming or commenting a config must not change it.
         is_config = argument.startswith(CONFIG_OPTION)
         settings.append(read_yaml(Path(find_config(argument.removeprefix(CONFIG_OPTION)))) if is_config else argument)
     digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-    # Names of methods and domains may have spaces and slashes, and Windows refuses more.
+    # Names may contain spaces and slashes, and Windows forbids further characters.
     method = re.sub(r"[^\w.-]+", "_", label)[:80]
     domain = re.sub(r"[./\\]", "_", held_out or "all_seen")
     return f"{method}-{digest}/{domain}-{seed}"

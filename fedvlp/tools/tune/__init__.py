@@ -1,1 +1,1 @@
-"""A fair choice of options: trials, their choice on source validation, and the runs of the choice."""
+"""Hyperparameter tuning: trials, selection on source validation, and runs of the selected options."""

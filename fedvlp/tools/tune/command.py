@@ -1,4 +1,4 @@
-"""The command ``fedvlp tune``: trials of each method, a choice on source validation, and runs of all seeds with it."""
+"""The command ``fedvlp tune``: trials of each method, a choice on source validation, and runs for all seeds."""
 
 import argparse
 import sys
@@ -11,52 +11,54 @@ from fedvlp.tools.compare.command import run_compare
 from fedvlp.tools.sweep.command import STOPPED, Request, axes_parser, print_jobs
 from fedvlp.tools.sweep.jobs import Job
 from fedvlp.tools.sweep.plan import Sweep, SweepMethod
-from fedvlp.tools.tune.choice import TUNE_FILE, Choice, choices_text, keep_chosen, mark, write_choices
-from fedvlp.tools.tune.search import Trial, spaces_of, trials_of
+from fedvlp.tools.tune.choice import TUNE_FILE, Choice, choices_text, copy_chosen, record_choice, write_choices
+from fedvlp.tools.tune.search import Trial, make_trials, select_spaces
 from fedvlp.utils.digests import digest
 from fedvlp.utils.ranges import PositiveInt, Seed
 
-Place = tuple[SweepMethod, str | None]
+Setting = tuple[SweepMethod, str | None]
 """A method and a held-out domain."""
 
 
 def run_tune(arguments: Sequence[str]) -> int:
-    """Make the trials, choose, and run the choice; return 1 if a run failed, 130 if the command was stopped."""
+    """Run the trials, choose, and run the choice; return 1 if a run failed, 130 if the command was stopped."""
     request = Request.read(_parser(), arguments)
     options = request.options
-    from fedvlp.tools.sweep.methods import domains_in_turn, parse_methods, visible_devices  # parsing needs PyTorch
+    from fedvlp.tools.sweep.methods import held_out_domains, parse_methods, visible_devices  # parsing needs PyTorch
 
     plan = request.plan
     configs = parse_methods(plan)
-    spaces = {label: spaces_of(config, options.search) for label, config in configs.items()}
-    trials = {label: trials_of(spaces[label], options.trials, options.search_seed) for label in configs}
+    spaces = {label: select_spaces(config, options.search) for label, config in configs.items()}
+    trials = {label: make_trials(spaces[label], options.trials, options.search_seed) for label in configs}
     for method in plan.methods:
-        # One trial of each method is parsed, so that a wrong option is found before the first run.
-        parse_methods(replace(plan, methods=(with_trial(method, trials[method.label][-1]),)))
-    domains = domains_in_turn(plan, configs)
+        # Parse one trial of each method, to find wrong options before the first run.
+        parse_methods(replace(plan, methods=(add_trial(method, trials[method.label][-1]),)))
+    domains = held_out_domains(plan, configs)
     devices = visible_devices(configs.values())
     folder = request.output / "trials"
-    tried: dict[Place, list[Job]] = {}
+    trial_jobs: dict[Setting, list[Job]] = {}
     for method in plan.methods:
         in_turn: Sequence[str | None] = domains[method.label] or [None]
         for held_out in in_turn:
-            place = (method, held_out)
-            tried[place] = [job_of(plan, place, trial, plan.seeds[0], folder) for trial in trials[method.label]]
+            setting = (method, held_out)
+            trial_jobs[setting] = [
+                make_job(plan, setting, trial, plan.seeds[0], folder) for trial in trials[method.label]
+            ]
     if options.dry_run:
-        print_jobs(list(chain.from_iterable(tried.values())))
+        print_jobs(list(chain.from_iterable(trial_jobs.values())))
         return 0
     try:
-        # The first trial of every method and domain before the second of any.
-        trial_by_trial = [job for jobs in zip_longest(*tried.values()) for job in jobs if job is not None]
+        # Run the first trial of all methods and domains before the second trial of any.
+        trial_by_trial = [job for jobs in zip_longest(*trial_jobs.values()) for job in jobs if job is not None]
         progress = request.make(trial_by_trial, folder, devices)
         if progress.missing:
             return progress.print_failures()
         choices = {
-            (method, held_out): Choice.of(method.label, held_out, trials[method.label], jobs)
-            for (method, held_out), jobs in tried.items()
+            (method, held_out): Choice.from_jobs(method.label, held_out, trials[method.label], jobs)
+            for (method, held_out), jobs in trial_jobs.items()
         }
         write_choices(request.output / TUNE_FILE, list(choices.values()), options.search, options.search_seed)
-        runs = chosen_runs(plan, choices, tried, request.output / "chosen")
+        runs = chosen_runs(plan, choices, trial_jobs, request.output / "chosen")
         progress = request.make([job for job, _ in runs], request.output / "chosen", devices)
     except KeyboardInterrupt:
         return STOPPED
@@ -64,35 +66,35 @@ def run_tune(arguments: Sequence[str]) -> int:
         return progress.print_failures()
     shared = {method.label: digest(list(plan.choices(method)))[:12] for method in plan.methods}
     for job, choice in runs:
-        mark(job, choice.summary(shared[choice.label], [str(space) for space in spaces[choice.label]]))
+        record_choice(job, choice.summary(shared[choice.label], [str(space) for space in spaces[choice.label]]))
     run_compare([*(str(job.folder) for job, _ in runs), "--row=last"])
     sys.stdout.write(f"{choices_text(list(choices.values()))}\n")
     return 0
 
 
-def with_trial(method: SweepMethod, trial: Trial) -> SweepMethod:
+def add_trial(method: SweepMethod, trial: Trial) -> SweepMethod:
     """Add a trial's arguments to a method."""
     return replace(method, arguments=(*method.arguments, *trial))
 
 
-def job_of(plan: Sweep, place: Place, trial: Trial, seed: int, folder: Path) -> Job:
-    """Make the run of a trial with one seed."""
-    method, held_out = place
-    one = replace(plan, methods=(with_trial(method, trial),), seeds=(seed,))
+def make_job(plan: Sweep, setting: Setting, trial: Trial, seed: int, folder: Path) -> Job:
+    """Make the job of a trial with one seed."""
+    method, held_out = setting
+    one = replace(plan, methods=(add_trial(method, trial),), seeds=(seed,))
     (job,) = one.jobs({method.label: [] if held_out is None else [held_out]}, folder)
     return job
 
 
 def chosen_runs(
-    plan: Sweep, choices: Mapping[Place, Choice], tried: Mapping[Place, Sequence[Job]], folder: Path
+    plan: Sweep, choices: Mapping[Setting, Choice], trial_jobs: Mapping[Setting, Sequence[Job]], folder: Path
 ) -> list[tuple[Job, Choice]]:
-    """List the runs of all seeds with their choices; the first seed's runs are copies of the chosen trials."""
+    """List the runs of all seeds with their choices; runs of the first seed are copies of the chosen trials."""
     runs = []
     for seed in plan.seeds:
-        for place, choice in choices.items():
-            job = job_of(plan, place, choice.trials[choice.chosen], seed, folder)
+        for setting, choice in choices.items():
+            job = make_job(plan, setting, choice.trials[choice.chosen], seed, folder)
             if seed == plan.seeds[0]:
-                keep_chosen(tried[place][choice.chosen], job)
+                copy_chosen(trial_jobs[setting][choice.chosen], job)
             runs.append((job, choice))
     return runs
 
@@ -100,8 +102,8 @@ def chosen_runs(
 def _parser() -> argparse.ArgumentParser:
     parser = axes_parser(
         "fedvlp tune",
-        "Try values of options for each method and held-out domain with the first seed, choose those that are best on "
-        "source validation after the last round, and make the runs of all seeds with them. Called again, it resumes.",
+        "Try option values for each method and held-out domain with the first seed, choose the best on source "
+        "validation after the last round, and run all seeds with them. The same command resumes a stopped search.",
         "fedvlp tune --config data/folders --models promptfl,trip --held_out all --seeds 0,1,2 "
         "--search model.optimizer.lr=loguniform(1e-4,1e-2) --trials 8 --output runs/tuned --data.root photos",
     )
@@ -110,10 +112,10 @@ def _parser() -> argparse.ArgumentParser:
         "--search",
         action="append",
         required=True,
-        help="OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or A,B,C; or auto, the learning rate "
-        "from a tenth to ten times the config's and each method's own options; several are allowed, and a method that "
-        "lacks an option leaves it out",
+        help="OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or A,B,C; or auto: the learning rate "
+        "from a tenth to ten times the config's, and the method's own options; can be repeated; methods ignore options "
+        "that they lack",
     )
-    add("--trials", type=PositiveInt, help="how many are tried, the config as it is first; if not given, all of A,B,C")
-    add("--search_seed", type=Seed, default=0, help="seed of the draws")
+    add("--trials", type=PositiveInt, help="number of trials, the first unchanged; default: all combinations of A,B,C")
+    add("--search_seed", type=Seed, default=0, help="seed of the random draws")
     return parser

@@ -1,4 +1,4 @@
-"""The values of options that are tried: a grid, or draws from a seed."""
+"""Search spaces and their trials: a grid, or seeded random draws."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedvlp.utils.errors import UserError
 AUTO = "auto"
 SPACES_FILE = Path(__file__).with_name("spaces.yaml")
 LEARNING_RATE = "model.optimizer.lr"
-_AUTO_FACTOR = 10.0  # by which a rate is at most changed
+_AUTO_FACTOR = 10.0  # maximum change of a learning rate
 _DISTRIBUTION = re.compile(r"(loguniform|uniform|integer)\(([^,()]+),([^,()]+)\)")
 
 Trial = Sequence[str]
-"""Arguments of ``fedvlp fit`` that make a trial of a method; none for the method's config as it is."""
+"""Arguments of ``fedvlp fit`` for a trial of a method; empty for the unchanged config."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Space:
 
     Attributes:
         option: Name without dashes, such as ``model.optimizer.lr``.
-        distribution: ``loguniform``, ``uniform`` or ``integer`` (uniform, with both ends); empty for ``values``.
-        low, high: Ends of the distribution.
-        values: Equally likely values, which a grid tries in turn.
+        distribution: ``loguniform``, ``uniform`` or ``integer`` (uniform, limits included); empty for ``values``.
+        low, high: Limits of the distribution.
+        values: Equally likely values; a grid tries each.
     """
 
     option: str
@@ -44,33 +44,33 @@ class Space:
 
     @classmethod
     def parse(cls, text: str) -> Space:
-        """Read a space such as ``model.prompt_length=4,16``, or raise UserError."""
-        option, _, given = text.partition("=")
+        """Parse a space such as ``model.prompt_length=4,16``; raise UserError if it is invalid."""
+        option, _, content = text.partition("=")
         expected = "OPTION=loguniform(LOW,HIGH), uniform(LOW,HIGH), integer(LOW,HIGH) or values A,B,C"
-        error = UserError(f"Expected --search auto or {expected}, with LOW below HIGH; found {text!r}.")
-        if "." not in option or option.startswith("-") or not given:
+        error = UserError(f"Expected --search auto or {expected}, with LOW below HIGH; got {text!r}.")
+        if "." not in option or option.startswith("-") or not content:
             raise error
-        found = _DISTRIBUTION.fullmatch(given.replace(" ", ""))
-        if found is None:
-            if "(" in given:
+        match = _DISTRIBUTION.fullmatch(content.replace(" ", ""))
+        if match is None:
+            if "(" in content:
                 raise error
-            return cls(option, values=tuple(given.split(",")))
+            return cls(option, values=tuple(content.split(",")))
         try:
-            low, high = float(found[2]), float(found[3])
+            low, high = float(match[2]), float(match[3])
         except ValueError:
             raise error from None
-        is_wrong = found[1] == "integer" and not (low.is_integer() and high.is_integer())
-        if is_wrong or not low < high or (found[1] == "loguniform" and low <= 0):
+        is_wrong = match[1] == "integer" and not (low.is_integer() and high.is_integer())
+        if is_wrong or not low < high or (match[1] == "loguniform" and low <= 0):
             raise error
-        return cls(option, found[1], low, high)
+        return cls(option, match[1], low, high)
 
     def __str__(self) -> str:
-        """The text that ``parse`` reads."""
-        given = f"{self.distribution}({self.low:g},{self.high:g})" if self.distribution else ",".join(self.values)
-        return f"{self.option}={given}"
+        """Format the space as ``parse`` reads it."""
+        content = f"{self.distribution}({self.low:g},{self.high:g})" if self.distribution else ",".join(self.values)
+        return f"{self.option}={content}"
 
     def draw(self, generator: random.Random) -> str:
-        """Draw a value, with four digits if it is from an interval."""
+        """Draw a value; values from intervals have four digits."""
         if self.distribution == "loguniform":
             return f"{math.exp(generator.uniform(math.log(self.low), math.log(self.high))):.4g}"
         if self.distribution == "uniform":
@@ -80,20 +80,21 @@ class Space:
         return generator.choice(self.values)
 
 
-def spaces_of(config: Namespace, search: Sequence[str]) -> list[Space]:
-    """Select the spaces of a method's own options from texts of spaces; the last one of an option counts.
+def select_spaces(config: Namespace, search: Sequence[str]) -> list[Space]:
+    """Parse spaces, and select those of options that a method has; the last space of an option counts.
 
-    ``auto`` is the learning rate, from a tenth to ten times the config's, and the method's entry in ``spaces.yaml``.
+    ``auto`` is the learning rate from a tenth to ten times the config's value, and the method's entry in
+    ``spaces.yaml``.
     """
     spaces: list[Space] = []
     for text in search:
-        given = _automatic(config) if text == AUTO else [Space.parse(text)]
-        spaces += [space for space in given if _has(config, space.option)]
+        parsed = _automatic(config) if text == AUTO else [Space.parse(text)]
+        spaces += [space for space in parsed if _has(config, space.option)]
     return list({space.option: space for space in spaces}.values())
 
 
 def _has(config: Namespace, option: str) -> bool:
-    """Whether a method has an option; all have the options of data and trainer."""
+    """Check whether a method has an option; all methods have the options of data and trainer."""
     part, name = option.split(".")[:2]
     return part != "model" or name in config.model.get("init_args", {})
 
@@ -105,38 +106,38 @@ def _automatic(config: Namespace) -> list[Space]:
         spaces.append(Space(LEARNING_RATE, "loguniform", rate / _AUTO_FACTOR, rate * _AUTO_FACTOR))
     options = config.model.get("init_args", {})
     for space in automatic_spaces().get(config.model.class_path.removeprefix("fedvlp."), []):
-        # A config switches an option off by null or 0.
+        # In a config, null or 0 disables an option.
         if options[space.option.removeprefix("model.")]:
             spaces.append(space)
     return spaces
 
 
 def automatic_spaces() -> dict[str, list[Space]]:
-    """Read the spaces of ``auto`` besides the learning rate, by the methods' classes."""
+    """Read the spaces that ``auto`` adds to the learning rate, by class of the method."""
     return {name: list(map(Space.parse, texts)) for name, texts in read_yaml(SPACES_FILE).items()}
 
 
-def trials_of(spaces: Sequence[Space], number: int | None, seed: int) -> list[Trial]:
-    """List the trials of a method: the grid of all values, or the unchanged config and draws, ``number`` in all.
+def make_trials(spaces: Sequence[Space], number: int | None, seed: int) -> list[Trial]:
+    """Make the trials of a method: the grid of all values, or the unchanged config and ``number`` - 1 draws.
 
-    A smaller number makes the first trials of a larger one.
+    A smaller ``number`` yields the first trials of a larger one.
 
     Raises:
-        UserError: If a grid is requested of a distribution.
+        UserError: If a grid is requested for a distribution.
     """
     if not spaces:
         return [()]
     if number is None:
         if drawn := [space.option for space in spaces if space.distribution]:
-            raise UserError(f"Say by --trials how many values of {drawn[0]} are drawn; a grid needs values A,B,C.")
+            raise UserError(f"Pass --trials, the number of draws for {drawn[0]}. Only values A,B,C make a grid.")
         values = itertools.product(*(space.values for space in spaces))
         return [_arguments(spaces, each) for each in values]
-    drawn_trials: list[Trial] = [()]
+    trials: list[Trial] = [()]
     for trial in range(1, number):
-        # A generator for each option, so that another option changes no draw.
-        values_of_trial = [space.draw(random.Random(f"{seed} {trial} {space.option}")) for space in spaces]
-        drawn_trials.append(_arguments(spaces, values_of_trial))
-    return list(dict.fromkeys(drawn_trials))
+        # Each option has its own generator, so that adding an option does not change the draws of others.
+        drawn_values = [space.draw(random.Random(f"{seed} {trial} {space.option}")) for space in spaces]
+        trials.append(_arguments(spaces, drawn_values))
+    return list(dict.fromkeys(trials))
 
 
 def _arguments(spaces: Sequence[Space], values: Sequence[str]) -> Trial:

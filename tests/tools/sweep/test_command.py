@@ -17,11 +17,11 @@ EXAMPLES = sorted((Path(__file__).resolve().parents[3] / "experiments" / "sweeps
 
 
 def states(folder: Path) -> dict[str, list[str]]:
-    """The states in ``sweep.json``, by method."""
-    found: dict[str, list[str]] = {}
+    """Read the states in ``sweep.json``, by method."""
+    by_method: dict[str, list[str]] = {}
     for run in json.loads((folder / "sweep.json").read_text())["runs"].values():
-        found.setdefault(run["model"], []).append(run["state"])
-    return found
+        by_method.setdefault(run["model"], []).append(run["state"])
+    return by_method
 
 
 def test_a_sweep_is_stopped_resumes_and_makes_no_run_twice(more, tmp_path, capsys, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_sweep_on_a_cluster_is_submitted_once(more, tmp_path, capsys, monkeypa
     assert main(command) == 0
     printed = capsys.readouterr().out
     assert f"1 runs in {output}, 1 of them missing; submitted as the array 101\n" in printed
-    assert "cancel them: scancel --me --name=fedvlp-sweep-" in printed
+    assert "to cancel: scancel --me --name=fedvlp-sweep-" in printed
     assert {"--time=1:00:00", "--mem=8G"} <= set(calls[1])
     assert "\nmodule load\n" in calls[1][-1]
     assert states(output) == {"zero_shot": ["waiting"]}
@@ -97,7 +97,7 @@ def test_one_sweep_at_a_time(more, tmp_path, capsys):
     with locked(tmp_path / "sweep.json", wait=False):
         own = ["--config=data/folders", "--models=zero_shot", f"--output={tmp_path}"]
         assert main(["sweep", *own, *more]) == 1
-    assert "Another sweep is working in" in capsys.readouterr().err
+    assert "Another sweep uses" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_one_sweep_at_a_time(more, tmp_path, capsys):
         (["--models=trip", "--held_out=foto"], "Did you mean 'photo'?"),
         (["--models=zero_shot,trip", "--", "--model.prompt_lenght=2"], "Model 'zero_shot' of the sweep: "),
         (["--models=trip", "--", "--trainer.devices=2"], "one device"),
-        (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run none. Try a method with fedvlp fit"),
+        (["--models=trip", "--trainer.fast_dev_run", "true"], "fast_dev_run saves none. Use it with fedvlp fit"),
     ],
 )
 def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsys, arguments, message):
@@ -120,7 +120,7 @@ def test_bad_input_is_one_error_before_anything_runs(image_root, tmp_path, capsy
     assert not (tmp_path / "runs").exists()
 
 
-def test_devices_are_those_that_are_visible(monkeypatch):
+def test_only_visible_devices_are_used(monkeypatch):
     plan = make_sweep({"models": ["trip"], "config": "data/icon_domains"})
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -132,7 +132,7 @@ def test_devices_are_those_that_are_visible(monkeypatch):
 
 
 def test_a_plugins_method_is_swept(more, tmp_path, capsys):
-    """It is not imported before the sweep names it."""
+    """The plugin is imported only when the sweep names its method."""
     config = tmp_path / "mine.yaml"
     config.write_text("model:\n  class_path: Octant\n")
     with on_the_path(tmp_path / "site") as site:
@@ -149,7 +149,7 @@ def test_the_examples_are_accepted(path):
     assert parse_methods(make_sweep(read_sweep(path), more))
 
 
-def test_what_holds_nothing_out_has_one_run_a_seed(more, image_root, tmp_path, capsys):
+def test_without_held_out_domains_there_is_one_run_per_seed(more, image_root, tmp_path, capsys):
     one_domain = [*more, f"--data.root={image_root / 'ink'}", "--config=data/class_folders", "--models=promptfl"]
     assert main(["sweep", *one_domain, "--seeds=0,1", f"--output={tmp_path}", "--dry_run"]) == 0
     assert capsys.readouterr().out.count("--data.held_out=null") == 2
@@ -158,4 +158,4 @@ def test_what_holds_nothing_out_has_one_run_a_seed(more, image_root, tmp_path, c
     printed = capsys.readouterr().out
     assert printed.count("--data.held_out=null") == printed.count("missing ") == 2
     assert main(["sweep", *protocol, "--held_out=ink", f"--output={tmp_path}"]) == 1
-    assert "The protocol personal trains on every domain. Leave out --held_out." in capsys.readouterr().err
+    assert "The protocol personal trains on all domains. Remove --held_out." in capsys.readouterr().err

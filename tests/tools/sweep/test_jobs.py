@@ -1,4 +1,4 @@
-"""Runs as processes and as tasks of Slurm's job arrays; stand-ins take the place of ``fedvlp fit`` and of Slurm."""
+"""Runs as processes and as tasks of Slurm's job arrays, with stand-ins for ``fedvlp fit`` and Slurm."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from fedvlp.tools.sweep import jobs as module
 from fedvlp.tools.sweep.jobs import PRELOADED, Job, SlurmArray, Status, SweepProgress, run_jobs
 from fedvlp.utils.errors import UserError
-from tests.helpers.stand_in import end_as_told
+from tests.helpers.stand_in import fake_run
 
 SLURM = """#!/bin/bash
 case "${0##*/}" in
@@ -25,13 +25,13 @@ esac
 
 @pytest.fixture(autouse=True)
 def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes start fast, and no number of threads is chosen."""
+    """Start processes fast, without a preset number of threads."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(module, "PRELOADED", (end_as_told.__module__,))
+    monkeypatch.setattr(module, "PRELOADED", (fake_run.__module__,))
 
 
-def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
-    """One job for each ending."""
+def make_jobs(tmp_path: Path, *endings: str) -> list[Job]:
+    """Make one job per ending."""
     jobs = []
     for seed, ending in enumerate(endings):
         folder = tmp_path / f"{seed}-{ending}"
@@ -40,16 +40,16 @@ def jobs_of(tmp_path: Path, *endings: str) -> list[Job]:
     return jobs
 
 
-def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, capsys):
-    jobs = jobs_of(tmp_path, "raise", "end", "refuse", "kill", "end")
+def test_a_failed_or_killed_run_does_not_affect_others(tmp_path, capsys):
+    jobs = make_jobs(tmp_path, "raise", "end", "refuse", "kill", "end")
     progress = SweepProgress(tmp_path, jobs)
-    run_jobs(jobs, 2, progress.report, command=end_as_told)
+    run_jobs(jobs, 2, progress.report, command=fake_run)
     entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
     assert {name: (entry["state"], entry["error"]) for name, entry in entries.items()} == {
         "0-raise": ("failed", "ValueError: no such luck"),
         "1-end": ("done", ""),
         "2-refuse": ("failed", "fedvlp: error: a bad root"),
-        "3-kill": ("failed", "The process was ended by SIGKILL."),
+        "3-kill": ("failed", "The process was killed by SIGKILL."),
         "4-end": ("done", ""),
     }
     assert jobs[1].log.read_text() == f"$ fedvlp end {jobs[1].folder}\nend on cpu with 1 threads\n"
@@ -58,15 +58,15 @@ def test_a_run_that_fails_or_is_killed_fails_alone(tmp_path, capsys):
     assert printed.out.endswith("2 of 5 runs done\n")
     assert " raise, held out ink, seed 0: failed: ValueError: no such luck, " in printed.out
     assert f"failed: refuse, held out ink, seed 2: fedvlp: error: a bad root\n  {jobs[2].log}\n" in printed.err
-    # The next call keeps the entries of runs that it does not make, and replaces a file that is damaged.
-    SweepProgress(tmp_path, jobs_of(tmp_path, "other")).write()
+    # The next call keeps the entries of other runs, and replaces a damaged file.
+    SweepProgress(tmp_path, make_jobs(tmp_path, "other")).write()
     assert len(json.loads((tmp_path / "sweep.json").read_text())["runs"]) == 6
     (tmp_path / "sweep.json").write_text('{"runs": ')
     assert SweepProgress(tmp_path, []).entries == {}
 
 
 @pytest.mark.every_config
-def test_what_is_preloaded_starts_no_thread():
+def test_preloaded_modules_start_no_thread():
     program = f"import os, {', '.join(PRELOADED)}; print(len(os.listdir('/proc/self/task')))"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
@@ -74,8 +74,8 @@ def test_what_is_preloaded_starts_no_thread():
 
 
 def test_each_worker_has_a_device_and_its_runs_a_fresh_interpreter(tmp_path):
-    jobs = jobs_of(tmp_path, "end", "end", "end")
-    run_jobs(jobs, 2, lambda job, status: None, ("GPU-a", "GPU-b"), end_as_told)
+    jobs = make_jobs(tmp_path, "end", "end", "end")
+    run_jobs(jobs, 2, lambda job, status: None, ("GPU-a", "GPU-b"), fake_run)
     logs = "".join(job.log.read_text() for job in jobs)
     assert "on GPU-a with all threads" in logs
     assert "on GPU-b with all threads" in logs
@@ -83,7 +83,7 @@ def test_each_worker_has_a_device_and_its_runs_a_fresh_interpreter(tmp_path):
 
 
 def test_stopped_runs_resume_with_the_next_call(tmp_path):
-    jobs = jobs_of(tmp_path, "end", "wait", "wait")
+    jobs = make_jobs(tmp_path, "end", "wait", "wait")
     reports: list[tuple[str, str]] = []
 
     def stop_when_one_is_done(job: Job, status: Status) -> None:
@@ -94,11 +94,11 @@ def test_stopped_runs_resume_with_the_next_call(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_jobs(jobs, 3, stop_when_one_is_done, command=end_as_told)
+        run_jobs(jobs, 3, stop_when_one_is_done, command=fake_run)
     assert reports[3:] == [("0-end", "done"), ("1-wait", "interrupted"), ("2-wait", "interrupted")]
     progress = SweepProgress(tmp_path, jobs)
     assert [job.name for job in progress.missing] == ["1-wait", "2-wait"]
-    run_jobs(progress.missing, 3, progress.report, command=end_as_told)
+    run_jobs(progress.missing, 3, progress.report, command=fake_run)
     assert [job.is_done for job in jobs] == [True, True, True]
     assert [(job.folder / "attempts").read_text().count("attempt") for job in jobs] == [1, 2, 2]
     assert jobs[1].log.read_text().count(f"$ fedvlp wait {jobs[1].folder}\n") == 2
@@ -106,7 +106,7 @@ def test_stopped_runs_resume_with_the_next_call(tmp_path):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """The folder in which stand-ins for Slurm's commands keep what they received."""
+    """Make a folder where stand-ins for Slurm's commands store their input."""
     (tmp_path / "bin").mkdir()
     for name in ("sbatch", "squeue"):
         (tmp_path / "bin" / name).write_text(SLURM)
@@ -117,13 +117,13 @@ def slurm(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_runs_are_one_array_whose_tasks_make_them(slurm, monkeypatch):
+def test_runs_are_tasks_of_one_array(slurm, monkeypatch):
     folder = slurm / "50% of runs"
     folder.mkdir()
     array = SlurmArray(folder, {"cpus_per_task": "3", "time": "1:00"}, ("export CUDA_VISIBLE_DEVICES=mine",))
     words = 'echo "$OMP_NUM_THREADS thread on $CUDA_VISIBLE_DEVICES: $0"'
     monkeypatch.setattr(module, "COMMAND", ("bash", "-c", words))
-    assert array.submit(jobs_of(folder, "first", "second"), 2) == "101"
+    assert array.submit(make_jobs(folder, "first", "second"), 2) == "101"
     arguments = set((slurm / "arguments").read_text().splitlines())
     assert {"--cpus-per-task=3", "--time=1:00", "--requeue", "--array=0-1%2", f"--job-name={array.name}"} <= arguments
     assert f"--output={folder.resolve()}/slurm-%A_%a.txt".replace("50%", "50%%") in arguments
@@ -139,8 +139,8 @@ def test_queued_tasks_are_counted_by_the_folders_name_and_errors_of_slurm_are_sh
     assert array.name.startswith("fedvlp-first-")
     assert array.name != SlurmArray(slurm / "other" / "first", {}).name
     (slurm / "refuse").write_text("sbatch: error: invalid partition specified: gpuu\n")
-    with pytest.raises(UserError, match="refuses: sbatch: error: invalid partition specified: gpuu"):
-        array.submit(jobs_of(slurm, "end"), None)
+    with pytest.raises(UserError, match="failed: sbatch: error: invalid partition specified: gpuu"):
+        array.submit(make_jobs(slurm, "end"), None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="Slurm's command squeue can't be called"):
+    with pytest.raises(UserError, match="Slurm's command squeue cannot be run"):
         array.num_queued()

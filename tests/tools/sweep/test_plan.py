@@ -68,13 +68,13 @@ def test_a_sweep_of_names():
 def test_impossible_sweeps(tmp_path):
     for content, message in (
         ({}, "at least one method"),
-        ({"models": ["trip", "trip"]}, "Several models are called 'trip'"),
+        ({"models": ["trip", "trip"]}, "Several models have the label 'trip'"),
         ({"models": ["folders"]}, "no model.class_path"),
         ({"models": [{"config": "trip", "args": []}]}, "label, config and arguments"),
         ({"models": ["trip"], "config": ["plan"]}, "Put it under models"),
         ({"models": ["trip"], "seeds": ["a"]}, "integers"),
         ({"models": ["trip"], "held_out": []}, "all, none or domains"),
-        ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "A sweep sets --data.held_out itself"),
+        ({"models": [{"config": "trip", "arguments": ["--data.held_out=a"]}]}, "A sweep sets --data.held_out"),
     ):
         with pytest.raises(UserError, match=message):
             make_sweep(content)

@@ -1,4 +1,4 @@
-"""``fedvlp tune`` as users call it, and that held-out images choose nothing."""
+"""``fedvlp tune`` as users call it; held-out images are not used for the choice."""
 
 import json
 
@@ -20,7 +20,7 @@ def command(more, monkeypatch):
     return ["tune", "--config=data/folders", *axes, *more]
 
 
-def test_the_choice_is_run_with_all_seeds_and_said_in_summaries(command, tmp_path, capsys):
+def test_the_choice_is_run_with_all_seeds_and_recorded_in_summaries(command, tmp_path, capsys):
     output = tmp_path / "tuned"
     assert main([*command, f"--output={output}"]) == 0
     printed = capsys.readouterr().out
@@ -41,28 +41,28 @@ def test_the_choice_is_run_with_all_seeds_and_said_in_summaries(command, tmp_pat
     assert "promptfl (best of 2)" in table.runs
 
 
-def test_one_that_was_stopped_resumes_to_the_same_table(command, tmp_path, capsys, monkeypatch):
-    made = []
+def test_a_stopped_search_resumes_to_the_same_table(command, tmp_path, capsys, monkeypatch):
+    job_names = []
 
-    def make_up(jobs, workers, report, devices):
+    def fake_runs(jobs, workers, report, devices):
         for job in jobs:
-            made.append(job.name)
+            job_names.append(job.name)
             rate = float(job.arguments[-6].partition("=")[2])
             row = {"validation": 50.0 + rate, "held_out": 40.0, "held_out/ink": 40.0}
             record = make_record(held_out="ink", seed=job.axes["seed"], accuracy={"last round (3)": row})
             write_summary(job.folder / "time", record)
             report(job, Status("done", 1.0))
-            if len(made) == 1 and job.folder.is_relative_to(tmp_path / "stopped"):
+            if len(job_names) == 1 and job.folder.is_relative_to(tmp_path / "stopped"):
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", make_up)
+    monkeypatch.setattr("fedvlp.tools.sweep.command.run_jobs", fake_runs)
     assert main([*command, f"--output={tmp_path / 'whole'}"]) == 0
     whole = capsys.readouterr().out.partition("method")[2]
-    made.clear()
+    job_names.clear()
     command.append(f"--output={tmp_path / 'stopped'}")
     assert [main(command), main(command)] == [130, 0]
     assert capsys.readouterr().out.endswith(whole)
-    assert len(set(made)) == len(made) == 3
+    assert len(set(job_names)) == len(job_names) == 3
 
 
 def test_the_first_of_the_best_trials_is_chosen_and_its_gain_is_over_the_median():

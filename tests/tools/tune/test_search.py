@@ -3,23 +3,23 @@ from jsonargparse import ArgumentParser, dict_to_namespace
 
 import fedvlp
 from fedvlp.results.record import LINKED_OPTIONS
-from fedvlp.tools.tune.search import LEARNING_RATE, Space, automatic_spaces, spaces_of, trials_of
+from fedvlp.tools.tune.search import LEARNING_RATE, Space, automatic_spaces, make_trials, select_spaces
 from fedvlp.utils.errors import UserError
 
 
-def config_of(kind, **options):
-    """A parsed configuration of a method with a learning rate of 0.002."""
+def make_config(kind, **options):
+    """Make a parsed configuration of a method with a learning rate of 0.002."""
     options["optimizer"] = {"init_args": {"lr": 0.002}}
     return dict_to_namespace({"model": {"class_path": kind, "init_args": options}})
 
 
-LEARNS = config_of("own.Method", prompt_length=16)
+LEARNS = make_config("own.Method", prompt_length=16)
 RATES = "model.optimizer.lr=0.001,0.01"
 
 
 def test_a_grid_has_all_combinations():
-    spaces = spaces_of(LEARNS, [RATES, "trainer.rounds=1,2"])
-    assert trials_of(spaces, None, 0) == [
+    spaces = select_spaces(LEARNS, [RATES, "trainer.rounds=1,2"])
+    assert make_trials(spaces, None, 0) == [
         ("--model.optimizer.lr=0.001", "--trainer.rounds=1"),
         ("--model.optimizer.lr=0.001", "--trainer.rounds=2"),
         ("--model.optimizer.lr=0.01", "--trainer.rounds=1"),
@@ -27,35 +27,35 @@ def test_a_grid_has_all_combinations():
     ]
 
 
-def test_draws_begin_with_the_config_and_more_of_them_go_on():
+def test_draws_start_with_the_config_and_more_trials_extend_them():
     spaces = [Space.parse("model.optimizer.lr=loguniform(1e-4,1e-2)"), Space.parse("model.prompt_length=integer(2,5)")]
-    few = trials_of(spaces, 3, seed=1)
+    few = make_trials(spaces, 3, seed=1)
     assert few[0] == ()
-    assert trials_of(spaces, 8, seed=1)[:3] == few
-    assert trials_of(spaces, 3, seed=2)[1:] != few[1:]
-    alone = trials_of(spaces[:1], 3, seed=1)
-    assert [trial[:1] for trial in few] == alone, "another option changes no draw"
+    assert make_trials(spaces, 8, seed=1)[:3] == few
+    assert make_trials(spaces, 3, seed=2)[1:] != few[1:]
+    rates_only = make_trials(spaces[:1], 3, seed=1)
+    assert [trial[:1] for trial in few] == rates_only, "another option changes no draw"
 
 
 def test_equal_draws_are_tried_once():
-    trials = trials_of([Space.parse("model.prompt_length=4,8")], 20, seed=0)
+    trials = make_trials([Space.parse("model.prompt_length=4,8")], 20, seed=0)
     assert sorted(trials) == [(), ("--model.prompt_length=4",), ("--model.prompt_length=8",)]
-    with pytest.raises(UserError, match="Say by --trials how many"):
-        trials_of(spaces_of(LEARNS, ["auto"]), None, 0)
+    with pytest.raises(UserError, match="Pass --trials, the number of draws"):
+        make_trials(select_spaces(LEARNS, ["auto"]), None, 0)
 
 
-def test_auto_has_what_the_method_has_and_the_config_switches_on():
+def test_auto_has_options_of_the_method_that_the_config_enables():
     options = {"kl_weight": 0.8, "train_capacity": None, "eval_capacity": 2.0}
-    spaces = spaces_of(config_of("fedvlp.TRIP", **options), ["auto"])
+    spaces = select_spaces(make_config("fedvlp.TRIP", **options), ["auto"])
     assert [space.option for space in spaces] == [LEARNING_RATE, "model.kl_weight", "model.eval_capacity"]
     assert (spaces[0].low, spaces[0].high) == pytest.approx((0.0002, 0.02))
-    spaces = spaces_of(
-        config_of("fedvlp.PromptFL", kl_weight=0.0, prompt_length=4), ["auto", "model.prompt_length=2,3"]
+    spaces = select_spaces(
+        make_config("fedvlp.PromptFL", kl_weight=0.0, prompt_length=4), ["auto", "model.prompt_length=2,3"]
     )
     assert [str(space) for space in spaces] == ["model.optimizer.lr=loguniform(0.0002,0.02)", "model.prompt_length=2,3"]
 
 
-def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
+def test_limits_of_automatic_spaces_are_valid_values():
     for kind, spaces in automatic_spaces().items():
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(getattr(fedvlp, kind), "model", skip={"optimizer", *LINKED_OPTIONS})
@@ -66,11 +66,11 @@ def test_both_ends_of_each_space_of_auto_are_values_of_the_option():
 
 def test_a_method_that_lacks_an_option_is_tried_once():
     zero_shot = dict_to_namespace({"model": {"class_path": "fedvlp.ZeroShotCLIP", "init_args": {"templates": 1}}})
-    assert trials_of(spaces_of(zero_shot, ["auto", RATES]), 8, 0) == [()]
-    assert [space.option for space in spaces_of(zero_shot, ["trainer.rounds=1,2"])] == ["trainer.rounds"]
+    assert make_trials(select_spaces(zero_shot, ["auto", RATES]), 8, 0) == [()]
+    assert [space.option for space in select_spaces(zero_shot, ["trainer.rounds=1,2"])] == ["trainer.rounds"]
 
 
-def test_what_is_no_space_is_an_error():
+def test_invalid_spaces_are_errors():
     values = ("lr=0.1,0.2", "model.optimizer.lr=normal(0,1)", "model.optimizer.lr=loguniform(0,1)")
     for text in (*values, "model.optimizer.lr=uniform(a,b)", "model.prompt_length=integer(1,2.5)"):
         with pytest.raises(UserError, match="Expected --search"):
