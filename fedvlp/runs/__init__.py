@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and how it is read back: folders, checkpoints, clients' files, classes that may be named.
+"""Files of a run, written and read: folders, checkpoints, client states, events and trusted classes.
 
 Imports core and utils, and looks up fedvlp's public names.
 """

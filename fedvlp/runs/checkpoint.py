@@ -1,4 +1,4 @@
-"""What a run is continued or deployed from, in one safetensors file: tensors, and JSON in its header. No pickle."""
+"""Checkpoints and prompts: safetensors files with tensors, and JSON in the header. No pickle."""
 
 import json
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from fedvlp.utils.tensor_files import check_header, read_tensors, write_tensors
 
 
 def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any]) -> None:
-    """Write a checkpoint; a reader sees all of it or nothing."""
+    """Write a checkpoint atomically."""
     server = state.server
     tensors = add_prefix(server.shared, "shared") | add_prefix(server.memory, "memory")
-    # Stored once if they are the very same tensors; to compare large states would cost more than to write them.
+    # Store identical tensor objects once. Comparing the values of large states would cost more than writing them.
     deploys_shared = server.shared.keys() == server.deployed.keys() and all(
         server.deployed[name] is value for name, value in server.shared.items()
     )
@@ -25,8 +25,8 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
         tensors |= add_prefix(server.deployed, "deployed")
     files = files_of(state.personal, state.optimizer_states)
     if not files:
-        tensors |= _of_all_clients(state.personal, "personal")
-        tensors |= _of_all_clients(state.optimizer_states, "optimizer")
+        tensors |= _merge_clients(state.personal, "personal")
+        tensors |= _merge_clients(state.optimizer_states, "optimizer")
     header = {
         "kind": "checkpoint",
         "round": server.round,
@@ -43,7 +43,7 @@ def save_checkpoint(path: Path, state: RunState, description: Mapping[str, Any])
 
 
 def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
-    """Read a run state, and the description of its run; raise UserError if the file is damaged or of another kind."""
+    """Read a run state and the description of its run; raise UserError if the file is damaged or no checkpoint."""
     tensors, header = read_tensors(path)
     check_header(path, header, "checkpoint")
     states, stopped_by = json.loads(header["callbacks"], object_hook=_tensor_from_json)
@@ -54,35 +54,35 @@ def load_checkpoint(path: Path) -> tuple[RunState, dict[str, Any]]:
             memory=strip_prefix(tensors, "memory"),
             round=header["round"],
         ),
-        personal=_by_client(path, "personal", tensors, header),
+        personal=_split_clients(path, "personal", tensors, header),
         history=tuple(json.loads(row) for row in header["history"].splitlines()),
-        optimizer_states=_by_client(path, "optimizer", tensors, header),
+        optimizer_states=_split_clients(path, "optimizer", tensors, header),
         callbacks=CallbackStates(states, tuple(stopped_by)),
     )
     return state, header["description"]
 
 
 def save_prompts(path: Path, deployed: State, personal: Mapping[int, State], model: Mapping[str, Any]) -> None:
-    """Write what a deployment needs: the deployed tensors by name, personal ones as ``personal/<client>/<name>``.
+    """Write the tensors for deployment, with personal tensors as ``personal/<client>/<name>``.
 
-    Personal states on disk or at sites are not copied: the header names their files.
+    Personal states on disk or at sites are not copied; the header lists their files.
     """
     files = files_of(personal)
-    copied = {} if files else _of_all_clients(personal, "personal")
+    copied = {} if files else _merge_clients(personal, "personal")
     header: dict[str, Any] = {"kind": "prompts", "model": dict(model), "clients": sorted(personal), "files": files}
-    if are_at_sites(personal):  # simulations' files lack the entry
+    if are_at_sites(personal):  # files of simulations lack the entry
         header["at_sites"] = True
     write_tensors(path, {**deployed, **copied}, header)
 
 
 def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any]]:
-    """Read the deployed tensors, each client's personal ones, and the method's description.
+    """Read the deployed tensors, the personal tensors of each client, and the description of the method.
 
     Raises UserError if the file is missing, damaged, or neither prompts nor a checkpoint.
     """
     tensors, header = read_tensors(path)
     kind = check_header(path, header, "prompts", "checkpoint")
-    personal = _by_client(path, "personal", tensors, header)
+    personal = _split_clients(path, "personal", tensors, header)
     if kind == "checkpoint":
         deployed = strip_prefix(tensors, "shared" if header["deploys_shared"] else "deployed")
         return deployed, personal, header["description"]["model"]
@@ -91,13 +91,13 @@ def load_deployed(path: Path) -> tuple[State, Mapping[int, State], dict[str, Any
 
 
 def differences(saved: Any, now: Any, name: str = "") -> list[str]:
-    """List where two descriptions differ, as ``name: was …, is …``.
+    """List the differences between two descriptions, as ``name: was …, is …``.
 
     >>> differences({"model": {"length": 16}}, {"model": {"length": 8}})
     ['model.length: was 16, is 8']
     """
     if not (isinstance(saved, dict) and isinstance(now, dict)):
-        # Of a long value, such as all class names, the first 200 characters do.
+        # 200 characters suffice for a long value, such as all class names.
         return [] if saved == now else [f"{name}: was {saved!r:.200}, is {now!r:.200}"]
     different: list[str] = []
     for key in sorted(saved.keys() | now.keys()):
@@ -106,23 +106,23 @@ def differences(saved: Any, now: Any, name: str = "") -> list[str]:
     return different
 
 
-def _of_all_clients(states: Mapping[int, State], group: str) -> State:
-    """Return the clients' tensors as ``<group>/<client>/<name>``."""
+def _merge_clients(states: Mapping[int, State], group: str) -> State:
+    """Merge the tensors of all clients, named ``<group>/<client>/<name>``."""
     tensors: State = {}
     for client, state in states.items():
         tensors |= add_prefix(state, f"{group}/{client}")
     return tensors
 
 
-def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]) -> Mapping[int, State]:
-    """Return the states of clients: the tensors themselves, or their files on disk."""
+def _split_clients(path: Path, group: str, tensors: State, header: Mapping[str, Any]) -> Mapping[int, State]:
+    """Split tensors by client, or list the files if states are on disk."""
     clients = header["clients" if group == "personal" else "optimizers"]
     files = header["files"]
     if files:
         run = path.parent.parent if header["kind"] == "checkpoint" else path.parent
         folder = None if header.get("at_sites") else run / FOLDER
         states = StatesOnDisk(folder, group, {client: files[str(client)] for client in clients})
-        # Now, while an earlier checkpoint can be taken, and not when the client's turn comes.
+        # Check now, while the run can still resume from an earlier checkpoint.
         states.check()
         return states
     by_client: dict[str, State] = {str(client): {} for client in clients}
@@ -133,7 +133,7 @@ def _by_client(path: Path, group: str, tensors: State, header: Mapping[str, Any]
 
 
 def _tensor_to_json(tensor: Tensor) -> dict[str, Any]:
-    # JSON keeps every digit of a number, so a tensor comes back to the bit.
+    # JSON keeps all digits, so the tensor is restored bit by bit.
     return {"tensor": tensor.tolist(), "dtype": str(tensor.dtype).removeprefix("torch.")}
 
 

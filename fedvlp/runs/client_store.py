@@ -1,4 +1,4 @@
-"""Where the tensors that stay on the clients are between rounds: in memory, or in one file for each client."""
+"""Storage of the tensors that stay on clients between rounds: in memory, or in one file per client."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +14,14 @@ from fedvlp.utils.tensor_files import check_header, make_durable, read_tensors, 
 FOLDER = "clients"
 
 StoredState = State | str
-"""Tensors themselves, or the name of the file that holds them; empty where there is nothing to keep."""
+"""The tensors, or the name of their file; empty if there are none."""
 
 
 @dataclass(frozen=True, eq=False)
 class StatesOnDisk(Mapping[int, State]):
-    """States of clients in ``files``, each read when it is asked for.
+    """States of clients in ``files``, each read on access.
 
-    ``group`` is ``personal`` or ``optimizer``. Without a ``folder`` the files stay at the clients' own sites.
+    ``group`` is ``personal`` or ``optimizer``. Without a ``folder`` the files stay at the clients' sites.
     """
 
     folder: Path | None
@@ -29,7 +29,7 @@ class StatesOnDisk(Mapping[int, State]):
     files: Mapping[int, str]
 
     def __getitem__(self, client: int) -> State:
-        """Read the state of a client; nothing of one that is at its site."""
+        """Read the state of a client; empty if it is at the client's site."""
         if self.folder is None:
             return {}
         return strip_prefix(read_tensors(self.folder / self.files[client], f"{self.group}/")[0], self.group)
@@ -41,11 +41,11 @@ class StatesOnDisk(Mapping[int, State]):
         return len(self.files)
 
     def __contains__(self, client: object) -> bool:
-        # Mapping's own way would read the file to find out.
+        # The default of Mapping would read the file.
         return client in self.files
 
     def check(self) -> None:
-        """Raise UserError if a file is missing, damaged or of another kind."""
+        """Raise UserError if a file is missing, damaged or no client file."""
         if self.folder is None:
             return
         for name in set(self.files.values()):
@@ -53,64 +53,64 @@ class StatesOnDisk(Mapping[int, State]):
 
 
 class ClientStore:
-    """Keeps the clients' personal tensors from one round to the next: in memory, and checkpoints hold them."""
+    """Storage of the clients' states between rounds in memory, so that checkpoints contain them."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Take over a run's states of a group, ``personal`` or ``optimizer``; raise UserError if they are elsewhere."""
+        """Adopt the states of a group, ``personal`` or ``optimizer``; raise UserError if they are stored elsewhere."""
         return dict(states)
 
     def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Store both states of one client after a phase, and return what the run state has to hold of them."""
+        """Store both states of a client after a phase, and return the entries for the run state."""
         return personal, optimizer_state
 
     def flush(self) -> None:
-        """Make what was stored in a phase survive a power failure."""
+        """Ensure that the states stored in a phase survive a power failure."""
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
-        """Delete what no checkpoint and no ``current`` state refers to.
+        """Delete states that neither a checkpoint nor a ``current`` state refers to.
 
-        Only states of ``finished`` rounds go, since other processes may be storing those of the next; with None, before
-        the first round, whatever an interrupted run left.
+        Only states of ``finished`` rounds are deleted, because other processes may already store states of the next
+        round. With None, before the first round, the remains of an interrupted run are deleted.
         """
 
 
 class StoreAtSites(ClientStore):
-    """Keeps the names under which sites find personal tensors; the states themselves never come here."""
+    """Storage of the names of personal states; the states themselves stay at the sites."""
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Return the names."""
+        """Adopt the names of the states."""
         if states and not are_at_sites(states):
             raise UserError(
-                "The run to resume keeps its clients' tensors in its folder, as a simulation does, and not at sites. "
-                "Start from scratch."
+                "The run to resume is a simulation with the clients' tensors in its folder, not at sites. Start from "
+                "scratch."
             )
         return StatesOnDisk(None, group, files_of(states))
 
 
 class DiskStore(ClientStore):
-    """Writes the states of each client to a separate file in a run's folder, which every process must see.
+    """Storage in one file per client state, in a run folder that all processes share.
 
-    A file never changes: what a client keeps later is another file, so that an older checkpoint still finds its own.
+    Files never change: a client's next state is a new file, so that older checkpoints stay valid.
     """
 
     def __init__(self, run: Path) -> None:
         self.run = run
         self.folder = run / FOLDER
-        # A resumed run counts on from the files that are there, so that it never writes under one of their names.
+        # A resumed run continues counting after the existing files, so that it never overwrites one.
         self.phase = 1 + max((round_and_phase(path)[1] for path in self.folder.glob("*.safetensors")), default=-1)
         self.written: list[Path] = []
 
     def open(self, states: Mapping[int, State], group: str) -> Mapping[int, State]:
-        """Return the states as files."""
+        """Adopt the files of the states."""
         if isinstance(states, StatesOnDisk) or not states:
             return StatesOnDisk(self.folder, group, files_of(states))
         raise UserError(
-            "The run to resume keeps its clients' tensors in its checkpoint, not in files. Set personal_on_disk to "
+            "The run to resume stores the clients' tensors in its checkpoint, not in files. Set personal_on_disk to "
             "false, or start from scratch."
         )
 
     def keep(self, round: int, client: int, personal: State, optimizer_state: State) -> tuple[StoredState, StoredState]:
-        """Write both states of a client and return the file's name for each that is not empty."""
+        """Write both states of a client to a file, and return its name for each non-empty state."""
         if not personal and not optimizer_state:
             return "", ""
         path = self.folder / f"{client:06d}-{round:05d}-{self.phase}.safetensors"
@@ -120,18 +120,18 @@ class DiskStore(ClientStore):
         return path.name if personal else "", path.name if optimizer_state else ""
 
     def flush(self) -> None:
-        """Wait until a phase's files would survive a power failure, since a checkpoint will count on them."""
-        # The waits of several files overlap, and a disk serves them together.
+        """Wait until the files of a phase survive a power failure, because a checkpoint will refer to them."""
+        # Waiting in parallel lets the disk serve several files at once.
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(make_durable, self.written))
         self.written.clear()
         self.phase += 1
 
     def remove_unused(self, finished: int | None, current: Sequence[Mapping[int, State]]) -> None:
-        """Delete files of finished rounds that no checkpoint, no prompts and nothing current refers to."""
+        """Delete files of finished rounds that no checkpoint, prompts or current state refers to."""
         used = set(files_of(*current).values())
         for path in [*self.run.glob("checkpoints/*.safetensors"), *self.run.glob("*.safetensors")]:
-            with suppress(UserError):  # a damaged file refers to none
+            with suppress(UserError):  # a damaged file has no references
                 used |= set(read_tensors(path, None)[1].get("files", {}).values())
         for path in self.folder.glob("*.safetensors"):
             is_finished = finished is None or round_and_phase(path)[0] < finished
@@ -140,38 +140,38 @@ class DiskStore(ClientStore):
 
 
 def are_at_sites(*states: Mapping[int, State]) -> bool:
-    """Whether some of these states are not here but at the clients' own sites."""
+    """Check whether any of the states are stored at the clients' sites."""
     return any(isinstance(each, StatesOnDisk) and each.folder is None for each in states)
 
 
 def files_of(*states: Mapping[int, State]) -> dict[int, str]:
-    """Return the file of each client that has one."""
+    """List the file of each client that has one."""
     files: dict[int, str] = {}
     for each in states:
         files.update(each.files if isinstance(each, StatesOnDisk) else {})
     return files
 
 
-def with_stored(states: Mapping[int, State], stored: Mapping[int, StoredState]) -> Mapping[int, State]:
-    """The states with what :meth:`ClientStore.keep` returned for some clients; where that is empty, they stay."""
-    new: dict[int, Any] = {client: each for client, each in stored.items() if each}
+def update_states(states: Mapping[int, State], stored: Mapping[int, StoredState]) -> Mapping[int, State]:
+    """Replace the states of some clients by non-empty results of :meth:`ClientStore.keep`."""
+    new: dict[int, Any] = {client: state for client, state in stored.items() if state}
     if isinstance(states, StatesOnDisk):
         return replace(states, files={**states.files, **new})
     return {**states, **new}
 
 
-def restored(states: Mapping[int, State], before: Mapping[int, State], clients: Iterable[int]) -> Mapping[int, State]:
-    """Return the states in which some clients have what they had before."""
+def reset_states(states: Mapping[int, State], old: Mapping[int, State], clients: Iterable[int]) -> Mapping[int, State]:
+    """Reset the states of some clients to earlier states."""
     ids = set(clients)
-    # Of states on disk the names of the files are exchanged, so none of them is read.
-    now: Mapping[int, Any] = files_of(states) or states
-    earlier: Mapping[int, Any] = files_of(before) or before
-    values = {client: value for client, value in now.items() if client not in ids}
+    # For states on disk, exchange the file names without reading the files.
+    current: Mapping[int, Any] = files_of(states) or states
+    earlier: Mapping[int, Any] = files_of(old) or old
+    values = {client: value for client, value in current.items() if client not in ids}
     values |= {client: earlier[client] for client in sorted(ids) if client in earlier}
     return replace(states, files=values) if isinstance(states, StatesOnDisk) else values
 
 
 def round_and_phase(path: Path) -> tuple[int, int]:
-    """Return in which round and in which phase of its process a client's file was written, from its name."""
+    """Parse the round and the phase counter from the name of a client's file."""
     _, round, phase = path.stem.split("-")
     return int(round), int(phase)

@@ -1,4 +1,4 @@
-"""``events.jsonl`` of a run, one JSON object a line written as it happens, and the status that follows from it."""
+"""``events.jsonl``, a log of a run with one JSON object per line, and the status derived from it."""
 
 import json
 import os
@@ -15,13 +15,13 @@ FILE = "events.jsonl"
 
 
 def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
-    """Add events to a run's file, each with the time in UTC; an OSError names the file."""
+    """Append events to a run's file, each with the time in UTC; an OSError contains the path."""
     now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     text = "".join(json.dumps({"time": now, **event}) + "\n" for event in events)
     path = run / FILE
     try:
         with open(path, "a+b") as file:
-            # What a killed process left of a line is closed, so that it does not swallow the first event of this one.
+            # Terminate an incomplete line of a killed process, so that it does not corrupt the next event.
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - 1, 0))
             file.write((text if file.read() in (b"", b"\n") else f"\n{text}").encode())
@@ -30,39 +30,39 @@ def append_events(run: Path, events: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_events(run: Path) -> Iterator[dict[str, Any]]:
-    """Yield a run's events, each with ``event`` and ``time``, but no damaged lines; raise UserError without a file."""
+    """Yield a run's events, with ``event`` and ``time``, and skip damaged lines; raise UserError without a file."""
     path = run / FILE
     if not path.is_file():
-        raise UserError(f"{path} is missing, so there is no run. Pass the folder of a run.")
+        raise UserError(f"{path} is missing. Pass the folder of a run.")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             event = json.loads(line)
-        except ValueError:  # the line is being written, or was never ended
+        except ValueError:  # an incomplete line
             continue
         yield event
 
 
 def find_run(where: Path) -> Path:
-    """Find a run's folder: the folder itself, or the newest run below it; raise UserError if there is none."""
+    """Find a run: the folder itself, or the newest run below it; raise UserError if there is none."""
     if (where / FILE).is_file():
         return where
     runs = [path.parent for path in (*where.glob(f"*/{FILE}"), *where.glob(f"*/*/{FILE}"))]
     if not runs:
-        raise UserError(f"No run at {where}. Pass the folder of a run, or one with runs in it.")
+        raise UserError(f"No run at {where}. Pass a run folder, or a folder of runs.")
     return max(runs, key=lambda run: (run / FILE).stat().st_mtime)
 
 
 def read_status(run: Path) -> dict[str, Any]:
-    """Describe the status of a run, in values that JSON can hold but for paths.
+    """Describe the status of a run, in JSON values and paths.
 
-    ``stage`` is ``running`` while a process trains it; ``finished``; ``failed`` by an error or an interruption, which
-    is in ``error``; ``dead`` if its process ended without a word, as when it is killed. ``last_round`` is the event of
-    the last finished round, with its seconds, and accuracies in percent.
+    ``stage`` is ``running`` while a process trains the run, ``finished``, ``failed`` by an exception that is in
+    ``error``, or ``dead`` if the process was killed. ``last_round`` is the event of the last finished round, with its
+    seconds, and accuracies in percent.
     """
     events = list(read_events(run))
     last = {event["event"]: event for event in events}
     counts = Counter(event["event"] for event in events)
-    # A resumed run starts again, and counts its rounds from the checkpoint that it resumed from.
+    # A resumed run has another start event, with the round of its checkpoint.
     state = [event for event in events if event["event"] in ("fit_started", "fit_ended", "fit_failed")][-1]
     progress = [event for event in events if event["event"] in ("fit_started", "round_ended")][-1]
     started = last["fit_started"]

@@ -1,7 +1,7 @@
-"""Which classes a file may name: fedvlp's own, PyTorch's optimizers, those of installed plug-ins and those allowed.
+"""Check of the classes in a file: trusted are fedvlp's own, PyTorch's optimizers, plug-ins and allowed classes.
 
-Importing a module runs its code. Who installs a plug-in has decided to run its code, so the classes that it registers
-are trusted; nothing else in its package is.
+Importing a module runs its code. A user who installs a plug-in has decided to run its code, so the classes that it
+registers are trusted, but nothing else in its package.
 """
 
 import os
@@ -22,45 +22,45 @@ from fedvlp.utils.plugins import is_plugin_class
 
 OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
 NEVER_IMPORTED = ("class_names", "domains", "held_out", "source_domains", "root", "cache_dir", "pretrained")
-"""Options whose strings are names and paths, whatever they look like."""
+"""Options with strings that are always names or paths, even if they look like classes."""
 
 
 def check_classes(where: Path, config: Any, allow: Sequence[str] = ()) -> None:
-    """Raise UserError if a config from a file names a class that is not trusted, or exceeds the bounds of a config.
+    """Raise UserError if a config from a file names an untrusted class, or exceeds the limits of a config.
 
     Args:
-        where: the file, for the message.
-        config: values that JSON or YAML can hold.
-        allow: modules and paths of classes that may be imported; a module allows all that is in it.
+        where: The file, for the message.
+        config: Values from JSON or YAML.
+        allow: Modules and class paths that may be imported; a module allows all its contents.
     """
     try:
         checked_values(config)
         paths = list(_importable(config))
     except UserError as error:
-        raise UserError(f"{where} can't be used: {error} Pass a file that a run wrote.") from error
+        raise UserError(f"{where} cannot be used: {error} Pass a file written by a run.") from error
     for path in paths:
         is_allowed = path in allow or any(path.startswith(f"{module}.") for module in allow)
         if not (is_allowed or is_own_class(path) or OPTIMIZER.fullmatch(path) or is_plugin_class(path)):
             raise UserError(
-                f"{where} asks for code that is not fedvlp's own: {path!r:.200}. To import it runs it. If you trust "
-                f"it, install the package that registers it, or pass --allow {path:.200}"
+                f"{where} needs code that is not part of fedvlp: {path!r:.200}. Importing it runs it. If you trust it, "
+                f"install the package that registers it, or pass --allow {path:.200}"
             )
 
 
 def is_own_class(path: str) -> bool:
-    """Whether a string is one of fedvlp's public classes: its short name, or the path under which files know it."""
+    """Check whether a string names a public class of fedvlp: its short name, or its full path."""
     name = path.rpartition(".")[2]
     if not name[:1].isupper() or name not in fedvlp.__all__:
         return False
     if path in (name, f"fedvlp.{name}"):
         return True
-    # The path must be where the class is defined: any module may have imported one of our names.
+    # The path must be the defining module, because any module may import a class of fedvlp.
     kind = getattr(fedvlp, name) if path.startswith("fedvlp.") else None
     return isinstance(kind, type) and path == f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _importable(value: Any, key: str = "") -> Iterator[str]:
-    """Yield every string that the parser might import, at any depth."""
+    """Yield all strings that the parser might import, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _importable(inner, str(name))
@@ -68,11 +68,11 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
         for inner in value:
             yield from _importable(inner, key)
     elif isinstance(value, str):
-        # Before the key is asked: what YAML must not hold is refused everywhere.
+        # Parse before checking the key, so that forbidden YAML is rejected everywhere.
         parsed = _parsed(value)
         if key in NEVER_IMPORTED:
             return
-        # The options of a group, such as trainer.local, may be read from a file.
+        # The parser can read the options of a group, such as trainer.local, from a file.
         is_config = os.path.isfile(os.path.expanduser(value))
         if key == "class_path" or _is_dotted_path(value) or is_config:
             yield value
@@ -81,7 +81,7 @@ def _importable(value: Any, key: str = "") -> Iterator[str]:
 
 
 def _parsed(text: str) -> Any:
-    """Return what the parser reads in a string, which it takes for YAML where an option may be a class."""
+    """Parse a string like the parser, which treats it as YAML if the option may be a class."""
     try:
         return parse_yaml(text)
     except UserError:
@@ -91,9 +91,9 @@ def _parsed(text: str) -> Any:
 
 
 def _is_dotted_path(value: str) -> bool:
-    """Whether a string is the dotted path of something in a module that exists."""
+    """Check whether a string is a dotted path into an existing module."""
     first, *others = value.split(".")
     if not others or not all(part.isidentifier() for part in (first, *others)):
         return False
-    # The module is looked for, but not imported.
+    # Search for the module without importing it.
     return first in sys.modules or find_spec(first) is not None

@@ -19,7 +19,7 @@ from fedvlp.core.state import (
     update_error,
     upload_error,
 )
-from fedvlp.runs.client_store import restored, with_stored
+from fedvlp.runs.client_store import reset_states, update_states
 from fedvlp.runs.descriptions import describe_optimizer
 from fedvlp.training.client import Workspace
 from fedvlp.training.cohort import present_clients, sample_cohort, shares_of_steps
@@ -222,8 +222,8 @@ def after_phase(state: RunState, server: ServerState, accepted: Sequence[ClientR
     return replace(
         state,
         server=server,
-        personal=with_stored(state.personal, personal),
-        optimizer_states=with_stored(state.optimizer_states, optimizer_states),
+        personal=update_states(state.personal, personal),
+        optimizer_states=update_states(state.optimizer_states, optimizer_states),
     )
 
 
@@ -231,8 +231,8 @@ def after_round(state: RunState, before: RunState, rejected: Iterable[int]) -> R
     """Make the state after the round. Rejected clients get back their personal tensors from before it."""
     return replace(
         state,
-        personal=restored(state.personal, before.personal, rejected),
-        optimizer_states=restored(state.optimizer_states, before.optimizer_states, rejected),
+        personal=reset_states(state.personal, before.personal, rejected),
+        optimizer_states=reset_states(state.optimizer_states, before.optimizer_states, rejected),
         server=replace(state.server, round=state.server.round + 1),
     )
 

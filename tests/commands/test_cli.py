@@ -335,7 +335,7 @@ def test_evaluation_explains_missing_images(trip_run, tmp_path, capsys):
     for content, error in [
         (
             config | {"data": {"class_path": "os.Unheard"}},
-            "'os.Unheard'. To import it runs it. If you trust it, install",
+            "'os.Unheard'. Importing it runs it. If you trust it, install",
         ),
         (config | {"data": None}, "config.yaml has no data.class_path. Pass --data instead."),
         (None, "test needs images, but there is no config next to "),

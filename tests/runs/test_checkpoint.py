@@ -1,4 +1,4 @@
-"""Checkpoints and prompts: what is damaged or does not fit is refused, and a run resumes from the checkpoint before."""
+"""Damaged or mismatching checkpoints are rejected, and a run resumes from the previous checkpoint."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
 
 
-def test_only_last_may_start_anew(tmp_path):
+def test_only_last_may_start_from_scratch(tmp_path):
     for where in ("", str(tmp_path / "gone"), str(tmp_path / "gone.safetensors")):
         with pytest.raises(UserError, match="last"):
             federation(tmp_path / "runs", **file_callbacks()).fit(PersonalBias(), Points(), ckpt_path=where)
@@ -29,6 +29,6 @@ def test_a_flipped_bit_costs_the_newest_round_and_one_line(tmp_path, capsys, dam
     path.write_bytes(content)
     again = federation(tmp_path / "damaged", **options)
     again.fit(PersonalBias(), Points(), ckpt_path="last")
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Going back to the checkpoint before" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "Trying the previous checkpoint" in line]
     assert line.startswith(f"{path} is damaged")
     assert_same_run(again.run_state, whole.run_state)

@@ -1,4 +1,4 @@
-"""What a checkpoint and prompts hold comes back as it was, each tensor at its place."""
+"""Checkpoints and prompts restore each tensor unchanged under its name."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ DESCRIPTION = {"model": MODEL, "optimizer": {"lr": 0.25}, "protocol": "p", "spli
 
 @pytest.fixture
 def state():
-    """A state in which no two tensors are equal, and names of one group occur in another."""
+    """Make a state without equal tensors, and with names that occur in several groups."""
     numbers = iter(torch.arange(1.0, 100.0).split(3))
     return RunState(
         server=ServerState(
@@ -32,19 +32,22 @@ def state():
     )
 
 
-def test_a_checkpoint_comes_back_as_it_was(state, tmp_path):
+def test_a_checkpoint_is_restored_unchanged(state, tmp_path):
     path = tmp_path / "checkpoints" / "round-00007.safetensors"
     save_checkpoint(path, state, DESCRIPTION)
     found, description = load_checkpoint(path)
     assert_same_run(found, state)
     assert found.history == state.history
     assert found.server.round == 7
-    assert (list(found.personal), list(found.optimizer_states)) == ([1, 4], [1, 2])  # whoever came first
+    assert (list(found.personal), list(found.optimizer_states)) == (
+        [1, 4],
+        [1, 2],
+    )  # in any order of training
     assert description == DESCRIPTION
     assert read_model(path) == MODEL
 
 
-def test_what_is_both_shared_and_deployed_is_written_once(state, tmp_path):
+def test_tensors_both_shared_and_deployed_are_written_once(state, tmp_path):
     shared = {"prompt": torch.arange(1000.0), "router.keys": torch.arange(3.0)}
     both = replace(state, server=replace(state.server, shared=shared, deployed=dict(shared)))
     equal = replace(state, server=replace(state.server, shared=shared, deployed=detached(shared)))
@@ -58,7 +61,7 @@ def test_what_is_both_shared_and_deployed_is_written_once(state, tmp_path):
     assert "deployed/prompt" not in read_tensors(tmp_path / "both")[0]
 
 
-def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
+def test_a_checkpoint_is_deployed_without_tensors_that_are_only_shared(state, tmp_path):
     save_checkpoint(tmp_path / "a", state, DESCRIPTION)
     save_prompts(tmp_path / "b", state.server.deployed, state.personal, MODEL)
     for name in "ab":
@@ -70,7 +73,7 @@ def test_a_checkpoint_is_deployed_without_what_is_only_shared(state, tmp_path):
             assert_equal(personal[client], kept)
 
 
-def test_differences_are_named_by_their_place_and_sorted():
+def test_differences_have_paths_and_are_sorted():
     saved = {"b": {"y": 1, "x": [2]}, "a": 3, "gone": {"z": 0}, "same": {"k": None}}
     now = {"b": {"y": 4, "x": [5]}, "a": 3, "new": False, "same": {"k": None}}
     assert differences(saved, now) == [

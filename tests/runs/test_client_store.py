@@ -1,4 +1,4 @@
-"""What stays on the clients, on disk: the same results, nothing lost whenever the run is killed, nothing left over."""
+"""Client states on disk: same results, nothing lost if the run is killed at any time, and no leftover files."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ import torch
 
 from fedvlp.core.state import RunState, ServerState
 from fedvlp.runs.checkpoint import load_checkpoint, load_deployed, save_checkpoint
-from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, restored, with_stored
+from fedvlp.runs.client_store import StatesOnDisk, StoreAtSites, are_at_sites, files_of, reset_states, update_states
 from fedvlp.utils.errors import UserError
 from tests.helpers.assertions import assert_same_run
 from tests.helpers.toy_federation import PersonalBias, Points, federation, file_callbacks
@@ -25,7 +25,7 @@ def run(tmp_path, ckpt_path=None, **options):
 
 
 def checkpoint(federation, round):
-    """The state after a round, as its file has it."""
+    """Load the state after a round from its file."""
     return load_checkpoint(federation.folder / "checkpoints" / f"round-{round:05}.safetensors")[0]
 
 
@@ -44,21 +44,21 @@ def test_on_disk_equals_in_memory(tmp_path):
     assert scores[0] == scores[1]
 
 
-def test_files_that_nobody_knows_are_deleted(tmp_path):
+def test_unused_files_are_deleted(tmp_path):
     disk = run(tmp_path, personal_on_disk=True, rounds=6)
     files = {path.name for path in (disk.folder / "clients").iterdir()}
     headers = [load_checkpoint(path)[0].personal for path in (disk.folder / "checkpoints").iterdir()]
     headers += [load_deployed(path)[1] for path in disk.folder.glob("prompts*.safetensors")]
     assert files == set().union(*(personal.files.values() for personal in headers))
-    assert len(files) <= 3 * 4  # clients, and two checkpoints and two prompts that may know others
+    assert len(files) <= 3 * 4  # clients; two checkpoints and two prompts may refer to other files
 
 
 class Killed(BaseException):
-    """The end of a process, which nothing in the library catches."""
+    """End of a process, which the library never catches."""
 
 
 class Killer:
-    """Lets a process die at one of its file operations: it and all later ones do nothing but raise."""
+    """Death of a process at one of its file operations: this and all later operations only raise."""
 
     def __init__(self, monkeypatch, after):
         self.left = after
@@ -82,15 +82,15 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """A run of two rounds, which has an old checkpoint and files that the next round deletes."""
+    """Run two rounds, with an old checkpoint and files that the next round deletes."""
     folder = tmp_path_factory.mktemp("begun")
     run(folder, personal_on_disk=True, rounds=2, **file_callbacks())
     return folder
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.every_config) for part in (1, 2, 3))])
-def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch, begun, whole, part):
-    """A run is killed at each operation of its third round in turn, and goes on to what was never interrupted."""
+def test_a_run_killed_at_any_file_operation_resumes_to_the_same_result(tmp_path, monkeypatch, begun, whole, part):
+    """Kill a run at each operation of its third round in turn; it resumes to the result of an uninterrupted run."""
     for after in range(part, 100, 4):
         folder = shutil.copytree(begun, tmp_path / str(after))
         with monkeypatch.context() as patched:
@@ -101,7 +101,7 @@ def test_killed_at_any_file_operation_goes_on_to_the_same(tmp_path, monkeypatch,
                 is_over = False
             else:
                 is_over = True
-        # What a killed process holds is gone with it. This one's lock stands in a cycle, which Python 3.14 frees later.
+        # A killed process releases its lock; here a reference cycle holds it, which Python 3.14 frees later.
         gc.collect()
         again = run(folder, personal_on_disk=True, rounds=3, **file_callbacks(), ckpt_path="last")
         assert_same_run(again.run_state, whole)
@@ -120,19 +120,19 @@ def test_from_disk_to_memory_but_not_back(tmp_path):
         run(tmp_path, rounds=5, personal_on_disk=True, ckpt_path="last")
 
 
-def test_states_at_sites_are_known_by_name_alone():
+def test_states_at_sites_are_known_only_by_name():
     store = StoreAtSites()
-    states = with_stored(store.open({}, "personal"), {0: "000000-00002-1.safetensors", 3: ""})
+    states = update_states(store.open({}, "personal"), {0: "000000-00002-1.safetensors", 3: ""})
     assert are_at_sites(states)
     assert dict(states) == {0: {}}
     assert files_of(states) == {0: "000000-00002-1.safetensors"}
-    assert restored(states, store.open({}, "personal"), [0]).keys() == set()
+    assert reset_states(states, store.open({}, "personal"), [0]).keys() == set()
     assert files_of(store.open(states, "personal")) == files_of(states)
     with pytest.raises(UserError, match="not at sites"):
         store.open({0: {"bias": torch.zeros(1)}}, "personal")
 
 
-def test_a_checkpoint_names_the_files_at_sites_and_needs_none_of_them(tmp_path):
+def test_a_checkpoint_names_files_at_sites_without_needing_them(tmp_path):
     kept = StatesOnDisk(None, "personal", {1: "000001-00000-0.safetensors"})
     state = RunState(ServerState.start({"weight": torch.ones(2)}), personal=kept)
     description = {

@@ -1,4 +1,4 @@
-"""The file of events: whole lines, whatever was killed while it wrote."""
+"""The file of events has complete lines, even if a writing process is killed."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_events_come_back_in_order_with_their_values_and_times(tmp_path):
 
 
 @pytest.mark.parametrize(("before", "left"), [("ab", b""), ("ab", b'{"event": "killed"'), ("", b'{"event": "k')])
-def test_what_a_killed_process_left_of_a_line_is_left_out(tmp_path, before, left):
+def test_an_incomplete_line_of_a_killed_process_is_skipped(tmp_path, before, left):
     append_events(tmp_path, [{"event": name} for name in before])
     path = tmp_path / events.FILE
     path.write_bytes(path.read_bytes() + left)
@@ -30,7 +30,7 @@ def test_what_a_killed_process_left_of_a_line_is_left_out(tmp_path, before, left
     assert names(tmp_path) == [*before, "c"]
 
 
-def test_without_a_file_there_is_no_run_and_what_can_not_be_written_is_told_with_the_path(tmp_path):
+def test_errors_of_a_missing_or_unwritable_file_have_the_path(tmp_path):
     with pytest.raises(UserError, match=r"Pass the folder of a run"):
         names(tmp_path)
     with pytest.raises(FileNotFoundError) as caught:

@@ -1,4 +1,4 @@
-"""What must be equal for a run to go on, and to stand in a table: each option of the data, by the signatures.
+"""Options of data that must be equal to resume a run and to be in the same table, found from signatures.
 
 An option that is new must change what is compared, or be named here with the reason why it need not.
 """
@@ -17,7 +17,7 @@ from tests.helpers.toy_federation import Linear
 
 OPTIONS = RunOptions(3, 0, "32-true")
 
-OTHERS = str(Path(__file__).parents[2] / "docs")  # which has images
+OTHERS = str(Path(__file__).parents[2] / "docs")  # a folder with images
 VALUES = {
     "held_out": "b",
     "partition": Shards(4, 3),
@@ -48,14 +48,14 @@ WHERE = {
     "augmentation": {"training.augmentation"},
 }
 OTHER_ROW = {"batch_size", "augmentation"}
-"""Those by which the rows of a table differ; by the others tables differ."""
+"""Options that may differ between rows of a table; the other options separate tables."""
 
 SAME_TABLE = {"held_out": "a table has a column for each domain that was held out", **NOT_COMPARED}
-del SAME_TABLE["class_names_map"]  # other names are other classes
+del SAME_TABLE["class_names_map"]  # different names are different classes
 
 
 class Noise(FederatedDataModule):
-    """Two domains of unequal classes, and one of few images."""
+    """Data with two imbalanced domains, and one with few images."""
 
     name = "noise"
     counts = {"a": (10, 7, 5), "b": (4, 9, 6), "c": (5, 3, 4)}  # noqa: RUF012
@@ -70,13 +70,13 @@ class Noise(FederatedDataModule):
 
 
 def described(**options):
-    """What is written of a run on these data, and what the data say of themselves."""
+    """Describe a run on these data, and the data."""
     data = Noise(**({"held_out": "c", "test_fraction": 0.125} | options))
     return describe_run(Linear(), data, (), OPTIONS.describe()), data.describe()
 
 
 class FiveClasses(Noise):
-    """Enough classes for base and new ones."""
+    """Data with enough classes for base and new classes."""
 
     name = "noise of five"
     counts = {"a": (10, 7, 5, 6, 8), "b": (4, 9, 6, 5, 7), "c": (5, 3, 4, 9, 6)}  # noqa: RUF012
@@ -87,7 +87,7 @@ class FiveClasses(Noise):
 
 
 class Targets(Noise):
-    """Noise that is another data set."""
+    """Another data set, of noise."""
 
     name = "other noise"
 
@@ -104,11 +104,11 @@ OF_PROTOCOLS = {
         {**SEEN, "protocol": "cross_dataset", "targets": [Targets(cache_dir=None, test_fraction=0.5)]},
     ),
 }
-"""Options that go with others: two sets of options that differ in them alone."""
+"""Options that need other options: two sets of options that differ only in them."""
 
 
 @pytest.mark.parametrize("name", OF_PROTOCOLS)
-def test_a_run_goes_on_and_stands_in_a_table_only_with_what_its_protocol_measures(name):
+def test_a_run_resumes_and_is_compared_only_with_the_same_protocol(name):
     data = [FiveClasses(**options) for options in OF_PROTOCOLS[name]]
     one, other = (describe_run(Linear(), each, (), OPTIONS.describe()) for each in data)
     assert different(one, other) == {"split"} | ({"protocol"} if name != "targets" else set())
@@ -118,7 +118,7 @@ def test_a_run_goes_on_and_stands_in_a_table_only_with_what_its_protocol_measure
 
 
 @pytest.mark.parametrize("name", [name for name in options_of(FederatedDataModule) if name not in OF_PROTOCOLS])
-def test_a_run_goes_on_and_stands_in_a_table_only_with_the_same_option(name):
+def test_a_run_resumes_and_is_compared_only_with_the_same_option(name):
     one, of_one = described()
     other, of_other = described(**{name: other_value(FederatedDataModule, name, VALUES)})
     expected = set() if name in NOT_COMPARED else WHERE[name]

@@ -1,4 +1,4 @@
-"""A run resumes only with the same options of local training, server and clients, but for those without effect."""
+"""A run resumes only with the same options of local training, server and clients, except for options without effect."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ CHANGE_NOTHING = {"min_clients", "on_failure", "personal_on_disk"}
 
 
 def describe(options):
-    """What a run with these options writes."""
+    """Describe a run with these options."""
     return describe_run(Linear(), Points(), (), options.describe())
 
 

@@ -1,4 +1,4 @@
-"""Every argument of a method is recorded, so that a run is resumed, and compared, only with the same ones."""
+"""All arguments of a method are recorded, so that runs are resumed and compared only with equal arguments."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.helpers.images import CLASSES, DOMAINS
 
 NEEDED = {"class_names": CLASSES, "domains": DOMAINS, "num_clients": 3}
 NOT_RECORDED = {"optimizer", "rounds"}
-"""The optimizer is described by its settings, and the number of rounds may differ where a run resumes."""
+"""The optimizer is described by its settings, and a resumed run may have another number of rounds."""
 
 
 def made(kind, **options):

@@ -1,4 +1,4 @@
-"""Names and claims of run folders, which checkpoint is found from where, and what must be equal for a run to resume."""
+"""Names and locks of run folders, finding checkpoints, and descriptions that must match to resume a run."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def checkpoint(run, number):
 
 
 class Held(Points):
-    """Points of which these domains are held out."""
+    """Points with these held-out domains."""
 
     def __init__(self, *held_out):
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_run_is_named_after_method_data_and_held_out_domains():
         assert run_name(Linear(), Held(*held_out)) == name
 
 
-def test_checkpoints_are_those_of_the_newest_run_that_has_any_the_newest_first(tmp_path):
+def test_checkpoints_of_the_newest_run_with_any_are_listed_newest_first(tmp_path):
     old, new = tmp_path / "2026-01-02", tmp_path / "2026-01-10"
     expected = [checkpoint(new, number) for number in (3, 11, 2)]
     checkpoint(old, 40)
@@ -77,7 +77,7 @@ def test_the_run_of_a_file_or_folder(tmp_path):
     assert run_of(tmp_path / "gone") == tmp_path / "gone"
 
 
-def test_prompts_that_each_client_has_its_own_of_can_not_predict(tmp_path):
+def test_personal_prompts_cannot_predict(tmp_path):
     for kind in (Linear, PersonalBias):
         made = federation(tmp_path, rounds=1, name=kind.__name__, **file_callbacks())
         made.fit(kind(), Points())

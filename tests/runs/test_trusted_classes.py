@@ -24,7 +24,7 @@ NOT_CHOSEN = {
     *("_Divided", "OuterAggregator", "ServerOptimizer", "ModelAttack"),
     *("Backdoor", "ClipGradients", "NoisyUpload", "HostileUpload"),
 }
-"""What others build on, and what the library makes of what was chosen."""
+"""Classes that are extended by others, or made by the library from options."""
 METHOD = """
 import pathlib
 pathlib.Path("imported").touch()
@@ -38,7 +38,7 @@ def optimizer(parameters):
 
 @pytest.fixture(scope="module")
 def trained(image_root, tmp_path_factory):
-    """A run folder of PromptFL."""
+    """Train PromptFL and return the run folder."""
     root = tmp_path_factory.mktemp("trained")
     assert main(["fit", "--config=promptfl", *short_fit(image_root, root)]) == 0
     return next((root / "runs").glob("*/*"))
@@ -46,7 +46,7 @@ def trained(image_root, tmp_path_factory):
 
 @pytest.fixture
 def stranger(trained, tmp_path, monkeypatch):
-    """Returns a function that makes prompts of a change to their header, beside a module that tells if it ran."""
+    """Make a function that writes prompts with a changed header, next to a module that records whether it ran."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "odd_method.py").write_text(METHOD)
@@ -70,13 +70,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize("change", NAMES)
-def test_a_module_of_a_strangers_file_is_not_imported(stranger, tmp_path, change):
-    with pytest.raises(UserError, match=r"To import it runs it.*--allow (odd_method|\{class_path)"):
+def test_modules_named_by_an_untrusted_file_are_not_imported(stranger, tmp_path, change):
+    with pytest.raises(UserError, match=r"Importing it runs it.*--allow (odd_method|\{class_path)"):
         trained_config(stranger(change))
     assert not (tmp_path / "imported").exists()
 
 
-def test_what_is_allowed_is_imported(stranger, image_root, tmp_path):
+def test_allowed_classes_are_imported(stranger, image_root, tmp_path):
     path = stranger(NAMES[0])
     given = [f"--ckpt_path={path}", f"--images={image_root / 'photo'}", "--trainer.accelerator=cpu"]
     assert main(["predict", *given, "--allow", "other", "--allow", "odd_method"]) == 0
@@ -97,9 +97,9 @@ HEADERS = {"no CLIP": option("clip", None), "no method": lambda model: model.pop
 CONFIGS = {"aliases": f"data: {ALIASES}", "depth": "data: " + "[" * 400_000}
 
 
-def test_values_that_no_run_writes_are_refused(tmp_path):
+def test_values_outside_the_limits_are_rejected(tmp_path):
     for options in OPTIONS.values():
-        with pytest.raises(UserError, match=f"{tmp_path} can't be used"):
+        with pytest.raises(UserError, match=f"{tmp_path} cannot be used"):
             check_classes(tmp_path, {"class_path": OWN, "init_args": options})
 
 
@@ -107,7 +107,7 @@ def test_values_that_no_run_writes_are_refused(tmp_path):
     ("file", "name"),
     [*(("prompts.safetensors", name) for name in HEADERS), *(("config.yaml", name) for name in CONFIGS)],
 )
-def test_a_file_that_no_run_wrote_is_refused_in_a_line(trained, tmp_path, monkeypatch, capsys, file, name):
+def test_a_file_not_written_by_a_run_is_rejected_in_one_line(trained, tmp_path, monkeypatch, capsys, file, name):
     monkeypatch.chdir(tmp_path)
     run = shutil.copytree(trained, tmp_path / "run")
     shutil.rmtree(run / "checkpoints")
@@ -130,7 +130,7 @@ def test_a_string_stays_a_string(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["cache/features", ""], ids=["cache", "none"])
-def test_a_strangers_config_neither_makes_folders_nor_downloads(trained, tmp_path, monkeypatch, folder):
+def test_an_untrusted_config_neither_makes_folders_nor_downloads(trained, tmp_path, monkeypatch, folder):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     run = shutil.copytree(trained, tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -154,13 +154,13 @@ def test_own_classes_are_known_by_their_paths(tmp_path):
 
 
 def subclasses(kind: type) -> Iterator[type]:
-    """Yields all classes below one."""
+    """Yield all subclasses of a class."""
     for each in kind.__subclasses__():
         yield each
         yield from subclasses(each)
 
 
-def test_whatever_an_option_takes_is_own():
+def test_all_classes_of_options_are_own():
     for kind in (Schedule, AddOn, Aggregator, Attack, Partitioner):
         ours = [each for each in subclasses(kind) if each.__module__.startswith("fedvlp.")]
         own = [each for each in ours if each.__name__ not in NOT_CHOSEN]
@@ -177,7 +177,7 @@ def test_no_other_module_is_trusted(tmp_path):
         *("fedvlp.methods.promptfl", "fedvlp.methods.promptfl.torch.hub.load", "os.system"),
     ):
         for config in ({"optimizer": {"class_path": path}}, {"class_path": path}):
-            with pytest.raises(UserError, match="not fedvlp's own"):
+            with pytest.raises(UserError, match="not part of fedvlp"):
                 check_classes(tmp_path, config)
 
 
@@ -187,5 +187,5 @@ def test_a_file_with_the_name_of_a_domain_is_no_code(tmp_path, monkeypatch):
         (tmp_path / name).write_text("{}")
     check_classes(tmp_path, {"data": {"init_args": {"held_out": "photo"}}})
     for path in ("other.yaml", "photo"):
-        with pytest.raises(UserError, match="asks for code"):
+        with pytest.raises(UserError, match="needs code"):
             check_classes(tmp_path, {"trainer": {"local": path}})

@@ -10,7 +10,7 @@ from benchmarks.faults.fault import fault
 from benchmarks.faults.runs import checkpoints, digests, metrics
 from benchmarks.faults.workshop import ROUNDS
 
-BACK = "Going back to the checkpoint before it"
+BACK = "Trying the previous checkpoint"
 KILLS = 4
 """How often runs of each method are killed, at random moments."""
 SYSTEMS = ("trip", "plan", "diprompt", "fed_dpt", "adapt")

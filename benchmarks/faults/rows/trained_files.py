@@ -48,7 +48,7 @@ def foreign_class(bench: Bench) -> None:
         finished = bench.command(*predict)
         bench.expect_refusal(finished, "planted", "--allow", what=change.__name__)
         bench.expect(not marker.exists(), f"{change.__name__}: it was imported")
-    bench.note(quote(finished.error[finished.error.find("asks for") :]))
+    bench.note(quote(finished.error[finished.error.find("needs code") :]))
     bench.command(*predict, "--allow", "planted")
     bench.expect(marker.exists(), "with --allow it is not imported either")
 

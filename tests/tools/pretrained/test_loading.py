@@ -100,7 +100,7 @@ def test_a_class_that_is_not_fedvlps_is_only_imported_if_allowed(finished_run, t
     (tmp_path / "stranger.py").write_text("from fedvlp import PromptFL\nclass Method(PromptFL): ...\n")
     monkeypatch.syspath_prepend(tmp_path)
     folder = rewritten(finished_run, tmp_path, class_path="stranger.Method")
-    with pytest.raises(UserError, match=r"code that is not fedvlp's own: 'stranger\.Method'"):
+    with pytest.raises(UserError, match=r"code that is not part of fedvlp: 'stranger\.Method'"):
         fedvlp.from_pretrained(folder, clip=clip)
     assert "stranger" not in sys.modules
     assert type(fedvlp.from_pretrained(folder, clip=clip, allow=["stranger"]).method).__name__ == "Method"

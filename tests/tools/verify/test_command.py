@@ -74,7 +74,7 @@ def test_what_costs_no_measurement_is_refused_first(entry, capsys):
     change(
         entry / "config.yaml", lambda config: config["model"]["init_args"].update(optimizer={"class_path": "os.system"})
     )
-    assert "asks for code that is not fedvlp's own: 'os.system'" in refused(capsys, entry)
+    assert "needs code that is not part of fedvlp: 'os.system'" in refused(capsys, entry)
 
 
 def test_a_tolerance_lets_measured_numbers_differ_and_no_others(entry, capsys):
