@@ -1,7 +1,7 @@
-"""What happens beside the loop: progress, events, communication, privacy, checkpoints, metrics, table and plots.
+"""Callbacks: progress, events, communication, privacy, checkpoints, metrics, tables and plots.
 
-Imports core, runs, results and training; a callback knows the federation as a ``RunView`` alone. Lightning
-declares ``(trainer: Trainer, pl_module)`` for its own hooks, so ``trainer`` is ``Any`` there and then assigned to a
+Imports core, runs, results and training; callbacks access the federation only as a ``RunView``. Lightning declares
+``(trainer: Trainer, pl_module)`` for its own hooks, so these receive ``trainer`` as ``Any`` and assign it to a
 ``RunView``.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def default_callbacks(progress_bar: bool = True) -> list[Callback]:
-    """Return the callbacks of every run; those that measure come before those that write."""
+    """Make the default callbacks of a run; measuring callbacks precede writing ones."""
     baselines = Baselines()
     return [
         baselines,

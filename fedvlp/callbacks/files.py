@@ -1,4 +1,4 @@
-"""The files of a run's folder: checkpoints and prompts, the table of rounds, predictions, and plots."""
+"""Callbacks that write the run folder: checkpoints and prompts, metrics of rounds, predictions, and plots."""
 
 import csv
 import io
@@ -21,19 +21,19 @@ from fedvlp.utils.files import atomic_write, write_text
 
 
 class Checkpoints(FederationCallback):
-    """Writes after each round ``checkpoints/round-<n>.safetensors`` and the deployed ``prompts.safetensors``.
+    """Writer of ``checkpoints/round-<n>.safetensors`` and the deployed ``prompts.safetensors`` after each round.
 
-    ``prompts_best.safetensors`` is of the round with the best mean accuracy on the *source* validation splits.
+    ``prompts_best.safetensors`` is from the round with the best mean accuracy on the *source* validation splits.
 
     Args:
-        keep: how many checkpoints stay; the older ones are there in case the newest is damaged.
+        keep: Number of checkpoints to keep. An older checkpoint is used if the newest is damaged.
     """
 
     def __init__(self, keep: int = 2) -> None:
         self.keep = keep
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Write the files, the checkpoint last: a run resumes from it, so the others must be there by then."""
+        """Write the files. The checkpoint is last, because a run that resumes from it needs the others."""
         if not federation.is_global_zero:
             return
         _write_prompts(federation, "prompts.safetensors")
@@ -42,18 +42,18 @@ class Checkpoints(FederationCallback):
             _write_prompts(federation, "prompts_best.safetensors")
         path = checkpoint_file(Path(federation.log_dir), row["round"])
         save_checkpoint(path, run_state, federation.description)
-        # Numbers of rounds are padded with zeros, so names sort as rounds do.
+        # Round numbers are zero-padded, so sorting by name is sorting by round.
         for old in sorted(path.parent.glob("round-*.safetensors"))[: -self.keep]:
             old.unlink()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the prompts of a method that trains nothing, too."""
+        """Write the prompts, also for a method without training."""
         if trainer.is_global_zero:
             _write_prompts(trainer, "prompts.safetensors")
 
 
 def _write_prompts(federation: RunView, name: str) -> None:
-    """Write the deployed state, and clients' personal tensors where they cannot be tested without them."""
+    """Write the deployed state, and the clients' personal tensors if the method has any."""
     run_state = federation.run_state
     personal = run_state.personal if federation.module.personal else {}
     path = Path(federation.log_dir) / name
@@ -61,14 +61,14 @@ def _write_prompts(federation: RunView, name: str) -> None:
 
 
 class MetricsFile(FederationCallback):
-    """Writes ``metrics.csv``: a row per round, the whole table in one step, so that it is never half a table."""
+    """Writer of ``metrics.csv`` with one row per round, rewritten atomically."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
         """Write the file."""
         if not federation.is_global_zero:
             return
         history = federation.run_state.history
-        # A client that joins later, or a metric that is first logged later, adds a column to all rows.
+        # Clients and metrics that first appear in a later round add columns to all rows.
         columns = dict.fromkeys(chain.from_iterable(history))
         file = io.StringIO(newline="")
         writer = csv.DictWriter(file, list(columns))
@@ -78,9 +78,9 @@ class MetricsFile(FederationCallback):
 
 
 class PredictionsFile(FederationCallback):
-    """Writes ``predictions.safetensors`` and ``confusion.csv``: the predicted class of each test image.
+    """Writer of ``predictions.safetensors`` and ``confusion.csv``: the predicted class of each test image.
 
-    They come from the last evaluations of the baselines and the method; nothing is measured again.
+    Predictions come from the last evaluations of the baselines and the method; nothing is evaluated again.
     """
 
     def __init__(self, baselines: Baselines) -> None:
@@ -88,20 +88,20 @@ class PredictionsFile(FederationCallback):
         self.last: Mapping[str, Predictions] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Forget an earlier run."""
+        """Reset the state of an earlier run."""
         self.last = {}
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Keep the predictions of a round that was evaluated."""
+        """Store the predictions of an evaluated round."""
         if any(map(is_accuracy, row)):
             self.last = federation.predictions
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write both files; a run that had ended before, and has no new round, keeps its files."""
+        """Write both files, unless a finished run was resumed without a new round."""
         federation: RunView = trainer
         if not federation.is_global_zero or (federation.run_state.history and not self.last):
             return
-        # Validation images chose the round, so their predictions are no result.
+        # Validation images selected the round, so their predictions are not results.
         measured = {**self.baselines.predictions, LAST_ROW: self.last}
         rows = {title: without_validation(by_split) for title, by_split in measured.items()}
         if not any(rows.values()):
@@ -114,13 +114,13 @@ class PredictionsFile(FederationCallback):
 
 
 class Plots(FederationCallback):
-    """Draws accuracy over rounds: ``accuracy.png``."""
+    """Writer of ``accuracy.png``, a plot of accuracy over rounds."""
 
     def __init__(self, baselines: Baselines) -> None:
         self.baselines = baselines
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Draw it."""
+        """Draw the plot."""
         federation: RunView = trainer
         history = federation.run_state.history
         if not federation.is_global_zero or not history:

@@ -1,4 +1,4 @@
-"""TensorBoard's logger, which writes into the run's folder, and what sends each round to loggers."""
+"""A TensorBoard logger for run folders, and the callback that sends each round to loggers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,21 +7,21 @@ from typing import Any
 from lightning.fabric.loggers.logger import Logger
 from lightning.pytorch import loggers
 
-from fedvlp.callbacks.wandb_results import join_group, keep_id, run_attributes, send_results
+from fedvlp.callbacks.wandb_results import join_group, run_attributes, save_id, send_results
 from fedvlp.training.callback import FederationCallback, RunView
 from fedvlp.utils.errors import UserError
 
 
 class TensorBoardLogger(loggers.TensorBoardLogger):
-    """Lightning's TensorBoardLogger, which writes into the run's folder; needs pip install "fedvlp[tensorboard]".
+    """Lightning's TensorBoardLogger, writing to the run folder; needs pip install "fedvlp[tensorboard]".
 
     ``tensorboard --logdir runs`` shows all runs.
 
     Args:
-        save_dir: Folder to write to; the run's folder if not given.
+        save_dir: Folder to write to; default: the run folder.
         name: Folder below ``save_dir``.
-        version: Folder below ``name``; version_0, version_1 and so on if not given, a new one where a run resumes.
-        prefix: Put before the name of each metric.
+        version: Folder below ``name``; default: version_0, version_1 and so on, with a new one for each resumed run.
+        prefix: Prefix of the names of all metrics.
     """
 
     def __init__(
@@ -33,19 +33,19 @@ class TensorBoardLogger(loggers.TensorBoardLogger):
             raise UserError('TensorBoardLogger needs TensorBoard: pip install "fedvlp[tensorboard]".') from error
 
     def begin(self, folder: str) -> None:
-        """Write into the run's folder, which is known only now, unless there is a ``save_dir``."""
+        """Write to the run folder, which is unknown until the run starts, unless ``save_dir`` is set."""
         self._root_dir = self.save_dir or folder
 
 
 class MetricsLoggers(FederationCallback):
-    """Sends each round to the loggers, at step = round. A logger that fails is left out from then on."""
+    """Sender of each round to the loggers, at step = round. A logger that fails is disabled."""
 
     def __init__(self) -> None:
         self.failed: set[int] = set()
         self.attributes: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Send the run's description."""
+        """Send the description of the run."""
         federation: RunView = trainer
         if not federation.loggers:
             return
@@ -57,27 +57,27 @@ class MetricsLoggers(FederationCallback):
                 logger.begin(federation.log_dir)
         self._each(federation, lambda logger: join_group(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.log_hyperparams(description))
-        self._each(federation, lambda logger: keep_id(logger, folder))
+        self._each(federation, lambda logger: save_id(logger, folder))
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Send the row."""
+        """Send the metrics of the round."""
         numbers = {name: value for name, value in row.items() if isinstance(value, (int, float))}
         self._each(federation, lambda logger: logger.log_metrics(numbers, step=row["round"]))
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Send what a table needs, and close the loggers."""
+        """Send the results of the run, and close the loggers."""
         federation: RunView = trainer
         folder = Path(federation.log_dir)
         self._each(federation, lambda logger: send_results(logger, self.attributes, folder))
         self._each(federation, lambda logger: logger.finalize("success"))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Close the loggers, which write what they have."""
-        if self.attributes:  # else they have not begun
+        """Close the loggers, so that they write all received metrics."""
+        if self.attributes:  # otherwise they were not started
             self._each(trainer, lambda logger: logger.finalize("failed"))
 
     def _each(self, federation: RunView, action: Callable[[Logger], Any]) -> None:
-        """Do something with each logger that has not failed; training is worth more than a log."""
+        """Call ``action`` with each logger that has not failed; its errors do not stop training."""
         if not federation.is_global_zero:
             return
         for index, logger in enumerate(federation.loggers):
@@ -85,9 +85,9 @@ class MetricsLoggers(FederationCallback):
                 continue
             try:
                 action(logger)
-            except NotImplementedError:  # a logger without hyperparameters is a logger all the same
+            except NotImplementedError:  # a logger without hyperparameters is still usable
                 continue
-            except Exception as error:  # whatever a logging service raises must not end the run
+            except Exception as error:  # no error of a logging service may stop the run
                 self.failed.add(index)
                 name = type(logger).__name__
-                federation.fabric.print(f"{name} failed and is left out: {type(error).__name__}: {error}", flush=True)
+                federation.fabric.print(f"{name} failed and is disabled: {type(error).__name__}: {error}", flush=True)

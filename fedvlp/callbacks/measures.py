@@ -1,4 +1,4 @@
-"""What is measured and counted beside training: the untrained baseline, what is sent, and what is given away."""
+"""Callbacks that measure baselines, communication and privacy loss."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ from fedvlp.training.task import PhaseTask
 
 
 class Baselines(FederationCallback):
-    """Measures the baselines, such as zero-shot CLIP and class means, once before training on the same splits.
+    """Evaluation of the baselines, such as zero-shot CLIP and class means, on the same splits before training.
 
-    Accuracies, predictions and scores by class are kept by the title of the row.
+    Accuracies, predictions and scores by class are stored by row title.
     """
 
     def __init__(self) -> None:
@@ -27,51 +27,51 @@ class Baselines(FederationCallback):
         self.balance: dict[str, Balance] = {}
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Measure the baselines."""
+        """Evaluate the baselines."""
         federation: RunView = trainer
-        for of_run_before in (self.scores, self.predictions, self.balance):
-            of_run_before.clear()
+        for results in (self.scores, self.predictions, self.balance):
+            results.clear()
         for title, baseline in baselines(pl_module, federation.data, federation.fabric, federation.baselines).items():
             self.scores[title] = federation.evaluate(baseline, baseline.shared_state(), {})
-            # Stored, because the next evaluation replaces the federation's predictions and balance.
+            # Store them, because the next evaluation replaces the federation's predictions and balance.
             self.predictions[title] = federation.predictions
             self.balance[title] = federation.balance
 
 
 class Communication(FederationCallback):
-    """Adds to each round's row the parameters and bytes that a client sent and received, over all phases."""
+    """Counter of the parameters and bytes that a client sends and receives per round, over all phases."""
 
     def __init__(self) -> None:
         self.counts: dict[int, Counter[str]] = {}
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Start counting at zero."""
+        """Reset the counts."""
         self.counts = {}
 
     def on_phase_end(
         self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Count what each client downloaded and uploaded in this phase."""
+        """Count the downloads and uploads of each client in this phase."""
         for update in updates:
-            # Nothing is sent where the images are at the server.
+            # Pooled images are at the server, so nothing is sent.
             if not update.client.is_pool:
                 counts = self.counts.setdefault(update.client.id, Counter())
                 counts.update(exchange(download=task.download(update.client), upload=update.state))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Add the largest client's counts, equal to every client's counts if all send the same, and the sum."""
+        """Add the maximum counts over clients, and the total bytes, to the row of the round."""
         row = trainer.run_state.history[-1]
         for name in COUNTS:
-            # Methods with slots send some clients more than others; bandwidth must do for the largest.
+            # Methods with slots send different amounts to clients; bandwidth must suffice for the maximum.
             row[name] = max((counts[name] for counts in self.counts.values()), default=0)
         row["total_bytes"] = sum(counts["upload_bytes"] + counts["download_bytes"] for counts in self.counts.values())
 
 
 class Privacy(FederationCallback):
-    """Adds ``privacy/epsilon`` and ``privacy/delta`` of all rounds so far to each round's row.
+    """Accounting of ``privacy/epsilon`` and ``privacy/delta`` over all rounds so far.
 
-    They depend on the number of rounds alone, so a resumed run counts the rounds before it, and one from which clients
-    are left out counts as if they were there. Runs without noise have no such columns.
+    Both depend only on the number of rounds. A resumed run includes earlier rounds, and rejected clients count as if
+    they had taken part. Runs without noise have no such columns.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How far a run is: a live bar for each round with one line at its end, and one file of all that happened."""
+"""Progress of a run: a live bar and one final line per round, and a log file of events."""
 
 import os
 import platform
@@ -22,7 +22,7 @@ from fedvlp.version import __version__
 
 
 class ProgressBar(FederationCallback):
-    """Shows a round's client, loss and progress on a terminal, and prints its accuracies and time at its end."""
+    """Live bar with client, loss and progress of a round, and a line with accuracies and time at its end."""
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -33,7 +33,7 @@ class ProgressBar(FederationCallback):
         """Open the bar."""
         hidden = not (self.enabled and federation.is_global_zero and sys.stderr.isatty())
         batch_size = getattr(federation.data, "batch_size", 1)
-        # Clients have unequal numbers of images, so the bar counts steps, whose time is about equal.
+        # The bar counts steps, because clients differ in their number of images, but steps take about equal time.
         steps = sum(federation.options.local.num_steps(client, batch_size) for client in cohort)
         title = f"round {federation.run_state.server.round + 1}/{federation.options.rounds}"
         self.bar = tqdm(total=steps * len(phases), desc=title, unit="step", disable=hidden, leave=False)
@@ -52,10 +52,10 @@ class ProgressBar(FederationCallback):
         self.bar.close()
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Print the round."""
+        """Print the results of the round."""
         history = federation.run_state.history
         rounds_left = federation.options.rounds - row["round"]
-        # The mean over all rounds, since those that are evaluated take longer than the others.
+        # Average over all rounds, because rounds with evaluation take longer.
         seconds_left = rounds_left * sum(past["seconds"] for past in history) / len(history)
         measured = {role.title: row[name] for name, role in ROLES.items() if name in row and not role.is_computed}
         accuracies = [f"{title} {accuracy:.1f} %" for title, accuracy in measured.items()]
@@ -68,13 +68,13 @@ class ProgressBar(FederationCallback):
 
 
 class EventLog(FederationCallback):
-    """Writes ``events.jsonl``: rounds, clients, phases, refusals, second tries, checkpoints and how the run ended.
+    """Writer of ``events.jsonl``: rounds, clients, phases, rejections, retries, checkpoints and the end of the run.
 
-    ``fedvlp status`` reads it, also while the run is going.
+    ``fedvlp status`` reads the file, also during the run.
     """
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note which process starts or resumes the run, after which round."""
+        """Log the process that starts or resumes the run, and the round after which it does."""
         federation: RunView = trainer
         self._write(
             federation,
@@ -88,32 +88,32 @@ class EventLog(FederationCallback):
         )
 
     def on_round_start(self, federation: RunView, phases: Sequence[Phase], cohort: Sequence[Client]) -> None:
-        """Note who takes part."""
+        """Log the cohort."""
         number = federation.run_state.server.round + 1
         self._write(federation, "round_started", round=number, cohort=[client.id for client in cohort])
 
     def on_client_problem(
         self, federation: RunView, phase: Phase, client: Client, reason: str, is_skipped: bool
     ) -> None:
-        """Record which client is left out for the rest of the round, or needed a second try, and why."""
-        event = "client_left_out" if is_skipped else "client_retried"
+        """Log a client that is rejected for the rest of the round, or was retried, and the reason."""
+        event = "client_left_out" if is_left_out else "client_retried"
         about = {"client": client.id, "name": client.name, "reason": reason}
-        self._write(federation, event, **_place(federation, phase), **about)
+        self._write(federation, event, **_round_and_phase(federation, phase), **about)
 
     def on_phase_end(
         self, federation: RunView, task: PhaseTask, server: ServerState, updates: Sequence[ClientUpdate]
     ) -> None:
-        """Record who trained, on how many images, and that the server has aggregated."""
-        place = _place(federation, task.phase)
-        # All events of a phase are written at once, or 10,000 clients would open the file as often.
+        """Log the clients that trained, with their numbers of images, and the end of the aggregation."""
+        location = _round_and_phase(federation, task.phase)
+        # Write all events of a phase at once, so that 10,000 clients do not open the file 10,000 times.
         trained = [
-            {"event": "client_trained", **place, "client": update.client.id, "num_examples": update.num_examples}
+            {"event": "client_trained", **location, "client": update.client.id, "num_examples": update.num_examples}
             for update in updates
         ]
-        self._append(federation, [*trained, {"event": "phase_ended", **place, "uploads": len(updates)}])
+        self._append(federation, [*trained, {"event": "phase_ended", **location, "uploads": len(updates)}])
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Note the round's accuracies in percent and its time, and the checkpoint."""
+        """Log the accuracies of the round in percent, its time, and the checkpoint."""
         shown = {name: row[name] for name in ("seconds", "lost", *ROLES) if name in row}
         self._write(federation, "round_ended", round=row["round"], **shown)
         checkpoint = checkpoint_file(Path(federation.log_dir), row["round"])
@@ -121,14 +121,14 @@ class EventLog(FederationCallback):
             self._write(federation, "checkpoint", round=row["round"], file=checkpoint.name)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Note that the run came to its end."""
+        """Log the end of the run."""
         federation: RunView = trainer
         self._write(federation, "fit_ended", after_round=federation.run_state.server.round)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Note what ended the run; on a disk that is full, nothing."""
+        """Log the exception that ended the run, unless the disk is full."""
         federation: RunView = trainer
-        # One line, as a table of events shows it; the traceback is on the terminal.
+        # Only the first line, for tables of events; the terminal shows the traceback.
         first_line = str(exception).strip().split("\n")[0]
         about = {"error": type(exception).__name__, "message": first_line}
         with suppress(OSError):
@@ -142,5 +142,5 @@ class EventLog(FederationCallback):
             append_events(Path(federation.log_dir), events)
 
 
-def _place(federation: RunView, phase: Phase) -> dict[str, Any]:
+def _round_and_phase(federation: RunView, phase: Phase) -> dict[str, Any]:
     return {"round": federation.run_state.server.round + 1, "phase": phase.name}

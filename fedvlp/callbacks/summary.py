@@ -1,4 +1,4 @@
-"""The table at the end, and ``summary.json``."""
+"""The final table, and ``summary.json``."""
 
 import platform
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from fedvlp.core.metrics import all_scores
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_name
 from fedvlp.results.rounds import (
     AccuracyRows,
     History,
@@ -33,34 +33,34 @@ from fedvlp.version import __version__
 
 PACKAGES = ("torch", "lightning", "open_clip_torch", "numpy", "torchvision")
 MAX_CLIENTS = 12
-"""How many clients are named before training."""
+"""Maximum number of clients that are listed before training."""
 
 
 class Summary(FederationCallback):
-    """Prints each domain's accuracy next to the baselines, and writes all of it with versions, seed and split."""
+    """Printer of accuracies next to baselines, and writer of a summary with versions, seed and split."""
 
     def __init__(self, baselines: Baselines) -> None:
         self.baselines = baselines
-        self.balance: dict[str, Balance] = {}  # by the title of the row, without its round
+        self.balance: dict[str, Balance] = {}  # by row title without the round
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Print what will run, and write the split."""
+        """Describe the run, and write the split."""
         federation: RunView = trainer
         data = federation.data
-        # Restored before this hook where the run resumes.
+        # A resumed run restores it before this hook.
         self.balance = self.balance if federation.run_state.history else {}
         federation.fabric.print(
             f"{type(pl_module).__name__} on {_name_clients(data)}, "
             f"{len(data.class_names)} classes, split {data.split_hash}, {federation.fabric.device}\n{data.protocol}",
             flush=True,
         )
-        # Written at the start, so that a run that is stopped says on which images it trained.
+        # Written at the start, so that a stopped run also records its training images.
         if federation.is_global_zero and hasattr(data, "split_table"):
             splits = {"hash": data.split_hash, "splits": data.split_table()}
             write_json(Path(federation.log_dir) / "splits.json", splits)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Keep the scores by class of the last and the best round."""
+        """Store the scores by class of the last and the best round."""
         history = trainer.run_state.history
         if any(map(is_accuracy, history[-1])):
             self.balance[LAST_ROW] = trainer.balance
@@ -68,7 +68,7 @@ class Summary(FederationCallback):
                 self.balance[BEST_ROW] = trainer.balance
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scores by class, which a resumed run cannot measure again."""
+        """Save the scores by class, which a resumed run cannot recompute."""
         return dict(self.balance)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -93,12 +93,12 @@ class Summary(FederationCallback):
         if diverged:
             federation.fabric.print(f"warning: {diverged}")
         if lost := _lost_rounds(federation.run_state.history):
-            federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation equals this run")
-        # Aggregators within strategies may be of plug-ins as well.
+            federation.fabric.print(f"warning: the rounds {lost} were lost, so no simulation can reproduce this run")
+        # Aggregators in strategies may also come from plug-ins.
         parts = [pl_module, federation.data, *_nested([phase.strategy for phase in federation.phases])]
         plugins = plugins_of(parts)
         for package, used in plugins.items():
-            federation.fabric.print(f"of the plug-in {package} {used['version']}: {', '.join(used['classes'])}")
+            federation.fabric.print(f"plug-in {package} {used['version']}: {', '.join(used['classes'])}")
         federation.fabric.print(f"run folder: {federation.log_dir}")
         summary = {**_summary(federation, rows, plugins), "balance": self.balance}
         write_json(Path(federation.log_dir) / "summary.json", summary)
@@ -107,7 +107,7 @@ class Summary(FederationCallback):
 def _name_clients(data: FederatedData) -> str:
     if data.clients[0].is_pool:
         return f"the pooled {data.clients[0].num_examples} images of all source domains"
-    # Of thousands of clients a few are named, and the others only counted.
+    # List only a few of possibly thousands of clients.
     names = [f"{client.name}: {client.num_examples} images" for client in data.clients[:MAX_CLIENTS]]
     if len(data.clients) > len(names):
         names.append("...")
@@ -120,15 +120,15 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     roles: set[str] = set()
     uncounted: set[str] = set()
     for title, row in rows:
-        of_row = {name.split("/")[0] for name in row if is_accuracy(name)}
-        roles |= of_row
-        uncounted |= of_row.difference(balance.get(row_of(title), of_row))
-    # The note of a harmonic mean explains its parts as well.
+        row_roles = {name.split("/")[0] for name in row if is_accuracy(name)}
+        roles |= row_roles
+        uncounted |= row_roles.difference(balance.get(row_name(title), row_roles))
+    # The note of a harmonic mean also explains its parts.
     explained = [part for name in roles if ROLES[name].note for part in ROLES[name].harmonic_of]
     for name, role in ROLES.items():
         if role.note and name in roles and name not in explained:
             write(role.note)
-    # The table has these columns only for roles, not for single domains.
+    # The table has these columns only for means of roles.
     by_class = chain.from_iterable(scores.items() for scores in balance.values())
     if any("/" not in name and is_imbalanced(scores) for name, scores in by_class):
         write("balanced: mean of the classes' accuracies; largest class: accuracy of always predicting that class")
@@ -156,12 +156,12 @@ def _lost_rounds(history: History) -> list[int]:
 
 
 def _last_counted(history: History) -> Mapping[str, Any]:
-    """The last row whose round was not lost: in a lost round no update is counted."""
+    """Find the last row of a round that was not lost, since lost rounds count no updates."""
     return next((row for row in reversed(history) if "lost" not in row), history[-1] if history else {})
 
 
 def _nested(value: Any) -> Iterator[Any]:
-    """Yield dataclasses, such as strategies, and those in their fields."""
+    """Yield dataclasses, such as strategies, and all dataclasses in their fields."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
@@ -177,7 +177,7 @@ def _summary(federation: RunView, rows: AccuracyRows, plugins: Mapping[str, Mapp
     history = federation.run_state.history
     last = _last_counted(history)
     lost = _lost_rounds(history)
-    # What was not measured or counted has no entry: at sites there are no predictions, without noise no privacy.
+    # Missing measurements have no entry: sites return no predictions, and runs without noise have no privacy loss.
     predictions = read_predictions(Path(federation.log_dir))
     metrics = {row: all_scores(by_split, data.class_names) for row, by_split in predictions.items()}
     accuracy = {}

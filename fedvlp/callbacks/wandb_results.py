@@ -1,4 +1,4 @@
-"""What Weights & Biases receives of a run: its name, group and id at the start, and tables and files at the end."""
+"""Data for Weights & Biases: name, group and id at the start of a run, tables and files at its end."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,16 +12,16 @@ from fedvlp.results.record import LAST_ROW, Record, load_record, runs_frame, swe
 from fedvlp.utils.files import write_json
 
 IDS_FILE = "wandb.json"
-"""The file in a run's folder with its id in each project of Weights & Biases."""
+"""File in the run folder with the run's id in each project of Weights & Biases."""
 FILES = ("prompts.safetensors", "prompts_best.safetensors", "config.yaml", "summary.json", CONFUSION_FILE)
-"""The files of an artifact, as far as the run has them."""
+"""Files of an artifact, if the run has them."""
 
 SHORT_ROWS = {title: name for name, title in BASELINES.items()} | {LAST_ROW: "last"}
-MAX_TAG_LENGTH = 64  # the service refuses longer tags
+MAX_TAG_LENGTH = 64  # limit of the service
 
 
 def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by which runs are grouped, each under one short name."""
+    """Collect values for grouping runs, under short names."""
     model = description["model"]
     clip = model["init_args"].get("clip")
     return {
@@ -38,20 +38,20 @@ def run_attributes(description: Mapping[str, Any], data: Mapping[str, Any]) -> d
 
 
 def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Set name, group and id of a WandbLogger's run, which has not begun, and the name of an MLFlowLogger's run.
+    """Set name, group and id of a WandbLogger's run before it starts, and the name of an MLFlowLogger's run.
 
-    The group is the sweep, or otherwise method and data. The id is known where the run resumes. Options that the user
-    set are not changed.
+    The group is the sweep, or otherwise method and data. The id is set if the run resumes. The user's options are not
+    changed.
     """
     method, data = str(attributes["method"]), str(attributes["data"])
     tags = [method, data, f"held out {attributes['held_out_domains']}", f"seed {attributes['seed']}"]
-    # Lightning has no public way to set these once the logger is made.
+    # Lightning has no public way to set these on an existing logger.
     if hasattr(logger, "_mlflow_client"):
         logger._run_name = logger._run_name or ", ".join(tags)
     options = getattr(logger, "_wandb_init", None)
     if options is None:
         return
-    # Everything that a user would otherwise type into each config to find a run again.
+    # Defaults that help to find a run, so that users do not have to set them in each config.
     defaults = {
         "id": _known_ids(folder).get(options.get("project")),
         "name": ", ".join(tags),
@@ -64,8 +64,8 @@ def join_group(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None
             options[name] = value
 
 
-def keep_id(logger: Any, folder: Path) -> None:
-    """Store the id of a WandbLogger's run, so that a resumed run continues the same one."""
+def save_id(logger: Any, folder: Path) -> None:
+    """Store the id of a WandbLogger's run, so that a resumed run continues it."""
     if hasattr(logger, "_wandb_init"):
         write_json(folder / IDS_FILE, _known_ids(folder) | {logger._wandb_init["project"]: logger.experiment.id})
 
@@ -76,7 +76,7 @@ def _known_ids(folder: Path) -> dict[str, str]:
 
 
 def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> None:
-    """Send a WandbLogger the results of a run that ended; one without ``ended`` in its summary was stopped."""
+    """Send the results of a finished run to a WandbLogger; summaries of stopped runs lack ``ended``."""
     if hasattr(logger, "_wandb_init"):
         record = load_record(folder)
         logger.experiment.summary.update({**attributes, **_summary(record), "ended": True})
@@ -84,7 +84,7 @@ def send_results(logger: Any, attributes: Mapping[str, Any], folder: Path) -> No
 
 
 def _summary(record: Record) -> dict[str, Any]:
-    """Return accuracies as ``<row>/<role>/<domain>``, communication, and what identifies the run."""
+    """Collect accuracies as ``<row>/<role>/<domain>``, communication, and properties of the run."""
     values: dict[str, Any] = {}
     baselines = {name: record.accuracy.get(title, {}) for name, title in BASELINES.items()}
     for title, row in {"last": record.last, "best": record.best, **baselines}.items():
@@ -97,9 +97,9 @@ def _summary(record: Record) -> dict[str, Any]:
 
 
 def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
-    """Yield all numbers and names among the scores of a split or role; those of classes are in a table instead."""
+    """Yield all numbers and names among the scores of a split or role, except for scores of classes."""
     for name, value in scores.items():
-        # The only lists are intervals, whose ends become two columns of the project's table.
+        # The only lists are intervals, which become two columns of the project's table.
         if isinstance(value, list):
             yield from zip((f"{start}{name}/low", f"{start}{name}/high"), value, strict=True)
         elif not isinstance(value, Mapping):
@@ -109,7 +109,7 @@ def _flat(scores: Mapping[str, Any], start: str) -> Iterator[tuple[str, Any]]:
 
 
 def _send_media(run: Any, record: Record) -> None:
-    # Installed where there is such a run, and slow to import.
+    # Imported late: it is installed if there is such a run, and slow to import.
     import wandb
 
     frame = runs_frame([record])[["row", "role", "domain", "accuracy"]]

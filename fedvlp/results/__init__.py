@@ -1,4 +1,4 @@
-"""Finished runs, read from their folders: records, rounds, predictions, figures. Imports core and utils alone."""
+"""Finished runs, read from their folders: records, rounds, predictions, figures. Imports only core and utils."""
 
 from fedvlp.results.record import Record, find_records, load_record, load_runs
 

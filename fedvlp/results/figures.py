@@ -1,4 +1,4 @@
-"""Figures in one style, for a column of a paper, grey print and colour-blind readers; and that of a run."""
+"""Common style of figures, for paper columns, grey print and colour-blind readers, and the figure of a run."""
 
 import io
 import textwrap
@@ -15,34 +15,34 @@ from fedvlp.core.roles import BASELINES, ROLES
 from fedvlp.results.rounds import History, is_accuracy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
-"""After Okabe and Ito, Color universal design, 2008."""
+"""Colours after Okabe and Ito, Color universal design, 2008."""
 
-# No pattern of dots only: dotted lines are the baselines.
+# No purely dotted pattern, because dotted lines are baselines.
 DASHES = ((4, 1.5), (6, 1.5, 1, 1.5), (2, 1), (8, 1), (3, 1, 1, 1, 1, 1), (1.5, 2.5), (6, 2, 2, 2))
 LINES: tuple[Any, ...] = ("-", *((0, dashes) for dashes in DASHES))
 BASELINE_LINES: dict[str, Any] = dict(zip(BASELINES.values(), (":", (0, (1, 4))), strict=True))
-"""The dots of each baseline, by the title of its row."""
+"""Dotted line styles of baselines, by row title."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
-# Lines alone: hatches of dots make large files.
+# Only lines, because dotted hatches make large files.
 HATCHES = ("", "///", "\\\\\\", "xx", "--", "||", "++", "//--")
 
 MAX_SERIES = len(COLOURS)
-"""How many series one figure can show so that a reader can tell them apart."""
+"""Maximum number of distinguishable series in a figure."""
 
 FIGURE_FILE = "accuracy.png"
 COLUMN_WIDTH = 3.5
-"""Width of a paper's column, in inches."""
+"""Width of a paper column in inches."""
 
 FONT_SIZE = 8
 SMALL_FONT_SIZE = 7
 MAX_LINE_LENGTH = 52
-"""How many characters fit into a line of a column."""
+"""Number of characters in a line of a column."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, made without pyplot, with its title, its caption, and a description for readers who can't see it."""
+    """A figure, made without pyplot, with title, caption and alternative text."""
 
     figure: Figure
     title: str
@@ -50,9 +50,9 @@ class Picture:
     alt: str
 
     def image(self, kind: Literal["svg", "png"] = "svg") -> bytes:
-        """Return the figure as a file's content; the same for the same figure."""
+        """Render the figure as the content of a file, reproducibly."""
         file = io.BytesIO()
-        # An SVG has a date and random identifiers in it by default.
+        # By default, an SVG contains a date and random identifiers.
         metadata = {"Date": None} if kind == "svg" else None
         with matplotlib.rc_context({"svg.hashsalt": self.title}):
             self.figure.savefig(file, format=kind, metadata=metadata)
@@ -60,17 +60,17 @@ class Picture:
 
 
 def series_style(index: int) -> dict[str, Any]:
-    """Return how a series is drawn as matplotlib's options; no two of ``MAX_SERIES`` neighbours share any of them."""
-    place = index % MAX_SERIES
-    return {"color": COLOURS[place], "linestyle": LINES[place], "marker": MARKERS[place]}
+    """Choose matplotlib's options of a series; ``MAX_SERIES`` consecutive series differ in every option."""
+    style = index % MAX_SERIES
+    return {"color": COLOURS[style], "linestyle": LINES[style], "marker": MARKERS[style]}
 
 
 def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = ()) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels side by side, each as wide as a column, with room for a legend of ``labels`` below.
+    """Make a figure of panels in a row, each one column wide, with space for a legend of ``labels`` below.
 
-    ``vertical`` has the title of each panel's vertical axis, ``horizontal`` of all horizontal axes.
+    ``vertical`` contains the titles of the vertical axes, and ``horizontal`` is the title of all horizontal axes.
     """
-    # The figure grows by its legend, so that axes of all figures are equally high.
+    # The legend increases the height of the figure, so that the axes of all figures have equal height.
     legend_lines = sum(escape_text(label).count("\n") + 1 for label in labels)
     height = 2.3 + 0.14 * (legend_lines / _legend_columns(labels))
     figure = Figure(figsize=(COLUMN_WIDTH * len(vertical), height), dpi=300, layout="constrained")
@@ -86,7 +86,7 @@ def new_axes(vertical: Sequence[str], horizontal: str, labels: Sequence[str] = (
 
 
 def add_legend(figure: Figure, axes: Axes) -> None:
-    """Add a legend of what the axes show, below the figure."""
+    """Add a legend of the axes' series below the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(
         handles,
@@ -101,14 +101,14 @@ def add_legend(figure: Figure, axes: Axes) -> None:
 
 
 def escape_text(text: str) -> str:
-    r"""Escape a string so that matplotlib draws it unchanged, in lines that fit into a column.
+    r"""Escape a string so that matplotlib draws it unchanged, and wrap it to the width of a column.
 
     >>> print(escape_text("a_$b$"))
     a_\$b\$
     """
     wrapped = "\n".join(textwrap.wrap(text, MAX_LINE_LENGTH, break_on_hyphens=False)) or text
     escaped = wrapped.replace("$", r"\$")
-    # Matplotlib leaves labels that begin with an underscore out of legends.
+    # Matplotlib omits labels with a leading underscore from legends.
     return f" {escaped}" if escaped.startswith("_") else escaped
 
 
@@ -117,7 +117,7 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 
 def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float]], title: str) -> Figure:
-    """Return accuracy in percent over rounds: validation thin, what tests bold, baselines dotted."""
+    """Draw accuracy in percent over rounds: thin lines for validation, bold for test, dotted for baselines."""
     evaluated = [row for row in history if "validation" in row]
     labels = _domain_labels(evaluated)
     figure, (axes,) = new_axes(["accuracy (%)"], "round", [*labels.values(), *baselines])
@@ -132,7 +132,7 @@ def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float
                 axes.axhline(scores[name], color=style["color"], linestyle=BASELINE_LINES[row], linewidth=1.0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for row in baselines:
-        # One entry of the legend for all lines of a baseline.
+        # A single legend entry for all lines of a baseline.
         axes.plot([], [], color="0.4", linestyle=BASELINE_LINES[row], label=row)
     escaped = "\n".join(map(escape_text, title.splitlines()))
     figure.suptitle(escaped, fontsize=SMALL_FONT_SIZE, x=0.02, horizontalalignment="left")
@@ -142,7 +142,7 @@ def accuracy_figure(history: History, baselines: Mapping[str, Mapping[str, float
 
 
 def _domain_labels(evaluated: History) -> dict[str, str]:
-    """Return what the legend calls each domain's accuracy, of those that the last evaluated round has."""
+    """Make legend labels for the domains' accuracies in the last evaluated round."""
     labels = {}
     for name in sorted(evaluated[-1]) if evaluated else []:
         role, _, domain = name.partition("/")

@@ -1,4 +1,4 @@
-"""Which rounds a run reports, the last and the best on source validation, and the table of them at its end."""
+"""The reported rounds of a run, which are the last and the best on source validation, and the final table."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,27 +7,27 @@ from typing import Any
 
 from fedvlp.core.balance import COLUMNS, Balance, is_imbalanced
 from fedvlp.core.roles import PROTOCOLS, ROLES
-from fedvlp.results.record import BEST_ROW, LAST_ROW, row_of
+from fedvlp.results.record import BEST_ROW, LAST_ROW, row_name
 from fedvlp.utils.text_table import text_table
 
 HARM = 10.0
-"""Percentage points below the untrained baseline from which accuracy is far below it."""
+"""Accuracy is far below the untrained baseline if it is lower by more than this many points."""
 NEAR_CHANCE = 1.25
-"""Up to how many times the accuracy of a guess counts as one."""
+"""Accuracy counts as chance up to this multiple of it."""
 
 History = Sequence[Mapping[str, Any]]
-"""A row of metrics for each round."""
+"""Rows of metrics, one per round."""
 AccuracyRows = Sequence[tuple[str, Mapping[str, Any]]]
-"""Titles of rows, each with the accuracies in percent, by ``<role>/<domain>``, or by role for a mean."""
+"""Rows with title and accuracies in percent, by ``<role>/<domain>``, or by role for the mean."""
 
 
 def is_accuracy(name: str) -> bool:
-    """Whether a metric is an accuracy: ``<role>/<domain>``, the mean of a role, or computed of these."""
+    """Check whether a metric is an accuracy: ``<role>/<domain>``, the mean of a role, or computed from these."""
     return name.split("/")[0] in ROLES
 
 
 def last_round(history: History) -> Mapping[str, Any] | None:
-    """Return the last evaluated round's row, or the last one where nothing was evaluated; None without rounds.
+    """Find the row of the last evaluated round, or the last row if no round was evaluated; None without rounds.
 
     >>> last_round([{"round": 1, "held_out": 9.0}, {"round": 2}])["round"]
     1
@@ -37,10 +37,10 @@ def last_round(history: History) -> Mapping[str, Any] | None:
 
 
 def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
-    """Return the row of the round with the highest mean accuracy of a role, the first of equals; None without one.
+    """Find the first row with the highest mean accuracy of a role; None if the role was not evaluated.
 
-    Of any role but source validation this is an oracle, which no result may use. It is here to be subtracted: tables
-    that report the best round on the test images are higher than those of a last round by as much as they were lucky.
+    For any role except source validation, this is an oracle, which is no valid result. It measures by how many points
+    a table is too high if it reports the best round on the test images.
 
     >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]
     1
@@ -50,10 +50,10 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
 
 
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
-    """Return a sentence if training diverged; empty if it did not, or that can't be known.
+    """Make a warning if training diverged; empty otherwise, or if it is unknown.
 
-    It did if accuracy ended at chance, or far below the untrained baseline with a loss above that of the first round;
-    in the first case the baseline, if it was measured, must be clearly better than chance, 100 / C percent.
+    Training diverged if accuracy is at chance (100 / C percent) although the baseline, if evaluated, is clearly better.
+    It also diverged if accuracy is far below the untrained baseline and the loss is higher than in the first round.
 
     >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     >>> divergence({"validation": 70.0}, history, 10)
@@ -68,12 +68,12 @@ Lower the learning rate.'
     accuracy = last[role]
     chance = 100 / num_classes
     untrained = baseline.get(role, math.nan)
-    # Comparisons with NaN are false, so a baseline that is missing neither proves nor excuses anything.
+    # Comparisons with NaN are false, so a missing baseline has no influence.
     at_chance = accuracy <= NEAR_CHANCE * chance and not untrained <= 2 * NEAR_CHANCE * chance
-    harmed = accuracy < untrained - HARM
-    # A low accuracy on one split may be the split's; with a rising loss, or at chance, it is the training's.
+    is_far_below = accuracy < untrained - HARM
+    # A low accuracy may be due to the split; with a rising loss, or at chance, it is due to training.
     rose = losses[-1] > losses[0]
-    if not (rose and (harmed or at_chance)) and not (at_chance and harmed):
+    if not (rose and (is_far_below or at_chance)) and not (at_chance and is_far_below):
         return ""
     before = f"{untrained:.2f} % untrained, " if role in baseline else ""
     return (
@@ -83,7 +83,7 @@ Lower the learning rate.'
 
 
 def _mean_loss(row: Mapping[str, Any]) -> float | None:
-    # Of many clients the mean alone is logged, of few each one's.
+    # With many clients only the mean is logged, otherwise the loss of each client.
     if "clients/loss/mean" in row:
         return float(row["clients/loss/mean"])
     values = [value for name, value in row.items() if name.startswith("client/") and name.endswith("/loss")]
@@ -91,7 +91,7 @@ def _mean_loss(row: Mapping[str, Any]) -> float | None:
 
 
 def accuracy_table(baselines: Mapping[str, Mapping[str, float]], history: History) -> AccuracyRows:
-    """Collect the rows of the final table: the baselines, the last round, and the round best on source validation."""
+    """Collect the rows of the final table: baselines, last round, and best round on source validation."""
     rows = [(title, row) for title, row in baselines.items() if row]
     for name, row in ((LAST_ROW, last_round(history)), (BEST_ROW, best_round(history))):
         if row is not None:
@@ -100,9 +100,10 @@ def accuracy_table(baselines: Mapping[str, Mapping[str, float]], history: Histor
 
 
 def accuracy_columns(rows: AccuracyRows) -> list[str]:
-    """List the measured accuracies in the order of ``ROLES``: each domain's, then the mean of the role.
+    """List the evaluated accuracies in the order of ``ROLES``: the domains of a role, then its mean.
 
-    Roles measured by client have only their mean, since clients may be many. So do all roles of base and new classes.
+    Roles evaluated by client have only a mean, because there may be many clients. With base and new classes, all roles
+    have only a mean.
     """
     measured = set(filter(is_accuracy, chain.from_iterable(row for _, row in rows)))
     columns: list[str] = []
@@ -114,9 +115,9 @@ def accuracy_columns(rows: AccuracyRows) -> list[str]:
 
 
 def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[list[str]]:
-    """Return the titles of the columns, then each row's title and its accuracies in percent.
+    """Make the cells of the final table: a row of column titles, then rows of titles and accuracies in percent.
 
-    ``balance`` has scores by class, by the rows' titles without rounds. For imbalanced classes, the columns ``COLUMNS``
+    ``balance`` contains scores by class, by row title without round. For imbalanced classes, the columns ``COLUMNS``
     follow the mean of a role.
     """
     by_class = dict(chain.from_iterable(scores.items() for scores in balance.values()))
@@ -129,7 +130,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
     table = [["accuracy in %", *titles.values()]]
     for title, row in rows:
         values = dict(row)
-        for name, scores in balance.get(row_of(title), {}).items():
+        for name, scores in balance.get(row_name(title), {}).items():
             values |= {f"{name}/{score}": scores[score] for score in COLUMNS.values()}
         table.append([title, *(f"{values[name]:.2f}" if name in values else "-" for name in titles)])
     return table
@@ -138,7 +139,7 @@ def accuracy_cells(rows: AccuracyRows, balance: Mapping[str, Balance]) -> list[l
 def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None = None) -> str:
     """Format :func:`accuracy_cells` as an aligned table.
 
-    A column of a held-out domain is marked with a star, one of a source domain's test split with a plus.
+    A star marks columns of held-out domains, and a plus marks test splits of source domains.
 
     >>> print(format_accuracies([("last round (1)", {"validation/ink": 50.0, "validation": 50.0, "test/ink": 7.5})]))
     accuracy in %     ink   mean  ink+
@@ -149,18 +150,18 @@ def format_accuracies(rows: AccuracyRows, balance: Mapping[str, Balance] | None 
 
 
 def column_titles(columns: Sequence[str]) -> list[str]:
-    """Return the titles of columns: the domain, or which mean, with the mark of its role; or what was computed.
+    """Make column titles: the domain or the kind of mean with the mark of its role, or a computed score.
 
     >>> column_titles(["validation", "held_out/sketch"]), column_titles(["test", "test_new", "test_harmonic"])
     (['mean', 'sketch*'], ['Base', 'New', 'H'])
     """
     base_to_new = PROTOCOLS["base_to_new"]
-    named: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     if base_to_new.role in columns:
-        named = {role: title for title, role in base_to_new.columns.items()}
-        named |= {base_to_new.role: base_to_new.mean, "validation": ROLES["validation"].title}
+        fixed = {role: title for title, role in base_to_new.columns.items()}
+        fixed |= {base_to_new.role: base_to_new.mean, "validation": ROLES["validation"].title}
     titles = []
     for column in columns:
         role, _, domain = column.partition("/")
-        titles.append(named.get(column) or (domain or ROLES[role].mean) + ROLES[role].mark)
+        titles.append(fixed.get(column) or (domain or ROLES[role].mean) + ROLES[role].mark)
     return titles

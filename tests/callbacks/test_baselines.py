@@ -1,4 +1,4 @@
-"""The rows next to a method: class means against each image by itself, FedNCM's run, and where there is no such row."""
+"""Baseline rows: class means against a slow computation and FedNCM, and runs without such rows."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture(scope="module")
 def hard(tmp_path_factory):
-    """A folder of images a third of which look like the next class, so that no classifier is always right."""
+    """Write images of which a third look like the next class, so that no classifier is always correct."""
     root = tmp_path_factory.mktemp("hard")
     for domain, domain_name in enumerate(DOMAINS):
         for label, class_name in enumerate(CLASSES):
@@ -34,13 +34,13 @@ def hard(tmp_path_factory):
 
 
 def accuracies(run):
-    """The accuracies of a run's table by the titles of its rows."""
+    """Read the accuracies of a run's table by row title."""
     run.trainer.fit(run.model, run.datamodule)
     return load_record(run.trainer.folder).accuracy
 
 
 def direct(clip, root, run):
-    """Accuracy by role and domain of the nearest class mean, one image at a time."""
+    """Compute the accuracy of the nearest class mean by role and domain, one image at a time."""
 
     def feature(name):
         with Image.open(root / name) as image, torch.no_grad():
@@ -82,7 +82,7 @@ def test_a_table_has_the_class_means_of_the_same_images(hard, clip, tmp_path, ca
     ncm = make_run(hard, tmp_path / "ncm", "fed_ncm", "--model.text_weight=0", "--trainer.rounds=1")
     rows = accuracies(ncm)
     assert rows["last round (1)"] == rows["class means"] == means
-    # It chooses nothing, wherever it is higher.
+    # It selects no round, even if it is higher.
     assert means["validation"] > max(record.last["validation"], record.best["validation"])
     best = max(record.history, key=lambda row: row["validation"])
     assert record.best == record.accuracy[f"best on source validation ({best['round']:.0f})"]
@@ -103,7 +103,7 @@ def test_rows_can_be_turned_off_and_change_no_training(hard, tmp_path):
         assert titles[-1].startswith("best on source validation")
         files[names] = (run.trainer.folder / "prompts.safetensors").read_bytes()
     assert len(set(files.values())) == 1
-    # Zero-shot CLIP has no other row than its own.
+    # Zero-shot CLIP has only its own row.
     run = make_run(hard, tmp_path, "zero_shot", "--trainer.baselines=[]")
     assert list(accuracies(run)) == ["zero-shot CLIP"]
     found = load_record(run.trainer.folder)

@@ -1,4 +1,4 @@
-"""``metrics.csv`` has every row and column, predictions are scored in the summary; a resumed run keeps both."""
+"""``metrics.csv`` is complete and the summary scores predictions, also in a resumed run."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ def table(run):
     return list(csv.DictReader((run.folder / "metrics.csv").read_text(encoding="utf-8").splitlines()))
 
 
-def test_columns_that_come_late_are_in_every_row(tmp_path):
+def test_late_columns_are_in_every_row(tmp_path):
     options = {"evaluate_every": 2, "name": "run"}
     federation(tmp_path, rounds=3, **options).fit(Linear(), Points())
     run = federation(tmp_path, rounds=5, **options)
@@ -27,7 +27,7 @@ def test_columns_that_come_late_are_in_every_row(tmp_path):
         assert {name: float(value) for name, value in row.items() if value} == kept
 
 
-def test_predictions_are_those_of_the_accuracies_and_the_summary_scores_them(build, image_root):
+def test_predictions_match_accuracies_and_the_summary_scores_them(build, image_root):
     others = f"--data.out_of_distribution={image_root / 'ink' / 'star'}"
     options = ("--trainer.rounds=1", "--data.test_fraction=0.3", others)
     parts = build("promptfl", *options)

@@ -1,4 +1,4 @@
-"""Loggers under their short names; TensorBoard's below the run's folder, with one line where it is not installed."""
+"""Loggers by short name; TensorBoard writes to the run folder, or its absence is explained in one line."""
 
 import sys
 
@@ -20,7 +20,7 @@ def fitted(tmp_path, rounds, logger, **options):
     return run
 
 
-def test_tensorboard_lies_in_the_run_folder(tmp_path):
+def test_tensorboard_writes_to_the_run_folder(tmp_path):
     run = fitted(tmp_path, 2, [TensorBoardLogger(prefix="ours")])
     again = fitted(tmp_path, 3, [TensorBoardLogger(), TensorBoardLogger(str(tmp_path / "elsewhere"), "", "here")])
     assert again.folder == run.folder
@@ -34,7 +34,7 @@ def test_tensorboard_lies_in_the_run_folder(tmp_path):
         assert [event.step for event in EventAccumulator(str(path)).Reload().Scalars("validation")] == [3]
 
 
-def test_what_was_logged_stays_where_a_run_breaks_off(tmp_path):
+def test_an_interrupted_run_keeps_its_logs(tmp_path):
     class Breaks(TensorBoardLogger):
         statuses = []  # noqa: RUF012
 
@@ -49,7 +49,7 @@ def test_what_was_logged_stays_where_a_run_breaks_off(tmp_path):
     assert Breaks.statuses == ["failed"]
 
 
-def test_tensorboard_that_is_not_there_is_one_line(monkeypatch):
+def test_missing_tensorboard_is_explained_in_one_line(monkeypatch):
     for name in ("tensorboard", "tensorboardX", "torch.utils.tensorboard"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE", False)
@@ -58,7 +58,7 @@ def test_tensorboard_that_is_not_there_is_one_line(monkeypatch):
         TensorBoardLogger()
 
 
-def test_short_names_and_paths_are_taken():
+def test_short_names_and_paths_are_accepted():
     full = "lightning.pytorch.loggers.CSVLogger"
     known = {"TensorBoardLogger": "fedvlp.callbacks.TensorBoardLogger"}
     known |= {"WandbLogger": "lightning.pytorch.loggers.WandbLogger", full: full}

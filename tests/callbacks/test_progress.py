@@ -1,4 +1,4 @@
-"""Everything that happens in a run stands in its events."""
+"""The events of a run."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.helpers.toy_federation import PersonalBias, Points, federation
 
 
 class Unlucky(PersonalBias):
-    """Fails once on client 2, and always on client 0 in the second phase of the second round."""
+    """Method that fails once on client 2, and always on client 0 in the second phase of the second round."""
 
     times = 1
 
@@ -24,7 +24,7 @@ class Unlucky(PersonalBias):
 
 
 def logged(tmp_path, module, *others, rounds=2, ckpt_path=None, **options):
-    """Runs with an event log, and returns the run's events."""
+    """Train with an event log and return the events of the run."""
     checkpoints = Checkpoints()
     callbacks = [*others, checkpoints, EventLog()]
     made = federation(tmp_path, rounds=rounds, name="run", default_callbacks=False, callbacks=callbacks, **options)
@@ -62,7 +62,7 @@ def test_a_run_in_full(tmp_path):
     assert by_name["checkpoint"]["file"] == "round-00002.safetensors"
 
 
-def test_a_run_that_goes_on_writes_on(tmp_path):
+def test_a_resumed_run_appends_events(tmp_path):
     logged(tmp_path, PersonalBias(), rounds=1)
     events = logged(tmp_path, PersonalBias(), rounds=3, ckpt_path="last")
     assert [event["after_round"] for event in events if event["event"] == "fit_started"] == [0, 1]
@@ -73,7 +73,7 @@ def test_a_run_that_goes_on_writes_on(tmp_path):
     ("error", "name", "message"),
     [(KeyboardInterrupt(), "KeyboardInterrupt", ""), (ZeroDivisionError("a\nb"), "ZeroDivisionError", "a")],
 )
-def test_what_ends_a_run_is_the_last_event(tmp_path, error, name, message):
+def test_an_exception_is_the_last_event(tmp_path, error, name, message):
     class Ends(FederationCallback):
         def on_train_batch_end(self, *_):
             raise error

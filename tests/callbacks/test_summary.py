@@ -1,4 +1,4 @@
-"""The table at the end of a run whose classes differ in size."""
+"""The final table of a run with imbalanced classes."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def imbalanced(tmp_path):
-    """A folder of three domains with 9 images of one class and 3 of another."""
+    """Write three domains with 9 images of one class and 3 of another."""
     for domain, domain_name in enumerate(DOMAINS):
         for label, count in enumerate((9, 3)):
             folder = tmp_path / "images" / domain_name / CLASSES[label]
@@ -29,7 +29,7 @@ def balance_of(folder):
     return run, json.loads((run / "summary.json").read_text())["balance"]
 
 
-def test_accuracy_has_its_context_and_a_resumed_run_the_same(imbalanced, tmp_path, capsys):
+def test_accuracy_has_balanced_scores_also_in_a_resumed_run(imbalanced, tmp_path, capsys):
     arguments = ["fit", "--config=promptfl", *short_fit(imbalanced, tmp_path / "one"), "--model.optimizer.lr=30"]
     assert main([*arguments, "--trainer.rounds=3"]) == 0
     printed = capsys.readouterr().out
@@ -42,6 +42,6 @@ def test_accuracy_has_its_context_and_a_resumed_run_the_same(imbalanced, tmp_pat
     assert balance["last round"] != balance["zero-shot CLIP"]
     metrics = load_record(run).metrics["last round"]["held_out"]
     assert balance["last round"]["held_out"]["balanced_accuracy"] == pytest.approx(metrics["balanced_accuracy"])
-    # The best round is not measured again, nor is the last one of a run that has ended.
+    # Neither the best round nor the last round of a finished run is evaluated again.
     assert main([*arguments, "--trainer.rounds=3", "--ckpt_path=last"]) == 0
     assert balance_of(tmp_path / "one") == (run, balance)

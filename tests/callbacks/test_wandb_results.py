@@ -1,4 +1,4 @@
-"""Runs of Weights & Biases are grouped, hold what a table needs, and never stop a run."""
+"""Runs of Weights & Biases are grouped, contain all results, and never stop training."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedvlp.results import Record, load_record
 
 
 class FakeRun:
-    """A run of Weights & Biases that keeps what it is told."""
+    """A fake run of Weights & Biases that stores all calls."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -32,15 +32,15 @@ class FakeRun:
 
 
 class Config(dict[str, Any]):
-    """Its configuration, which takes one more argument than a dictionary."""
+    """Configuration of a fake run, with one more argument than a dictionary."""
 
     def update(self, values: dict[str, Any], allow_val_change: bool = False) -> None:
         super().update(values)
 
 
 @pytest.fixture
-def begun(monkeypatch, tmp_path) -> list[FakeRun]:
-    """The runs that begin, without the service."""
+def started_runs(monkeypatch, tmp_path) -> list[FakeRun]:
+    """Collect the runs that start, without the service."""
     for name in ("WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR", "WANDB_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb"))
     runs: list[FakeRun] = []
@@ -55,16 +55,16 @@ def begun(monkeypatch, tmp_path) -> list[FakeRun]:
 
 
 def train(build, logger: WandbLogger, *arguments: str) -> Path:
-    """Trains one round with a logger and returns the run's folder."""
+    """Train one round with a logger and return the run folder."""
     parts = build("promptfl", "--trainer.rounds=1", *arguments)
     parts.trainer.fabric._loggers = [logger]
     parts.trainer.fit(parts.model, parts.datamodule)
     return parts.trainer.folder
 
 
-def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
+def test_a_run_joins_its_group_and_ends_with_the_table(build, started_runs):
     folder = train(build, WandbLogger(project="p"), "--data.shots=2", "--seed_everything=7")
-    (run,) = begun
+    (run,) = started_runs
     assert run.options["group"] == "PromptFL, " + run.config["data"]
     assert run.options["job_type"] == "PromptFL"
     assert run.options["tags"][-1] == "seed 7"
@@ -87,7 +87,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
     assert summary["kind"] == "leave-domains-out"
     assert summary["ended"]
     assert summary["total_seconds"] == record.seconds
-    # What is logged in each round keeps the value of the last round in the summary.
+    # In the summary, metrics of rounds keep the value of the last round.
     each_round = set(run.logged[0])
     assert {"held_out", "seconds"} <= each_round
     assert not each_round & (summary.keys() | run.config.keys())
@@ -95,7 +95,7 @@ def test_a_run_joins_its_group_and_ends_with_the_table(build, begun):
 
 
 def check_media(run: FakeRun, record: Record) -> None:
-    """Checks the tables of domains and classes, and the artifact of a run."""
+    """Check the tables of domains and classes, and the artifact of a run."""
     media = {name: value for logged in run.logged for name, value in logged.items()}
     assert media["accuracy_over_rounds"].format == "png"
     rows = media["domains"].data
@@ -110,13 +110,13 @@ def check_media(run: FakeRun, record: Record) -> None:
     assert set(artifact.manifest.entries) == prompts | {"summary.json", "confusion.csv"}
 
 
-def test_a_resumed_run_continues_the_same_run(build, begun):
+def test_a_resumed_run_continues_the_same_run(build, started_runs):
     folder = train(build, WandbLogger(project="p"))
     parts = build("promptfl", "--trainer.rounds=2")
     parts.trainer.fabric._loggers = [WandbLogger(project="p"), WandbLogger(project="other")]
     parts.trainer.fit(parts.model, parts.datamodule, ckpt_path=str(folder))
-    assert [run.options["id"] for run in begun] == [None, "x1y2", None]
-    assert begun[1].options["resume"] == "allow"
+    assert [run.options["id"] for run in started_runs] == [None, "x1y2", None]
+    assert started_runs[1].options["resume"] == "allow"
 
 
 def test_names_and_groups_follow_the_sweep_unless_the_user_chose_them(tmp_path):

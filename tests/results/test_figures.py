@@ -1,4 +1,4 @@
-"""The style of figures, names and files in it, and the figures of one run."""
+"""The style of figures, names and files, and the figure of a run."""
 
 from fedvlp.results.figures import (
     COLOURS,
@@ -43,13 +43,13 @@ def test_accuracy_of_evaluated_rounds():
     assert figure.get_suptitle() == "TRIP\nheld-out domain: photo"
 
 
-def test_styles_differ_in_each_way_alone():
+def test_styles_differ_in_each_option():
     for values in (COLOURS, LINES, MARKERS, HATCHES):
         assert len(set(values)) == len(values) == MAX_SERIES
     assert series_style(MAX_SERIES + 2) == series_style(2)
 
 
-def test_names_are_drawn_as_they_are():
+def test_names_are_drawn_unchanged():
     figure, (axes,) = new_axes(["accuracy (%)"], "round", ["_x", "a $b$ <c>"])
     for name in ("_x", "a $b$ <c>"):
         axes.plot([1], [1], label=escape_text(name))

@@ -1,4 +1,4 @@
-"""``predictions.safetensors`` is read back as it was written, and damage is named; ``confusion.csv`` counts it."""
+"""``predictions.safetensors`` is restored unchanged, and damage is reported; ``confusion.csv`` has the counts."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ WRITTEN = {
 }
 
 
-def test_what_is_written_is_read_back(tmp_path):
+def test_predictions_are_restored(tmp_path):
     write_predictions(tmp_path, WRITTEN)
     found = read_predictions(tmp_path)
     assert {row: set(splits) for row, splits in found.items()} == {row: set(each) for row, each in WRITTEN.items()}

@@ -1,4 +1,4 @@
-"""Records of finished runs, where they are found, and the one DataFrame of them."""
+"""Records of finished runs, how they are found, and their DataFrame."""
 
 import json
 
@@ -51,7 +51,7 @@ def write(folder, summary):
 
 
 def write_run(folder, **changes):
-    """Writes the files of a run that ended and never took place."""
+    """Write the files of an imaginary finished run."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("trainer: {}")
     return write(folder, SUMMARY | changes)
@@ -68,7 +68,7 @@ def test_the_newest_of_equal_runs_counts(tmp_path):
     assert problems == []
 
 
-def test_what_is_no_run_is_named_and_the_rest_is_read(tmp_path):
+def test_invalid_runs_are_named_and_the_others_read(tmp_path):
     write_run(tmp_path / "good")
     (tmp_path / "stopped").mkdir()
     (tmp_path / "stopped" / "config.yaml").write_text("trainer: {}")
@@ -85,7 +85,7 @@ def record(tmp_path):
     return load_record(write(tmp_path, SUMMARY))
 
 
-def test_every_field_has_its_place(record, tmp_path):
+def test_every_field_is_read(record, tmp_path):
     assert record.folder == tmp_path
     assert (record.method, record.clip, record.clip_fingerprint) == ("Method", "tiny", "0f0f")
     assert record.options == {"prompt_length": 12, "kl_weight": 0.5}
@@ -104,18 +104,18 @@ def test_every_field_has_its_place(record, tmp_path):
 @pytest.mark.parametrize("name", ["model", "accuracy"])
 def test_a_summary_that_lacks_a_value_is_one_error(tmp_path, name):
     write(tmp_path, {key: other for key, other in SUMMARY.items() if key != name})
-    with pytest.raises(UserError, match=rf"summary\.json is no summary of a run: KeyError '{name}'\. Make"):
+    with pytest.raises(UserError, match=rf"summary\.json is no summary of a run: KeyError '{name}'\. Repeat"):
         load_record(tmp_path)
 
 
 @pytest.mark.parametrize("change", [{"split": "dcba"}, {"protocol": "all domains seen"}])
-def test_only_runs_that_describe_no_data_are_told_apart_by_protocol_and_split(tmp_path, record, change):
+def test_protocol_and_split_matter_only_without_a_data_description(tmp_path, record, change):
     assert load_record(write(tmp_path, SUMMARY | change)).key == record.key
     without = [load_record(write(tmp_path, SUMMARY | each | {"data": {}})).key for each in ({}, change)]
     assert without[0] != without[1]
 
 
-def test_rounds_are_read_without_what_was_not_measured(record):
+def test_rounds_are_read_without_empty_cells(record):
     (record.folder / "metrics.csv").write_text("round,validation,loss\n1,,0.5\n2,61.5,\n")
     assert record.history == [{"round": 1.0, "loss": 0.5}, {"round": 2.0, "validation": 61.5}]
 
@@ -136,7 +136,7 @@ def test_a_pivot_of_the_frame_is_the_table(tmp_path):
             assert pivot.loc[method, domain] == pytest.approx(table.cell((method.lower(), LAST_ROUND), domain).mean)
 
 
-def test_every_row_says_what_it_is_of():
+def test_rows_describe_their_run():
     metrics = {"last round": {"held_out": {"macro_f1": 33.0, "worst_domain": {"name": "x", "accuracy": 9.0}}}}
     scores = {"held_out/sketch": 50.0, "held_out": 50.0}
     runs = runs_frame([make_record(seed=4, metrics=metrics, accuracy={"last round (3)": scores})])
@@ -148,7 +148,7 @@ def test_every_row_says_what_it_is_of():
     assert runs["macro_f1"].isna().sum() == 1
 
 
-def test_what_can_not_be_read_is_said(tmp_path):
+def test_unreadable_runs_cause_a_warning(tmp_path):
     with pytest.raises(UserError, match="There is no finished run to load"):
         fedvlp.load_runs(tmp_path)
     folder = write_made_run(tmp_path, [50.0])

@@ -1,4 +1,4 @@
-"""Which round is reported, when training is said to have diverged, and the table at the end of a run."""
+"""Reported rounds, the warning about diverged training, and the table at the end of a run."""
 
 import re
 
@@ -53,14 +53,14 @@ HARM = [
 NO_HARM = [
     ({"validation": 62.0}, run([1.6, 1.9], [64.0, 61.0])),  # the loss rose, accuracy is well
     ({"validation": 62.0}, run([1.9, 1.6], [20.0, 31.9])),  # below the baseline, but learning
-    ({"validation": 11.0}, run([1.9, 2.6], [11.0, 11.0])),  # at chance before training, too
-    ({"validation": 62.0}, run([1.9], [11.0])),  # one round says nothing of a course
+    ({"validation": 11.0}, run([1.9, 2.6], [11.0, 11.0])),  # also at chance before training
+    ({"validation": 62.0}, run([1.9], [11.0])),  # a single round shows no trend
     ({"validation": 62.0}, [{"validation": 9.0}, {"validation": 9.0}]),  # no loss
     ({"validation": 62.0}, []),
 ]
 
 
-def test_harm_is_said_and_nothing_without_harm():
+def test_divergence_is_reported():
     for baseline, history in HARM:
         assert divergence(baseline, history, 10).startswith("Training seems to have diverged: accuracy is ")
     for baseline, history in NO_HARM:
@@ -91,7 +91,7 @@ def test_rows_are_the_baselines_the_last_and_the_best_round():
     assert accuracy_table({}, [{"round": 1, "held_out": 5.0}]) == [("last round (1)", {"round": 1, "held_out": 5.0})]
 
 
-def test_columns_are_ordered_by_role_with_the_mean_behind_the_domains():
+def test_columns_are_ordered_by_role_with_the_mean_after_the_domains():
     assert accuracy_columns(accuracy_table(BASELINES, TWO_ROUNDS)) == [
         "validation/ink",
         "validation/photo",
@@ -102,7 +102,7 @@ def test_columns_are_ordered_by_role_with_the_mean_behind_the_domains():
     ]
 
 
-def test_the_text_has_two_decimals_and_a_dash_for_what_was_not_measured():
+def test_the_text_has_two_decimals_and_a_dash_for_missing_values():
     lines = format_accuracies(accuracy_table(BASELINES, TWO_ROUNDS)).splitlines()
     cells = [line.split() for line in lines]
     assert cells[0] == ["accuracy", "in", "%", "ink", "photo", "mean", "ink+", "test", "mean+", "sketch*"]
@@ -119,7 +119,7 @@ def test_base_and_new_classes_have_the_columns_of_papers():
     assert lines[2].split()[3:] == ["1.00", "90.00", "80.00", "60.00", "68.57"]
 
 
-def test_of_what_is_measured_by_client_the_means_alone_are_columns():
+def test_roles_measured_by_client_have_only_a_mean_column():
     row = {"validation": 1.0, "personal/a": 60.0, "personal": 75.0, "personal_worst": 60.0, "global/a": 50.0}
     columns = accuracy_columns([("last round (3)", row)])
     assert columns == ["validation", "personal", "personal_worst"]
@@ -127,7 +127,7 @@ def test_of_what_is_measured_by_client_the_means_alone_are_columns():
 
 
 def by_class(largest):
-    """The scores by class of a role with two classes."""
+    """Make scores by class for a role with two classes."""
     return {"balanced_accuracy": 51.5, "largest_class": largest, "chance": 50.0}
 
 

@@ -54,7 +54,7 @@ def logger_fails(bench: Bench) -> None:
     expected, _ = bench.shop.unbroken()
     parting = bench.fit("--trainer.logger=benchmarks.faults.clients.PartingLogger")
     bench.expect_success(parting, "with a logger that fails")
-    said = parting.output.count("PartingLogger failed and is left out")
+    said = parting.output.count("PartingLogger failed and is disabled")
     bench.expect(said == 1, f"said {said} times")
     bench.expect_same(bench.run(), expected, "the run with a logger that fails")
     away = {"WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "0" * 40, "WANDB_INIT_TIMEOUT": "5"}

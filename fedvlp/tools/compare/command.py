@@ -40,7 +40,7 @@ def run_compare(arguments: Sequence[str]) -> int:
         sys.stdout.write(text)
     else:
         write_text(options.output, text)
-    sys.stderr.writelines(f"fedvlp compare: left out: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp compare: skipped: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

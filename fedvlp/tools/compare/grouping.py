@@ -40,14 +40,14 @@ def group_records(records: Sequence[Record]) -> list[tuple[Record, ...]]:
 
     Centralised runs have no clients, so they join all tables of the same images, or get a table if there is none.
     """
-    keys_of_images: dict[str, dict[str, None]] = {}
+    keys_by_images: dict[str, dict[str, None]] = {}
     for record in records:
-        keys = keys_of_images.setdefault(record.key_of_images, {})
+        keys = keys_by_images.setdefault(record.images_key, {})
         if not record.is_centralised:
             keys[record.key] = None
     groups: dict[str, list[Record]] = {}
     for record in records:
-        federated = keys_of_images[record.key_of_images] if record.is_centralised else {}
+        federated = keys_by_images[record.images_key] if record.is_centralised else {}
         for key in federated or [record.key]:
             groups.setdefault(key, []).append(record)
     return [tuple(members) for members in groups.values()]

@@ -38,7 +38,7 @@ def run_report(arguments: Sequence[str]) -> int:
     page = report_page(records, problems, options.title, date.today(), notes)
     write_page(options.output, page, f"{len(records)} runs, {len(page) / 1e6:.1f} MB")
     sys.stdout.writelines(f"{note}\n" for note in notes)
-    sys.stderr.writelines(f"fedvlp report: left out: {problem}\n" for problem in problems)
+    sys.stderr.writelines(f"fedvlp report: skipped: {problem}\n" for problem in problems)
     return 1 if problems else 0
 
 

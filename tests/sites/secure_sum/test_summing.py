@@ -279,7 +279,7 @@ def test_a_round_without_a_sum_is_lost_and_the_run_continues(three, capsys):
     ended = [event.get("lost") for event in read_events(run) if event["event"] == "round_ended"]
     assert ended == [None, 1]
     assert json.loads((run / "summary.json").read_text())["communication_per_client_and_round"]["upload_bytes"] == 4096
-    assert "the rounds [2] were lost, so no simulation equals this run" in capsys.readouterr().out
+    assert "the rounds [2] were lost, so no simulation can reproduce this run" in capsys.readouterr().out
     assert main(["status", str(run)]) == 0
     assert "lost       1 rounds without a secure sum" in capsys.readouterr().out
     # The state is the one before the lost round.

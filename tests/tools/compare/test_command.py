@@ -39,7 +39,7 @@ def test_an_unknown_run_is_named_and_the_rest_printed(runs, capsys):
 
 def test_no_run_at_all_is_an_error(tmp_path, capsys):
     assert main(["compare", str(tmp_path)]) == 1
-    assert "no run is here" in capsys.readouterr().err
+    assert "it contains no run" in capsys.readouterr().err
     assert main(["compare"]) == 1
     assert "Pass run folders" in capsys.readouterr().err
     assert main(["compare", "--papers", "tripp"]) == 1
