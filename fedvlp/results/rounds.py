@@ -52,8 +52,8 @@ def best_round(history: History, role: str = "validation") -> Mapping[str, Any] 
 def divergence(baseline: Mapping[str, float], history: History, num_classes: int) -> str:
     """Make a warning if training diverged; empty otherwise, or if it is unknown.
 
-    Training diverged if accuracy is at chance (100 / C percent) although the baseline, if evaluated, is clearly better.
-    It also diverged if accuracy is far below the untrained baseline and the loss is higher than in the first round.
+    Training diverged if two of these are true: the loss rose; accuracy is far below the untrained baseline; accuracy is
+    at chance, 100 / C percent, although the baseline, if evaluated, is clearly better.
 
     >>> history = [{"client/a/loss": 1.0, "validation": 60.0}, {"client/a/loss": 9.0, "validation": 11.0}]
     >>> divergence({"validation": 70.0}, history, 10)

@@ -25,7 +25,7 @@ FILES = (
 def new_run_folder(parent: Path) -> Path:
     """Make a new folder ``parent/<time>``."""
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    # Of several runs that start in the same second, all but one fail to make the folder and try the next number.
+    # Several runs may start in the same second, so try the next number if the folder exists.
     for attempt in count():
         folder = parent / (stamp if attempt == 0 else f"{stamp}_{attempt}")
         with suppress(FileExistsError):

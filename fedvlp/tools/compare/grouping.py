@@ -129,8 +129,8 @@ def config_name(record: Record) -> str:
 def row_labels(records: Iterable[Record]) -> dict[str, str]:
     """Label each distinct setting of the runs with its config and, if a config has several settings, their options.
 
-    A label contains an option, as in ``trip (key_seed=1)``, if its value is not the most frequent one among the rows of
-    the config, or if only some rows have the option, e.g. an aggregator. Centralised runs are marked.
+    A label contains an option, as in ``trip (key_seed=1)``, if its value is not the most frequent one in the config's
+    rows. It also contains options that only some rows have, e.g. an aggregator. Centralised runs are marked.
     """
     examples = {record.settings: record for record in records}
     kinds = {settings: (config_name(record), record.is_centralised) for settings, record in examples.items()}
