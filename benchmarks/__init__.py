@@ -1,1 +1,1 @@
-"""Measurements of speed and memory, each side of a comparison in a process of its own."""
+"""Measurements of speed and memory, with each side of a comparison in a separate process."""

@@ -1,4 +1,4 @@
-"""All benchmarks: `python -m benchmarks` prints one table after another. See README.md beside this file."""
+"""Run all benchmarks and print their tables: `python -m benchmarks`. See README.md in this folder."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from benchmarks.measure import describe_machine
 
 SUITES = ("local_step", "precision", "round", "routing", "overhead", "scale", "startup", "memory", "step_memory")
 ON_DEVICES = ("local_step", "precision", "round")
-"""What measures a device; the others measure the loop, the files and the processor's memory."""
+"""Benchmarks of a device; the others measure the loop, the files and main memory."""
 
 
 def main() -> None:
-    """Runs the benchmarks that were asked for."""
+    """Run the selected benchmarks."""
     arguments = parse(sys.argv[1:])
     torch.set_num_threads(arguments.threads)
     command = " ".join(["python -m benchmarks", *sys.argv[1:]])
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def report(suite: str, arguments: argparse.Namespace, command: str, targets: list[TextIO]) -> None:
-    """Runs one benchmark and writes its tables as they come."""
+    """Run one benchmark and write its tables as they are finished."""
     module = importlib.import_module(f"benchmarks.{suite}")
     started = time.perf_counter()
     say(f"# {suite}\n\n`{command}`\n\n{describe_machine(arguments.device)}\n\n{module.NOTES}\n", targets)
@@ -45,7 +45,7 @@ def report(suite: str, arguments: argparse.Namespace, command: str, targets: lis
 
 
 def parse(given: list[str]) -> argparse.Namespace:
-    """Returns the options, with the names of the benchmarks and the device checked."""
+    """Parse the options, and check the names of benchmarks and the device."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SUITES, metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--quick", action="store_true", help="small sizes and the tiny CLIP, to see that all runs")
@@ -64,7 +64,7 @@ def parse(given: list[str]) -> argparse.Namespace:
 
 
 def outputs(path: Path | None, suite: str, files: ExitStack) -> list[TextIO]:
-    """Returns where a benchmark's tables go: the screen and, if asked for, a file that is closed with `files`."""
+    """Open the targets of a benchmark's tables: the screen and, if requested, a file that `files` closes."""
     if path is None:
         return [sys.stdout]
     target = path if path.suffix else path / f"{suite}.md"
@@ -75,7 +75,7 @@ def outputs(path: Path | None, suite: str, files: ExitStack) -> list[TextIO]:
 
 
 def say(text: str, targets: list[TextIO]) -> None:
-    """Writes text and a line's end, at once."""
+    """Write a line of text immediately."""
     for target in targets:
         target.write(f"{text}\n")
         target.flush()

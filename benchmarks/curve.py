@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured along one axis.
+    """Measurements along one axis.
 
     Attributes:
         axis: What grows.
@@ -28,18 +28,18 @@ class Curve:
 
     @property
     def time_slope(self) -> float:
-        """Slope of seconds."""
+        """Slope of the time."""
         return slope(self.sizes, self.seconds)
 
     @property
     def memory_slope(self) -> float | None:
-        """Slope of memory; None where it hardly grows."""
+        """Slope of the memory; None if memory hardly grows."""
         grows = self.megabytes[-1] - self.megabytes[0] > 5
         return slope(self.sizes, [max(megabytes, 1.0) for megabytes in self.megabytes]) if grows else None
 
 
 def slope(sizes: Sequence[float], values: Sequence[float], last: int = 3) -> float:
-    """Returns the slope of the line through the logarithms of the last points.
+    """Compute the slope of the line through the logarithms of the last points.
 
     >>> slope([1, 10, 100], [3, 30, 300])
     1.0

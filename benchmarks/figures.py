@@ -1,4 +1,4 @@
-"""Plots of time and memory: against sizes, and over rounds."""
+"""Plots of time and memory against sizes and over rounds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from benchmarks.curve import Curve
 
 
 def plot(curves: Sequence[Curve], path: Path) -> None:
-    """Writes two panels with logarithmic axes, each curve as multiples of its first size and value.
+    """Plot two panels with logarithmic axes, with each curve as multiples of its first size and value.
 
     Args:
-        curves: One an axis.
+        curves: One curve per axis.
         path: PNG file to write.
     """
     figure = Figure(figsize=(10, 4.5), layout="constrained")
@@ -35,7 +35,7 @@ def plot(curves: Sequence[Curve], path: Path) -> None:
 
 
 def plot_over_rounds(runs: Mapping[str, Sequence[float]], path: Path) -> None:
-    """Writes one panel of memory after each round.
+    """Plot one panel of memory after each round.
 
     Args:
         runs: Megabytes by run, the first before round 1.

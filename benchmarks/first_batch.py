@@ -1,4 +1,4 @@
-"""The quickstart up to the end of its first local step: `python -m benchmarks.first_batch FOLDER`."""
+"""The quickstart up to its first local step: `python -m benchmarks.first_batch FOLDER`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedvlp.utils.config_files import configs_folder
 
 
 class StopAfterStep(FederationCallback):
-    """Ends the process after the first step."""
+    """Callback that ends the process after the first step."""
 
     def on_train_batch_end(self, *arguments: Any) -> None:
         """End the process."""
@@ -19,7 +19,7 @@ class StopAfterStep(FederationCallback):
 
 
 def main(folder: str) -> None:
-    """Runs with caches and run folder below a folder."""
+    """Run with caches and run folder in a folder."""
     given = [f"--config={configs_folder() / 'quickstart.yaml'}", f"--data.cache_dir={folder}/cache"]
     given += [f"--trainer.default_root_dir={folder}/runs", "--trainer.enable_progress_bar=false"]
     command = FederationCLI(run=False, args=given, save_config_callback=None)

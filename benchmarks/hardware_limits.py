@@ -1,4 +1,4 @@
-"""The limits of this machine, measured in the same process and with the same threads as what stands beside them."""
+"""The limits of this machine, measured in the same process and with the same threads as the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from benchmarks.measure import clock
 
 SIZES = {"cpu": 1536, "cuda": 8192}
-"""Rows and columns of matrices that keep all units of a device busy."""
+"""Sizes of square matrices that keep all units of a device busy."""
 
 
 def matrix_rate(
     size: int | None = None, repeats: int = 5, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> float:
-    """Returns the operations a second of a large matrix product, two for each multiply-add.
+    """Measure the operations per second of a large matrix product, with two for each multiply-add.
 
     Args:
         size: Rows and columns of both factors; None for the device's of `SIZES`.
@@ -32,7 +32,7 @@ def matrix_rate(
 
 
 def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
-    """Returns the bytes a second of a copy between two large tensors, read and written bytes together.
+    """Measure the bytes per second of a copy between two large tensors, counting reads and writes.
 
     Args:
         megabytes: Size of one tensor.
@@ -44,7 +44,7 @@ def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
 
 
 def _median_seconds(function: Callable[[], object], repeats: int, device: str = "cpu") -> float:
-    """Returns the median of the repeats, after one that is not measured."""
+    """Measure the median duration, after one warm-up."""
     function()
     seconds = []
     for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""How large the library is, and how its modules depend on each other.
+"""The size of the library, and the dependencies between its modules.
 
 ``python -m benchmarks.house [CHECKOUT ...]`` prints a column of measures for each checkout.
 """
@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 
 APART = ("tools", "sites")
-"""Folders on which nothing else in the library depends."""
+"""Folders that no other part of the library depends on."""
 
 
 class House:
-    """The source of the library in a checkout, which is read and never imported.
+    """Source of the library in a checkout, which is read but never imported.
 
     Args:
         checkout: folder that holds ``fedvlp/`` and ``tests/``.
@@ -29,7 +29,7 @@ class House:
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The text of each module of the library, by its dotted name below ``fedvlp``."""
+        """Source text of each module, by dotted name below ``fedvlp``."""
         texts: dict[str, str] = {}
         for path in sorted(self.package.rglob("*.py")):
             parts = path.relative_to(self.package).with_suffix("").parts
@@ -37,7 +37,7 @@ class House:
         return texts
 
     def lines(self, *, without: tuple[str, ...] = ()) -> int:
-        """Lines of the library as ``wc -l`` counts them, without some of its folders."""
+        """Count the lines of the library like ``wc -l``, optionally without some folders."""
         return sum(text.count("\n") for name, text in self.sources.items() if name.split(".")[0] not in without)
 
     @property
@@ -47,7 +47,7 @@ class House:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """The modules of the library that each of them imports, anywhere in it."""
+        """Modules of the library that each module imports, anywhere in its code."""
         return {name: set(self._imported(name)) for name in self.sources}
 
     def _imported(self, module: str) -> Iterator[str]:
@@ -63,12 +63,12 @@ class House:
 
     @property
     def floors(self) -> int:
-        """Modules on the longest chain of imports."""
+        """Number of modules on the longest chain of imports."""
         heights: dict[str, int] = {}
 
         def height(module: str) -> int:
             if module not in heights:
-                heights[module] = 0  # a circle, if there were one, would end here
+                heights[module] = 0  # a circular import would end here
                 heights[module] = 1 + max((height(name) for name in self.imports[module]), default=0)
             return heights[module]
 
@@ -82,7 +82,7 @@ class House:
 
     @property
     def functions_named_once(self) -> float:
-        """Private functions that are named in a single place, in percent of all functions."""
+        """Private functions that are mentioned only once, in percent of all functions."""
         names: Counter[str] = Counter()
         private: set[str] = set()
         functions = 0
@@ -114,7 +114,7 @@ class House:
         return 1000 * guards / code
 
     def table(self) -> dict[str, float]:
-        """Every measure by its name."""
+        """All measures by name."""
         return {
             "lines": self.lines(),
             f"lines outside {' and '.join(APART)}": self.lines(without=APART),
@@ -128,12 +128,12 @@ class House:
 
 
 def _code_lines(tree: ast.Module) -> set[int]:
-    """Number the lines of statements, without those of docstrings."""
+    """Count the lines of statements, without docstrings."""
     lines: set[int] = set()
     for node in ast.walk(tree):
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if isinstance(node, ast.stmt) and not is_docstring:
-            # A compound statement counts by its header; its body's statements count themselves.
+            # A compound statement counts by its header; the statements in its body count separately.
             body = getattr(node, "body", None)
             end = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno
             lines |= set(range(node.lineno, (end or node.lineno) + 1))
@@ -141,7 +141,7 @@ def _code_lines(tree: ast.Module) -> set[int]:
 
 
 def main() -> None:
-    """Prints the table of the checkouts that are named."""
+    """Print the table of the given checkouts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("checkouts", nargs="*", type=Path, default=[Path(__file__).parents[1]])
     checkouts = parser.parse_args().checkouts

@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own, so that its peak memory and its warm-up are its own."""
+"""Calls of functions in a separate process, so that peak memory and warm-up are independent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 
 def in_subprocess(function: Callable[..., Result], **arguments: object) -> Result:
-    """Returns what a function of a module returns, called in a fresh process with as many threads as here.
+    """Call a module-level function in a fresh process with as many threads as this one, and return its result.
 
-    A server process has imported PyTorch and the library already, so a fresh process starts within a moment. What the
-    function prints is thrown away.
+    A server process has already imported PyTorch and the library, so a fresh process starts quickly. The output of the
+    function is discarded.
 
     Args:
         function: What to call; arguments and result must be picklable.

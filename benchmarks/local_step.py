@@ -1,4 +1,4 @@
-"""One local step of each method: as the released code does it, with cut sequences, and ours."""
+"""One local step of each method: the released code, the released code with cut sequences, and fedvlp."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ that they free."""
 
 @dataclass(frozen=True)
 class SideResult:
-    """What one side of a comparison took.
+    """Result of one side of a comparison.
 
     Attributes:
         seconds: Of each repeat, of whole steps.
@@ -62,7 +62,7 @@ class SideResult:
 
 
 def tables(quick: bool, device: str) -> Iterator[Table]:
-    """Returns a table for each method and number of classes."""
+    """Make a table for each method and number of classes."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     for method, batch_size in BATCH_SIZES.items():
         for num_classes in [7] if quick else sorted(CLASS_NAMES):
@@ -75,7 +75,7 @@ def tables(quick: bool, device: str) -> Iterator[Table]:
 
 @reuse_freed_memory()
 def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick: bool, device: str) -> SideResult:
-    """Returns what one side took in this process."""
+    """Measure one side in this process."""
     clip = load_clip(spec)
     batch_size = BATCH_SIZES[method]
     module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
@@ -96,7 +96,7 @@ def measure_side(method: str, num_classes: int, side: str, spec: CLIPSpec, quick
 
 
 def _measure_reference(reference: Reference, batch: StepBatch, seconds: float, device: str) -> tuple[Measurement, str]:
-    """Returns what a reference step took and, if it was too large to be measured whole, which parts were measured."""
+    """Measure a reference step; if it is too large, measure parts of it and describe them."""
     if len(reference.texts) == min(CLASS_NAMES):
         return _measure_calls([Call("", lambda: train(reference, batch))], seconds, device), ""
     calls = reference.calls(batch)
@@ -104,7 +104,7 @@ def _measure_reference(reference: Reference, batch: StepBatch, seconds: float, d
 
 
 def _measure_calls(calls: list[Call], seconds: float, device: str) -> Measurement:
-    """Returns the seconds of a step that is made of these calls; the part that was repeated least says how often."""
+    """Compute the duration of a step from its calls; describe the part that was repeated least."""
     found = [measure_for(call.run, seconds, device=device) for call in calls]
     repeats = min(len(one.seconds) for one in found)
     took = []
@@ -127,7 +127,7 @@ def _rows(results: dict[str, SideResult]) -> list[list[str]]:
 
 
 def _sentence(results: dict[str, SideResult]) -> str:
-    """Returns what the count of operations allows."""
+    """Describe the speed-up that the count of operations allows."""
     ours = results["ours"]
     reference = results["reference"]
     rates = sorted(result.rate / 1e9 for result in results.values())

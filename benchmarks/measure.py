@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a function, and the machine that they were measured on."""
+"""Duration and peak memory of a function, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one side of a comparison took.
+    """Result of one side of a comparison.
 
     Args:
         seconds: Wall-clock seconds of each repeat.
@@ -31,7 +31,7 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """The median of the repeats, in seconds."""
+        """Median over the repeats, in seconds."""
         return statistics.median(self.seconds)
 
 
@@ -43,7 +43,7 @@ def measure_for(
     warm_up: bool = False,
     device: str = "cpu",
 ) -> Measurement:
-    """Measure wall-clock seconds, repeated as often as fits into a time, and the peak memory of all repeats.
+    """Measure durations, repeated for a given time, and the peak memory of all repeats.
 
     The first run warms up, unless it takes so long that it has to count. The peak is the operating system's high-water
     mark of the process, which only Linux can reset before the first repeat. Elsewhere, call this once in a process.
@@ -72,14 +72,14 @@ def _timed(function: Callable[[], object], device: str = "cpu") -> float:
 
 
 def clock(device: str) -> float:
-    """Returns the time in seconds, once a device has done all that it was given."""
+    """Read the time in seconds, after a device has finished all its work."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
 def describe_machine(device: str = "cpu") -> str:
-    """Returns the GPU if that is the device, processor, threads and versions in a line."""
+    """Describe processor, threads and versions in one line, and the GPU if that is the device."""
     processor = platform.processor() or platform.machine()
     information = Path("/proc/cpuinfo")
     if information.is_file():
@@ -99,7 +99,7 @@ def describe_machine(device: str = "cpu") -> str:
 
 
 def resident_megabytes(device: str = "cpu") -> float:
-    """Returns the resident memory of this process, or that of its tensors on a GPU."""
+    """Measure the resident memory of this process, or of its tensors on a GPU."""
     if device == "cuda":
         return torch.cuda.memory_allocated() / 2**20
     status = Path("/proc/self/statm")
@@ -109,7 +109,7 @@ def resident_megabytes(device: str = "cpu") -> float:
 
 
 def reset_peak(device: str = "cpu") -> None:
-    """Sets the high-water mark back to the present memory, where the system can."""
+    """Reset the high-water mark to the present memory, if the system allows it."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return
@@ -119,7 +119,7 @@ def reset_peak(device: str = "cpu") -> None:
 
 
 def peak_megabytes(device: str = "cpu") -> float:
-    """Returns the high-water mark of this process's resident memory, or that of its tensors on a GPU."""
+    """Measure the high-water mark of this process's resident memory, or of its tensors on a GPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated() / 2**20
     status = Path("/proc/self/status")

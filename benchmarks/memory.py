@@ -1,4 +1,4 @@
-"""Memory over rounds with many clients: it must stay flat."""
+"""Memory over rounds with many clients, which must stay constant."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ round, which are small); *times* is the peak above the beginning against that.""
 
 @dataclass(frozen=True)
 class Run:
-    """A run whose memory is watched.
+    """A run with monitored memory.
 
     Attributes:
         label: What it is.
@@ -67,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What a run needed.
+    """Memory and time of a run.
 
     Attributes:
         megabytes: Before round 1 and after each round.
@@ -81,22 +81,22 @@ class RunMemory:
 
 
 class MemoryWatch(FederationCallback):
-    """Notes the memory after each round."""
+    """Callback that records the memory after each round."""
 
     def __init__(self) -> None:
         self.megabytes: list[float] = []
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Notes the memory before round 1."""
+        """Record the memory before round 1."""
         self.megabytes.append(resident_megabytes())
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Notes the memory."""
+        """Record the memory."""
         self.megabytes.append(resident_megabytes())
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns one table, and plots it as `memory.png` where there is a folder for figures."""
+    """Make one table, and plot it as `memory.png` if there is a folder for figures."""
     runs = _runs(quick)
     found = {run.label: in_subprocess(measure_memory, run=run) for run in runs}
     if figures is not None:
@@ -117,7 +117,7 @@ def _runs(quick: bool) -> list[Run]:
 
 
 def measure_memory(run: Run) -> RunMemory:
-    """Returns the memory over a run's rounds in this process."""
+    """Measure the memory over the rounds of a run in this process."""
     watch = MemoryWatch()
     module, data = _module_and_data(run, load_clip("fedvlp-tiny"))
     with TemporaryDirectory() as folder:
@@ -146,11 +146,11 @@ def _module_and_data(run: Run, clip: CLIP) -> tuple[FederatedModule, NoImages]:
 
 
 def _row(run: Run, result: RunMemory) -> list[str]:
-    """Returns a row of the table."""
+    """Format a row of the table."""
     before = result.megabytes[0]
     half = result.megabytes[run.rounds // 2]
     last = result.megabytes[run.rounds]
-    # In a round with prompts that stay on clients in memory, old and new ones are there together.
+    # During a round, old and new personal prompts are in memory at the same time.
     copies = {"overhead": 1, "keeping": 2, "disk": 1}.get(run.kind, 0)
     states = copies * run.clients * 4 * torch.Size(PROMPTS).numel() / 2**20
     times = number((result.peak - before) / states) if states else "-"

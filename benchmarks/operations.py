@@ -1,4 +1,4 @@
-"""Counts of floating-point operations, two for each multiply-add: of towers as others call them, and the least needed.
+"""Counts of floating-point operations, two for each multiply-add: of reference towers, and the minimum needed.
 
 Only matrix products are counted. Frozen weights get no gradient, so a backward pass has as many operations in linear
 layers as the forward pass has, and twice as many in attention.
@@ -31,13 +31,13 @@ class Work:
 
     @property
     def both(self) -> float:
-        """Operations of a forward pass and the backward pass to the inputs."""
+        """Operations of a forward pass and of the backward pass to the inputs."""
         return 2 * self.linear + 3 * self.attention
 
 
 @dataclass(frozen=True)
 class Tower:
-    """A transformer of CLIP's kind, with perceptrons four times as wide as tokens.
+    """A transformer like CLIP's, with perceptrons four times as wide as tokens.
 
     Attributes:
         width: Of a token.
@@ -50,7 +50,7 @@ class Tower:
     joint: int
 
     def work(self, tokens: int, pairs: int, last_tokens: int, last_pairs: int, features: int) -> Work:
-        """Returns the operations of a pass.
+        """Count the operations of a pass.
 
         Args:
             tokens: Tokens in each block but the last, where all of them make keys and values.
@@ -65,29 +65,29 @@ class Tower:
         return Work(linear + 2 * self.width * self.joint * features, attention)
 
     def whole(self, sequences: int, length: int) -> Work:
-        """Returns the operations of whole sequences in all blocks, every token with every other."""
+        """Count the operations of whole sequences in all blocks, with attention between all tokens."""
         tokens = sequences * length
         pairs = sequences * length**2
         return self.work(tokens, pairs, tokens, pairs, sequences)
 
 
 def text_tower(clip: CLIP) -> Tower:
-    """Returns the sizes of a text tower."""
+    """Read the sizes of a text tower."""
     return Tower(clip.text_width, clip.text.depth, clip.embed_dim)
 
 
 def image_tower(clip: CLIP) -> Tower:
-    """Returns the sizes of a vision transformer."""
+    """Read the sizes of a vision transformer."""
     return Tower(clip.image_width, PromptedImageEncoder(clip).depth, clip.embed_dim)
 
 
 def patches_work(clip: CLIP) -> float:
-    """Returns the operations that make an image's patches tokens; they have no backward pass."""
+    """Count the operations that turn an image's patches into tokens; they have no backward pass."""
     return 2 * 3 * clip.image_size**2 * clip.image_width
 
 
 def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> Work:
-    """Returns the least operations for all classes' features under one prompt.
+    """Count the minimum operations for the features of all classes under one prompt.
 
     The prompt is there once, and so are first words that classes share; tokens meet only what they see, and the last
     block puts out end-of-text tokens alone.
@@ -100,7 +100,7 @@ def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> W
     sentences = [f"{clean_class_name(name)}." for name in class_names]
     prompt = [-1] * prompt_length
     texts = [[ids[0], *prompt, *ids[1:]] for ids in clip.tokenize(sentences)]
-    # A token is known by all that it sees, so that equal prefixes of two texts are one token in the set.
+    # A token is identified by its prefix, so that equal prefixes of two texts count only once.
     prefixes: set[tuple[int, ...]] = set()
     for ids in texts:
         prefixes.update(tuple(ids[:length]) for length in range(1, len(ids) + 1))
@@ -110,7 +110,7 @@ def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> W
 
 
 def prompted_image(clip: CLIP, prompt_length: int, read: int) -> Work:
-    """Returns the least operations for one image's features with prompts behind its tokens, patches left out.
+    """Count the minimum operations for one image's features with prompts after its tokens, without patches.
 
     Args:
         clip: The frozen CLIP.

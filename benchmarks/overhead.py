@@ -1,4 +1,4 @@
-"""What the loop itself costs a round, and what averaging costs, for few and many clients, small and large states."""
+"""Cost of the loop per round and cost of averaging, for few and many clients, and small and large states."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ median of pairs."""
 
 @dataclass(frozen=True)
 class LoopResult:
-    """What rounds of clients without batches took.
+    """Result of rounds of clients without batches.
 
     Attributes:
         found: Seconds of each round but the first, and peak memory.
@@ -56,7 +56,7 @@ class LoopResult:
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns a table of the loop and one of averaging."""
+    """Make a table of the loop and a table of averaging."""
     counts = {4: 40, 100: 20} if quick else {4: 60, 100: 30, 1000: 8, 10000: 4}
     cases = [(count, rounds, PROMPTS) for count, rounds in counts.items()]
     cases += [] if quick else [(4, 4, LARGE), (10, 4, LARGE)]
@@ -75,7 +75,7 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 
 def _loop_rows(count: int, rounds: int, shape: tuple[int, ...]) -> Iterator[list[str]]:
-    """Returns the rows of a number of clients, without and, for small states, with files."""
+    """Measure the rows for a number of clients, without files and, for small states, with files."""
     for files in [False, True] if count <= 1000 and shape == PROMPTS else [False]:
         result = in_subprocess(measure_loop, count=count, rounds=rounds + 1, shape=shape, files=files)
         label = f"{count} clients, {_size(shape)}{', with files' if files else ''}"
@@ -83,14 +83,14 @@ def _loop_rows(count: int, rounds: int, shape: tuple[int, ...]) -> Iterator[list
 
 
 def _average_rows(count: int, shape: tuple[int, ...], seconds: float) -> Iterator[list[str]]:
-    """Returns the rows of a number of clients, one for each way to average."""
+    """Measure the rows for a number of clients, one for each way to average."""
     for label, average in AVERAGES.items():
         result = in_subprocess(measure_average, count=count, shape=shape, average=average, seconds=seconds)
         yield _row(f"{count} clients, {_size(shape)}, {label}", result, count, _bytes(shape))
 
 
 def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -> LoopResult:
-    """Returns what the rounds of so many clients took in this process, the first one left out."""
+    """Measure rounds with this many clients in this process, without the first round."""
     module = IdleMethod(load_clip("fedvlp-tiny"), shape)
     data = NoImages(count)
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +101,7 @@ def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -
             enable_progress_bar=False,
             runtime=Runtime(num_threads=torch.get_num_threads(), default_callbacks=files),
         )
-        with redirect_stdout(StringIO()):  # such as that nothing is validated
+        with redirect_stdout(StringIO()):  # for example, that there is no validation split
             found = measure_for(lambda: federation.fit(module, data), 0.0)
     seconds = [float(row["seconds"]) for row in federation.run_state.history[1:]]
     return LoopResult(Measurement(seconds, found.megabytes), bandwidth())
@@ -109,7 +109,7 @@ def measure_loop(count: int, rounds: int, shape: tuple[int, ...], files: bool) -
 
 @dataclass(frozen=True)
 class ChecksResult:
-    """What rounds took with all checks of updates, and with none, in turn.
+    """Result of rounds with and without checks of updates, in turn.
 
     Attributes:
         checked: Seconds of each fit's fastest round.
@@ -121,7 +121,7 @@ class ChecksResult:
 
 
 def _check_row(count: int, pairs: int, is_bounded: bool) -> list[str]:
-    """Returns a row of the table of checks, in milliseconds."""
+    """Measure a row of the table of checks, in milliseconds."""
     result = in_subprocess(measure_checks, count=count, pairs=pairs, max_norm=1e30 if is_bounded else None)
     ratios = [checked / unchecked for checked, unchecked in zip(result.checked, result.unchecked, strict=True)]
     times = [number(1000 * statistics.median(seconds)) for seconds in (result.checked, result.unchecked)]
@@ -131,19 +131,19 @@ def _check_row(count: int, pairs: int, is_bounded: bool) -> list[str]:
 
 
 def measure_checks(count: int, pairs: int, max_norm: float | None) -> ChecksResult:
-    """Returns what rounds of so many clients took in this process, with checks and without by turns."""
+    """Measure rounds of this many clients in this process, alternately with and without checks."""
     module = IdleMethod(load_clip("fedvlp-tiny"), PROMPTS)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for pair in range(pairs + 1):
         for is_checked in (True, False) if pair % 2 else (False, True):
             fastest = _fastest_round(module, count, is_checked, max_norm)
-            if pair:  # the first ones warm up
+            if pair:  # warm-up
                 seconds[is_checked].append(fastest)
     return ChecksResult(seconds[True], seconds[False])
 
 
 def _fastest_round(module: IdleMethod, count: int, is_checked: bool, max_norm: float | None) -> float:
-    """Returns the seconds of the fastest of a few rounds."""
+    """Measure the duration of the fastest of a few rounds."""
     with ExitStack() as changes:
         if not is_checked:
             for name, nothing in WITHOUT_CHECKS.items():
@@ -166,13 +166,13 @@ WITHOUT_CHECKS: dict[str, Any] = {
     "fedvlp.training.client.upload_error": lambda state: "",
     "fedvlp.training.client.is_finite": lambda *states: True,
 }
-"""What takes the place of each check of an update."""
+"""Replaces each check of an update."""
 
 
 def measure_average(
     count: int, shape: tuple[int, ...], average: Callable[[ServerState, list[ClientUpdate]], object], seconds: float
 ) -> LoopResult:
-    """Returns what the average of so many clients' states took in this process."""
+    """Measure the average of this many clients' states in this process."""
     clients = [Client(index, 0, 10 + index, str(index)) for index in range(count)]
     updates = [ClientUpdate(client, {"prompts": torch.rand(shape)}, client.num_examples) for client in clients]
     server = ServerState.start({"prompts": torch.zeros(shape)})
@@ -180,12 +180,12 @@ def measure_average(
 
 
 def ours(server: ServerState, updates: list[ClientUpdate]) -> State:
-    """Returns the average as the library has it."""
+    """Compute the average with the library."""
     return FedAvg().aggregate(server, updates).shared
 
 
 def plain(server: ServerState, updates: list[ClientUpdate]) -> State:
-    """Returns the average as it is commonly written."""
+    """Compute the average as it is commonly written."""
     total = sum(update.num_examples for update in updates)
     mean: State = {name: torch.zeros_like(value) for name, value in server.shared.items()}
     for update in updates:
@@ -197,11 +197,11 @@ AVERAGES: dict[str, Callable[..., Any]] = {"plain": plain, "ours": ours}
 
 
 def _row(label: str, result: LoopResult, count: int, bytes_a_client: int) -> list[str]:
-    """Returns a row of the table, in milliseconds."""
+    """Format a row of the table, in milliseconds."""
     found = result.found
     moved = count * bytes_a_client
     floor = moved / result.bandwidth
-    # What fits into caches is not bound by the bandwidth of a copy of main memory.
+    # The bandwidth of main memory does not limit data that fits into caches.
     limits = [number(1000 * floor), percent(floor / found.median)] if moved >= 1e8 else ["-", "-"]
     each = number(1e6 * found.median / count)
     spread = seconds_with_spread([1000 * second for second in found.seconds])

@@ -1,4 +1,4 @@
-"""Towers in float32 and in bfloat16, in turn in the same process: local steps, images prepared, memory, chunks."""
+"""Towers in float32 and in bfloat16, alternating in one process: local steps, prepared images, memory, chunks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ the seconds that it took. Steps, batches and classes are those of `local_step`; 
 
 @dataclass
 class Sides:
-    """Seconds of the repeats of both sides, and the rates of their types.
+    """Durations of both sides, and the rates of their types.
 
     Attributes:
         seconds: By the type's name.
@@ -53,23 +53,23 @@ class Sides:
     rates: dict[str, float] = field(default_factory=lambda: dict.fromkeys(TYPES, 0.0))
 
     def median(self, name: str) -> float:
-        """Returns the median seconds of a side."""
+        """Compute the median duration of a side."""
         return statistics.median(self.seconds[name])
 
     @property
     def gain(self) -> float:
-        """How many times faster bfloat16 is."""
+        """Speed-up by bfloat16."""
         return self.median("float32") / self.median("bfloat16")
 
     def cells(self, operations: float) -> list[str]:
-        """Returns the gain, both rates, and both sides' shares of them."""
+        """Format the speed-up, both rates, and the share of its rate that each side reaches."""
         rates = [number(self.rates[name] / 1e9) for name in TYPES]
         shares = [percent(operations / self.rates[name] / self.median(name)) for name in TYPES]
         return [f"{self.gain:.2f}", *rates, *shares]
 
 
 def tables(quick: bool, device: str) -> Iterator[Table]:
-    """Returns the tables of steps, of prepared images, of memory and of chunks."""
+    """Make the tables of steps, prepared images, memory and chunks."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     common: dict[str, Any] = {"spec": spec, "device": device}
     yield _steps(common, quick)
@@ -80,7 +80,7 @@ def tables(quick: bool, device: str) -> Iterator[Table]:
 
 @reuse_freed_memory()
 def measure_step(method: str, num_classes: int, spec: CLIPSpec, device: str, quick: bool) -> tuple[Sides, float]:
-    """Returns what a method's steps took, and the least operations of one."""
+    """Measure the steps of a method, and count the minimum operations of a step."""
     steps: dict[str, Callable[[], object]] = {}
     for name, clip in _both(spec).items():
         module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
@@ -92,7 +92,7 @@ def measure_step(method: str, num_classes: int, spec: CLIPSpec, device: str, qui
 
 @reuse_freed_memory()
 def measure_preparation(spec: CLIPSpec, device: str, images: int, quick: bool) -> tuple[Sides, float]:
-    """Returns what reading and encoding files took, and the operations of doing so."""
+    """Measure reading and encoding of files, and count the operations."""
     clips = _both(spec)
     with tempfile.TemporaryDirectory() as folder:
         write_images(Path(folder), 1, ["one", "two"], images)
@@ -112,13 +112,13 @@ def measure_preparation(spec: CLIPSpec, device: str, images: int, quick: bool) -
 
 @reuse_freed_memory()
 def measure_memory(method: str, num_classes: int, spec: CLIPSpec, device: str, name: str) -> float:
-    """Returns the peak memory of loading CLIP and two steps, in MB."""
+    """Measure the peak memory of loading CLIP and two steps, in MB."""
     before = resident_megabytes(device)
     clip = load_clip(spec)
     clip.cast_towers(TYPES[name])
     module = make_module(method, clip, CLASS_NAMES[num_classes], device=device)
     step = Step(module, make_batch(module, BATCH_SIZES[method]))
-    reset_peak(device)  # float32 weights are there for a moment on both sides
+    reset_peak(device)  # both sides briefly hold float32 weights
     for _ in range(2):
         _in_context(name, device, step)
     return peak_megabytes(device) - before
@@ -126,7 +126,7 @@ def measure_memory(method: str, num_classes: int, spec: CLIPSpec, device: str, n
 
 @reuse_freed_memory()
 def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, device: str, quick: bool) -> Sides:
-    """Returns what the text tower took forward and backward with chunks of so many tokens."""
+    """Measure the text tower, forward and backward, with chunks of this many tokens."""
     calls: dict[str, Callable[[], object]] = {}
     for name, clip in _both(spec).items():
         encoder = PromptedTextEncoder(clip, CLASS_NAMES[num_classes], prompt_length=16, token_budget=budget)
@@ -137,7 +137,7 @@ def measure_budget(num_classes: int, budget: int, spec: CLIPSpec, device: str, q
 
 
 def in_turn(calls: Mapping[str, Callable[[], object]], seconds: float, device: str) -> Sides:
-    """Returns the seconds of calls that take turns for about so long, at least three each, after one that warms up."""
+    """Measure alternating calls for about this long, at least three each, after one warm-up."""
     sides = Sides()
     _measure_rates(sides, device)
     for call in calls.values():
@@ -158,7 +158,7 @@ def _measure_rates(sides: Sides, device: str) -> None:
 
 
 def _both(spec: CLIPSpec) -> dict[str, CLIP]:
-    """Returns the CLIP of each side."""
+    """Make the CLIP of each side."""
     clips = {}
     for name, dtype in TYPES.items():
         clips[name] = load_clip(spec)
@@ -167,7 +167,7 @@ def _both(spec: CLIPSpec) -> dict[str, CLIP]:
 
 
 def _in_context(name: str, device: str, call: Callable[[], object]) -> None:
-    """Calls in the context that a run has around it."""
+    """Call a function in the context that a run uses."""
     with torch.autocast(device, torch.bfloat16, enabled=name == "bfloat16"):
         call()
 
@@ -211,7 +211,7 @@ def _memory(common: dict[str, Any], quick: bool) -> Table:
 
 
 def _budgets(common: dict[str, Any], quick: bool) -> Table:
-    """Chunks of all sizes, by the time of the size that is in use."""
+    """Measure chunks of all sizes, relative to the default size."""
     rows = []
     for num_classes in [7] if quick else sorted(CLASS_NAMES):
         found = {}

@@ -1,4 +1,4 @@
-"""What all reference steps share: the frozen towers, the text calls, and parts of a step to be measured one by one."""
+"""Common parts of all reference steps: frozen towers, text calls, and calls that are measured separately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.steps import StepBatch
 
 @dataclass(frozen=True)
 class Call:
-    """A part of a step, forward and backward, and how often the step has it.
+    """A part of a step, forward and backward, and its number of occurrences.
 
     Attributes:
         label: What it is.
@@ -30,7 +30,7 @@ class Call:
 
 
 class Reference:
-    """A step of one method; subclasses say what its loss is and which calls of towers it is made of.
+    """A step of one method. Subclasses define its loss and the calls of towers that it consists of.
 
     Args:
         module: Our method, whose prompts are used.
@@ -45,16 +45,16 @@ class Reference:
         self.texts = self.text(module.class_names)
 
     def text(self, class_names: list[str]) -> ReferenceText:
-        """Returns the text tower for these names, with as many placeholders as the method's prompt has vectors."""
+        """Make the text tower for these names, with one placeholder per vector of the method's prompt."""
         return ReferenceText(self.clip, class_names, self.prompt_length, self.cut)
 
     @property
     def prompt_length(self) -> int:
-        """Learned vectors of a text prompt."""
+        """Number of learned vectors of a text prompt."""
         return int(self.module.text.prompt_length)
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns the loss of a batch.
+        """Compute the loss of a batch.
 
         Args:
             batch: Of its constants only routing weights are read, which TRIP's released code has computed before too.
@@ -62,11 +62,11 @@ class Reference:
         raise NotImplementedError
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the calls of towers that a step is made of, where a whole step takes too long or too much memory."""
+        """List the calls of towers in a step, for steps that take too long or too much memory."""
         raise NotImplementedError
 
     def text_call(self, label: str, prompt: Tensor, times: float = 1, learns: bool = True) -> Call:
-        """Returns a text call, of many classes for a third of them, whose graph fits into memory.
+        """Make a text call, with a third of the classes if there are many, so that its graph fits into memory.
 
         Args:
             label: What it is.
@@ -85,14 +85,14 @@ class Reference:
         return Call(label, run, times * len(whole) / len(few))
 
     def frozen(self, images: Tensor) -> Tensor:
-        """Returns features of images without prompts."""
+        """Compute features of images without prompts."""
         with torch.no_grad():
             features: Tensor = cast(Any, self.clip.model).encode_image(images)  # open_clip's own tower
         return features
 
 
 def backward(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None:
-    """Encodes with a prompt, forward and backward."""
+    """Encode with a prompt, forward and backward."""
     learned = prompt.detach().clone().requires_grad_()
     features = encode(learned)
     torch.autograd.backward(features, torch.ones_like(features))
@@ -100,10 +100,10 @@ def backward(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None:
 
 @torch.no_grad()
 def without_gradient(encode: Callable[[Tensor], Tensor], prompt: Tensor) -> None:
-    """Encodes with a prompt, forward alone."""
+    """Encode with a prompt, only forward."""
     encode(prompt)
 
 
 def train(reference: Reference, batch: StepBatch) -> None:
-    """Does a step but for the optimizer's part."""
+    """Run a step without the optimizer."""
     reference.loss(batch).backward()  # type: ignore[no-untyped-call]

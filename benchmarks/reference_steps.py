@@ -1,8 +1,8 @@
-"""Local training steps as the papers' released code does them, written from their description.
+"""Local training steps as in the papers' released code, written from their description.
 
-One text call for each prompt, with whole sequences; both image towers on every batch; nothing is kept from one step to
-the next. What a method has only one of is computed once, and images go through a tower as one batch. Losses are the
-library's, whose values stand in equations that are tested elsewhere.
+Each step has one text call per prompt with whole sequences, runs both image towers on every batch, and caches nothing.
+Identical calls are computed once, and images pass a tower in one batch. Losses come from the library, where other tests
+compare them with the papers' equations.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedvlp.methods.trip.trip import TRIP
 
 
 class TRIPReference(Reference):
-    """One text call for each image; features of the student and of the teacher from two passes of the same tower."""
+    """One text call per image, and two passes of one tower for the features of student and teacher."""
 
     module: TRIP
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns cross-entropy and divergence from zero-shot CLIP."""
+        """Compute the cross-entropy and the divergence from zero-shot CLIP."""
         features = self.frozen(batch.images)
-        # The released code has an image tower for the teacher besides the student's.
+        # The released code has separate image towers for teacher and student.
         teacher_features = self.frozen(batch.images)
         teacher = cosine_logits(teacher_features, self.module.teacher.text_features, self.scale)
         logits = []
@@ -44,7 +44,7 @@ class TRIPReference(Reference):
         return distillation_losses(torch.cat(logits), batch.labels, teacher, self.module.kl_weight)["loss"]
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the step for the first two images; with many classes the two image calls and one text call."""
+        """List the step for the first two images; for many classes, the two image calls and one text call."""
         batch_size = len(batch.images)
         if len(self.texts) < 100:
             return [Call(f"2 of {batch_size} images", partial(train, self, batch.first(2)), batch_size / 2)]
@@ -58,18 +58,18 @@ class PromptFLReference(Reference):
     module: PromptFL
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns the cross-entropy."""
+        """Compute the cross-entropy."""
         logits = cosine_logits(self.frozen(batch.images), self.texts(self.module.prompt), self.scale)
         return F.cross_entropy(logits, batch.labels)
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the two calls."""
+        """List the two calls."""
         images_call = Call("the image call", partial(self.frozen, batch.images))
         return [images_call, self.text_call("the text call", self.module.prompt)]
 
 
 class DiPrompTReference(Reference):
-    """A text call for the global prompt, each domain's, and the question prompt with each domain's name."""
+    """Text calls for the global prompt, each domain's prompt, and the query prompt with each domain's name."""
 
     module: DiPrompT
 
@@ -84,7 +84,7 @@ class DiPrompTReference(Reference):
             self.asked.append(self.text([f"{name} with the domain of {domain}" for name in names]))
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns L_G + lambda L_D + L_Q of a client's first step."""
+        """Compute L_G + lambda L_D + L_Q of a client's first step."""
         module = self.module
         labels = batch.labels
         features = self.frozen(batch.images)
@@ -92,7 +92,7 @@ class DiPrompTReference(Reference):
             raise ValueError("The reference has all three kinds of prompts.")
         pairs = torch.stack([text(module.query_prompt) for text in self.asked], dim=1)  # [C, M, d]
         logits = cosine_logits(features, pairs.flatten(0, 1), self.scale).view(len(labels), *pairs.shape[:2])
-        # The domain prompts are chosen by the question prompt's best domain for the image's own class.
+        # The query prompt's best domain for the image's own class selects the domain prompt.
         domains = logits[torch.arange(len(labels), device=labels.device), labels].argmax(dim=1)
         own = torch.stack([text(prompt) for text, prompt in zip(self.own, module.domain_prompts, strict=True)], dim=1)
         terms = domain_terms(features, labels, domains, own, module.domain_text.handwritten, self.scale)
@@ -102,7 +102,7 @@ class DiPrompTReference(Reference):
         return common + torch.stack(list(terms.values())).sum()
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the image call, and one of the text calls."""
+        """List the image call, and one of the text calls."""
         count = 1 + len(self.own) + len(self.asked)
         prompt = self.module.text.initial_prompt().to(batch.images.device)
         text = self.text_call(f"1 of {count} text calls", prompt, count)
@@ -110,24 +110,24 @@ class DiPrompTReference(Reference):
 
 
 class PLANReference(Reference):
-    """Stage 1 of a later round: both towers with the client's prompts, and both again with the global ones."""
+    """Stage 1 of a later round: both towers with the client's prompts, and both again with the global prompts."""
 
     module: PLAN
 
     @property
     def prompt_length(self) -> int:
-        """Learned vectors of a text prompt."""
+        """Number of learned vectors of a text prompt."""
         return self.module.prompted.prompt_length
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns cross-entropy and divergence from the global prompts."""
+        """Compute the cross-entropy and the divergence from the global prompts."""
         with torch.no_grad():
             teacher = self._logits(batch.images, self.module.pool.globals)
         logits = self._logits(batch.images, self.module.pool.own)
         return distillation_losses(logits, batch.labels, teacher, self.module.kl_weight)["loss"]
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the text calls and, for a quarter of the images, the image calls."""
+        """List the text calls and, for a quarter of the images, the image calls."""
         pool = self.module.pool
         few = quarter(batch.images)
         times = len(batch.images) / len(few)
@@ -147,17 +147,17 @@ class PLANReference(Reference):
 
 
 class ADAPTReference(Reference):
-    """A text call for each domain's prompt, of which the client trains its own, and the image tower with its tokens."""
+    """Text calls for all domains' prompts, with one of them trained, and an image call with the client's tokens."""
 
     module: ADAPT
 
     @property
     def prompt_length(self) -> int:
-        """Learned vectors of a text prompt."""
+        """Number of learned vectors of a text prompt."""
         return self.module.text_encoder.prompt_length
 
     def loss(self, batch: StepBatch) -> Tensor:
-        """Returns the cross-entropies over classes and over domains."""
+        """Compute the cross-entropies over classes and over domains."""
         stacks = self.module.stacks()
         domain = self.module.domain
         text = F.normalize(torch.stack([self.texts(prompt) for prompt in stacks["text"](domain)]), dim=-1)  # [K, C, d]
@@ -167,7 +167,7 @@ class ADAPTReference(Reference):
         return loss + self.module.domain_weight * pairs_correspondence(found.tokens, text, batch.labels, self.scale)
 
     def calls(self, batch: StepBatch) -> list[Call]:
-        """Returns the text calls and, for a quarter of the images, the image call."""
+        """List the text calls and, for a quarter of the images, the image call."""
         stacks = self.module.stacks()
         few = quarter(batch.images)
         prompt = stacks["text"].shared[0]
@@ -182,12 +182,12 @@ class ADAPTReference(Reference):
 
 
 def quarter(images: Tensor) -> Tensor:
-    """Returns the first quarter of the images [B, 3, V, V], rounded up."""
+    """Take the first quarter of the images [B, 3, V, V], rounded up."""
     return images[: -(-len(images) // 4)]
 
 
 def image_features(clip: CLIP, images: Tensor, prompts: Tensor) -> Tensor:
-    """Returns features [B, d] of images [B, 3, V, V] with prompts [J, L, W] for the first J blocks."""
+    """Compute features [B, d] of images [B, 3, V, V] with prompts [J, L, W] for the first J blocks."""
     return reference_images(clip, images, prompts).features
 
 

@@ -1,4 +1,4 @@
-"""Prompted towers as prompt learning has them elsewhere: full sequences through open_clip's own blocks, no cache."""
+"""Prompted towers as in common prompt learning code: full sequences through open_clip's own blocks, no cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedvlp.clip import CLIP, clean_class_name
 
 
 class ReferenceText:
-    """Text features of all classes under a prompt, one sequence of the full context length for each class.
+    """Text features of all classes under a prompt, with one sequence of the full context length per class.
 
     Args:
         clip: The frozen CLIP.
@@ -36,11 +36,11 @@ class ReferenceText:
         self._mask: Tensor = model.attn_mask[: self.length, : self.length]
 
     def __len__(self) -> int:
-        """Counts the classes."""
+        """Count the classes."""
         return len(self._ids)
 
     def first(self, count: int) -> ReferenceText:
-        """Returns the same for the first classes alone, with sequences of the same length."""
+        """Make the encoder of the first classes, with sequences of the same length."""
         few = copy(self)
         few._ids = self._ids[:count]
         few._ends = self._ends[:count]
@@ -49,7 +49,7 @@ class ReferenceText:
     def __call__(
         self, prompt: Float[Tensor, "L D"], deeper: Float[Tensor, "J L D"] | None = None
     ) -> Float[Tensor, "C d"]:
-        """Returns features, not normalised; `deeper[j]` takes the prompt's places before block j + 2."""
+        """Compute features without normalisation; `deeper[j]` replaces the prompt before block j + 2."""
         model = self._model
         hidden = self._put(model.token_embedding(self._ids), prompt) + model.positional_embedding[: self.length]
         for index, block in enumerate(model.transformer.resblocks):
@@ -61,12 +61,12 @@ class ReferenceText:
         return features
 
     def _put(self, tokens: Float[Tensor, "C S D"], prompt: Float[Tensor, "L D"]) -> Float[Tensor, "C S D"]:
-        """Returns tokens with the prompt behind the first."""
+        """Insert the prompt after the first token."""
         return torch.cat([tokens[:, :1], prompt.expand(len(tokens), -1, -1), tokens[:, 1 + len(prompt) :]], dim=1)
 
 
 class PromptedImages(NamedTuple):
-    """What the image tower says of images with prompts.
+    """Outputs of the image tower for images with prompts.
 
     Attributes:
         features: Joint features of the images, not normalised.
@@ -80,7 +80,7 @@ class PromptedImages(NamedTuple):
 
 
 def reference_images(clip: CLIP, images: Float[Tensor, "B 3 V V"], prompts: Float[Tensor, "J L W"]) -> PromptedImages:
-    """Returns features of images and of prompt tokens, and what the class token's query gives the prompts' keys.
+    """Compute the features of images and prompt tokens, and the attention scores of the prompts.
 
     Args:
         clip: The frozen CLIP.
@@ -102,7 +102,7 @@ def reference_images(clip: CLIP, images: Float[Tensor, "B 3 V V"], prompts: Floa
 
 
 def _scores(block: Any, hidden: Float[Tensor, "B N W"], length: int) -> Float[Tensor, "B L"]:
-    """Returns a block's attention from the first token to the last ones before the softmax, averaged over heads."""
+    """Compute a block's attention scores from the first token to the last tokens, averaged over heads."""
     attention = block.attn
     normalised = block.ln_1(hidden[:, [0, *range(-length, 0)]])
     projected = linear(normalised, attention.in_proj_weight, attention.in_proj_bias)

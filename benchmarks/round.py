@@ -1,4 +1,4 @@
-"""Whole rounds with data loading, evaluation and aggregation: the first, with cold caches, and later ones."""
+"""Whole rounds with data loading, evaluation and aggregation: the first with cold caches, and later ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Two processes each train two of four clients, with half the threads or a GPU eac
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run took, in seconds.
+    """Durations of a run in seconds.
 
     Attributes:
         preparing: Before round 1.
@@ -58,7 +58,7 @@ class RunResult:
 
 
 class Marks(FederationCallback):
-    """Notes when round 1 begins and what the stopwatch shows when it is over."""
+    """Callback that records the start of round 1, and the stopwatch at its end."""
 
     def __init__(self, stopwatch: Stopwatch) -> None:
         self.stopwatch = stopwatch
@@ -66,17 +66,17 @@ class Marks(FederationCallback):
         self.after_first = 0.0
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Notes the time."""
+        """Record the time."""
         self.began = time.perf_counter()
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Notes the stopwatch, once."""
+        """Record the stopwatch, once."""
         if row["round"] == 1:
             self.after_first = sum(self.stopwatch.seconds.values())
 
 
 def tables(quick: bool, device: str) -> Iterator[Table]:
-    """Returns a table of all methods, and one of one process and two."""
+    """Make a table of all methods, and a table of one process and two."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     names = CLASS_NAMES[7]
     images = 28 if quick else 42
@@ -96,7 +96,7 @@ def tables(quick: bool, device: str) -> Iterator[Table]:
 def measure_run(
     method: str, spec: CLIPSpec, names: list[str], folder: str, rounds: int, device: str = "cpu"
 ) -> RunResult:
-    """Returns what a run took, with caches below the folder."""
+    """Measure a run, with caches below the folder."""
     module = make_module(method, load_clip(spec), names)
     module.context = None
     stopwatch = Stopwatch(module, device)
@@ -121,7 +121,7 @@ def measure_run(
 
 
 def _row(label: str, result: RunResult) -> list[str]:
-    """Returns a row of the table."""
+    """Format a row of the table."""
     later = result.rounds[1:]
     training = result.training[1:]
     share = result.busy / sum(later)
@@ -132,7 +132,7 @@ def _row(label: str, result: RunResult) -> list[str]:
 
 
 def _processes(spec: CLIPSpec, names: list[str], images: int, rounds: int, device: str) -> Table:
-    """Returns what TRIP's rounds take in one process and in two."""
+    """Measure the rounds of TRIP in one process and in two."""
     title = f"round: TRIP in one process and in two, {5 * images} images, four clients, {spec.name}"
     if device == "cuda" and torch.cuda.device_count() < 2:
         return Table(title, PROCESSES, [], "There is one GPU here.")
@@ -152,7 +152,7 @@ def _processes(spec: CLIPSpec, names: list[str], images: int, rounds: int, devic
 def _run_processes(
     count: int, spec: CLIPSpec, folder: Path, rounds: int, device: str
 ) -> tuple[list[float], list[float]]:
-    """Returns the seconds of training and of evaluation of later rounds, with processes started by the command line."""
+    """Measure training and evaluation of later rounds in seconds, with processes started by the command line."""
     runs = folder / f"{count}"
     options = {
         "model.clip.name": spec.name,

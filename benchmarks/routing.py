@@ -1,4 +1,4 @@
-"""TRIP's routing: images a second, all at once against token after token."""
+"""TRIP's routing in images per second: all images at once, and token after token."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rate of a large float32 product in the same process."""
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns one table."""
+    """Make one table."""
     count = 16 if quick else 128
     floor = 2 * 197**2 * 768
     found = {label: in_subprocess(measure_side, batched=batched, count=count) for label, batched in SIDES.items()}
@@ -41,12 +41,12 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 
 def measure_side(batched: bool, count: int) -> tuple[Measurement, float]:
-    """Returns what one side took in this process, and the rate of a large product."""
+    """Measure one side in this process, and the rate of a large product."""
     return measure_for(RoutingCase(batched, count), seconds=5.0), matrix_rate()
 
 
 class RoutingCase:
-    """Routing weights of a batch of images, with capacity factors 1 (training) and 2 (evaluation), as TRIP needs both.
+    """Routing weights of a batch of images, with TRIP's capacity factors 1 for training and 2 for evaluation.
 
     Tokens are made up, in the shape of ViT-B/16's: a class token and 196 others that vary smoothly over the image.
 
@@ -62,7 +62,7 @@ class RoutingCase:
         self._batched = batched
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """Returns the routing weights for training and for evaluation."""
+        """Compute the routing weights for training and evaluation."""
         return self._route(1.0), self._route(2.0)
 
     def _route(self, capacity: float) -> Tensor:
@@ -74,7 +74,7 @@ class RoutingCase:
 
 
 def smooth_tokens(num_images: int, num_waves: int = 12) -> Tensor:
-    """Returns made-up tokens [B, 197, 768]: directions, each weighted by a wave over the 14 x 14 patches, and noise.
+    """Generate tokens [B, 197, 768]: directions, each weighted by a wave over the 14 x 14 patches, and noise.
 
     Args:
         num_images: B.

@@ -1,4 +1,4 @@
-"""Time and memory against the numbers of clients, classes, domains, images and rounds: the slopes."""
+"""Time and memory against the numbers of clients, classes, domains, images and rounds, with slopes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ operations at the measured rate for classes and domains."""
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns one table, and plots it as `scale.png` where there is a folder for figures."""
+    """Make one table, and plot it as `scale.png` if there is a folder for figures."""
     curves = []
     for axis, (measure, sizes, fewer) in AXES.items():
         curves.append(_curve(axis, measure, fewer if quick else sizes, quick))
@@ -43,25 +43,25 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 
 def clients(size: int, quick: bool) -> Point:
-    """Measures a round of so many clients without batches."""
+    """Measure a round of this many clients without batches."""
     found = measure_loop(size, rounds=4, shape=PROMPTS, files=False).found
     return found, None
 
 
 def classes(size: int, quick: bool) -> Point:
-    """Measures PromptFL's step."""
+    """Measure the step of PromptFL."""
     spec = CLIPSpec("fedvlp-tiny") if quick else CLIPSpec("ViT-B-16", "random")
     return _step("PromptFL", spec, CLASS_NAMES[345][:size], 32)
 
 
 def domains(size: int, quick: bool) -> Point:
-    """Measures DiPrompT's step."""
+    """Measure the step of DiPrompT."""
     names = [f"domain {index}" for index in range(size)]
     return _step("DiPrompT", CLIPSpec("fedvlp-tiny"), CLASS_NAMES[65][:20], 16, names)
 
 
 def images(size: int, quick: bool) -> Point:
-    """Measures reading, preparing and a round."""
+    """Measure reading and preparing images, and a round."""
     names = CLASS_NAMES[7]
     seconds: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -76,7 +76,7 @@ def images(size: int, quick: bool) -> Point:
 
 
 def rounds(size: int, quick: bool) -> Point:
-    """Measures so many rounds with all files."""
+    """Measure this many rounds with all files."""
     found = measure_loop(4, rounds=size + 1, shape=PROMPTS, files=True).found
     return Measurement([sum(found.seconds)], found.megabytes), None
 
@@ -92,7 +92,7 @@ AXES: dict[str, tuple[Callable[[int, bool], Point], Sequence[int], Sequence[int]
 
 
 def _step(method: str, spec: CLIPSpec, names: list[str], batch_size: int, of: Sequence[str] = ("a", "b", "c")) -> Point:
-    """Measures a local step and its share of the floor."""
+    """Measure a local step and its share of the floor."""
     module = make_module(method, load_clip(spec), names, of)
     found = measure_for(Step(module, make_batch(module, batch_size)), 4.0, least=2)
     least = least_operations(method, load_clip(spec), names, batch_size, of)
@@ -100,7 +100,7 @@ def _step(method: str, spec: CLIPSpec, names: list[str], batch_size: int, of: Se
 
 
 def _curve(axis: str, measure: Callable[[int, bool], Point], sizes: Sequence[int], quick: bool) -> Curve:
-    """Measures an axis."""
+    """Measure an axis."""
     points = [in_subprocess(measure, size=size, quick=quick) for size in sizes]
     seconds = [found.median for found, _ in points]
     megabytes = [found.megabytes for found, _ in points]
@@ -108,7 +108,7 @@ def _curve(axis: str, measure: Callable[[int, bool], Point], sizes: Sequence[int
 
 
 def _rows(curve: Curve, columns: int) -> list[list[str]]:
-    """Returns an axis's three rows, filled up to so many sizes."""
+    """Format the three rows of an axis, padded to this many sizes."""
     gap = [""] * (columns - len(curve.sizes))
     floor = "-" if curve.floor is None else percent(curve.floor)
     memory = "-" if curve.memory_slope is None else f"{curve.memory_slope:.2f}"

@@ -1,4 +1,4 @@
-"""TRIP's routing of one image, token after token: what the batched routing is measured against."""
+"""TRIP's routing of one image, token after token, as the reference for batched routing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 
 def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], keys: Tensor) -> Tensor:
-    """Returns the routing weights of one image, with a Python loop over its tokens in each iteration.
+    """Compute the routing weights of one image, with a Python loop over its tokens in each iteration.
 
     Args:
         tokens: The image's tokens [P, W].
@@ -38,7 +38,7 @@ def sequential_routing(tokens: Tensor, start: Tensor, capacities: list[int], key
 
 
 def _means(tokens: Tensor, assignment: Tensor, distances: Tensor) -> Tensor:
-    """Returns the means of the clusters' tokens [M, W].
+    """Compute the means of the clusters' tokens [M, W].
 
     An empty cluster starts again at the token that is farthest from all centroids.
 
@@ -55,7 +55,7 @@ def _means(tokens: Tensor, assignment: Tensor, distances: Tensor) -> Tensor:
 
 
 def _assign(costs: Tensor, limits: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns assignment and sizes: tokens come cheapest first, and take their cheapest cluster while it has room."""
+    """Assign tokens to clusters and count them: the cheapest token first, each to its cheapest cluster with space."""
     lowest, claimed = costs.min(dim=1)
     order = lowest.argsort(stable=True)
     assignment = torch.full((len(costs),), -1)

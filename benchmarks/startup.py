@@ -1,4 +1,4 @@
-"""How long a command takes to say something, and to the first batch."""
+"""Time until a command prints its first output, and until the first batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIGHT = ("data list", "compare --help", "report --help", "sweep --help", "verify
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns one table."""
+    """Make one table."""
     python = [sys.executable]
     program = [*python, "-m", "fedvlp"]
     print_config = [*program, "fit", "--config", "quickstart", "--print_config"]

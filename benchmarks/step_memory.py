@@ -1,4 +1,4 @@
-"""Memory that a local step needs, foretold from the shapes of its tensors: nothing is computed, and none is taken."""
+"""Memory of a local step, estimated from the shapes of its tensors without computing or allocating them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedvlp.utils.memory import M_MMAP_THRESHOLD
 
 HEADER = ("", "weights, MB", "32-true, MB", "measured, MB", "weights, MB", "bf16-mixed, MB")
 MEASURED_BELOW = 600.0
-"""Megabytes up to which a step is also done and measured; larger ones take minutes here."""
+"""Steps up to this many megabytes are also run and measured; larger steps would take minutes."""
 
 NOTES = """A step is run under PyTorch's `FakeTensorMode`, whose tensors have shapes and no values. The bytes of those
 that are alive are counted, forward and backward: the peak of what a step adds to the frozen CLIP (*weights*) and the
@@ -38,7 +38,7 @@ of its softmax; on a CPU in bf16-mixed they are kept, and not counted here."""
 
 
 class LiveMemory(TorchDispatchMode):
-    """Counts the bytes of all tensors that are alive at the same time.
+    """Counter of the bytes of all tensors that are alive at the same time.
 
     Args:
         present: Tensors that do not count.
@@ -54,8 +54,8 @@ class LiveMemory(TorchDispatchMode):
         self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs an operation and counts the storages that are new in its results."""
-        # Tensors without values have no answer: features of other prompts are computed, and the first index is taken.
+        """Run an operation and count the new storages in its results."""
+        # Tensors without values cannot select prompts, so features of other prompts are computed and index 0 is used.
         if func is torch.ops.aten.equal.default:
             return False
         if func is torch.ops.aten._local_scalar_dense.default:
@@ -79,7 +79,7 @@ class LiveMemory(TorchDispatchMode):
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
-    """Returns a table for each CLIP."""
+    """Make a table for each CLIP."""
     for clip in ("fedvlp-tiny",) if quick else ("ViT-B-16", "ViT-L-14"):
         rows = []
         for method, classes in product(("PromptFL", "TRIP", "DiPrompT", "PLAN", "ADAPT"), CLASS_NAMES):
@@ -94,9 +94,9 @@ def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:
 
 
 def foretell(method: str, clip_name: str, classes: int) -> list[float]:
-    """Returns the megabytes of the weights and of a step, first in float32 and then in bfloat16."""
+    """Estimate the megabytes of the weights and of a step, first in float32 and then in bfloat16."""
     module, batch = _module_and_batch(method, clip_name, classes)
-    # What methods compute once and keep is computed here, of one image and without a graph.
+    # Compute the cached constants of methods, from one image and without a graph.
     one = batch.first(1)
     with torch.no_grad():
         module.training_step((one.constants, one.labels), 0)
@@ -110,11 +110,11 @@ def foretell(method: str, clip_name: str, classes: int) -> list[float]:
 
 
 def step_megabytes(module: FederatedModule, batch: StepBatch, is_half: bool) -> float:
-    """Returns the peak of the memory of a step's tensors, without its weights and its batch."""
+    """Estimate the peak memory of a step's tensors, without its weights and its batch."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     constants = {name: fake.from_tensor(value) for name, value in batch.constants.items()}
     labels = fake.from_tensor(batch.labels)
-    # The mode makes one fake of each tensor, so these are those that the step meets.
+    # The mode makes one fake of each tensor, so these are the tensors that the step uses.
     present = [fake.from_tensor(tensor) for tensor in (*module.parameters(), *module.buffers())]
     memory = LiveMemory([*present, *constants.values(), labels])
     inputs: Any = (constants, labels)
@@ -127,14 +127,14 @@ def step_megabytes(module: FederatedModule, batch: StepBatch, is_half: bool) -> 
 
 
 def keeps_no_scores(query: Tensor, key: Tensor) -> bool:
-    """Says that attention keeps no scores, as on a GPU; a mock would keep the tensors that it is asked of."""
+    """Report that attention stores no scores, as on a GPU; a mock would keep its tensor arguments alive."""
     return False
 
 
 def measure_step(method: str, clip_name: str, classes: int) -> float:
-    """Returns the peak of the memory of this process in a step, above that before."""
+    """Measure the peak memory of this process in a step, above the memory before it."""
     if sys.platform == "linux":
-        # What is freed goes back to the system at once, as a peak of resident memory must see it.
+        # Return freed memory to the system at once, so that the peak of resident memory is correct.
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)
     module, batch = _module_and_batch(method, clip_name, classes)
     step: Callable[[], None] = Step(module, batch)

@@ -1,4 +1,4 @@
-"""Our own local training steps, on what was prepared before, and what they are made of."""
+"""fedvlp's local training steps with prepared constants, and their parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOMAINS = ("art painting", "cartoon", "photo")
 def make_module(
     method: str, clip: CLIP, class_names: list[str], domains: Sequence[str] = DOMAINS, device: str = "cpu"
 ) -> FederatedModule:
-    """Returns a method on a device with its default options, a client for each domain, one template for teachers."""
+    """Make a method on a device with default options, one client per domain, and one template for teachers."""
     makers: dict[str, Callable[[], FederatedModule]] = {
         "TRIP": lambda: TRIP(class_names, clip, templates=1),
         "PromptFL": lambda: PromptFL(class_names, clip),
@@ -63,27 +63,27 @@ class StepBatch:
     constants: dict[str, Tensor]
 
     def first(self, count: int) -> StepBatch:
-        """Returns the first images alone."""
+        """Select the first images."""
         constants = {name: value[:count] for name, value in self.constants.items()}
         return StepBatch(self.images[:count], self.labels[:count], constants)
 
 
 def make_batch(module: FederatedModule, batch_size: int) -> StepBatch:
-    """Returns synthetic images on the module's device; what is prepared comes from two of them, again and again."""
+    """Make synthetic images on the module's device; the constants of two images are repeated."""
     clip: Any = module.clip
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(batch_size, 3, clip.image_size, clip.image_size, generator=generator).to(module.device)
     labels = torch.randint(len(module.class_names), (batch_size,), generator=generator).to(module.device)  # type: ignore[arg-type]
     if not module.precomputes:
         return StepBatch(images, labels, {"images": images})
-    # Preparing takes long and its values do not matter to the time of a step.
+    # Preparing is slow, and its values do not affect the duration of a step.
     few = module.precomputed(images[:2])
     return StepBatch(images, labels, {name: _repeat(value, batch_size) for name, value in few.items()})
 
 
 @dataclass
 class Step:
-    """One local step of ours: loss, gradients, optimizer.
+    """One local step of fedvlp: loss, gradients, optimizer.
 
     Attributes:
         module: The method, begun.
@@ -94,14 +94,14 @@ class Step:
     batch: StepBatch
 
     def __post_init__(self) -> None:
-        """Makes the optimizer."""
+        """Make the optimizer."""
         made = self.module.configure_optimizers()
         if made is None:
             raise ValueError("The method trains nothing.")
         self._optimizer = made
 
     def __call__(self) -> None:
-        """Does a step."""
+        """Run a step."""
         inputs = (self.batch.constants, self.batch.labels)
         loss: Any = self.module.training_step(inputs, 0)
         loss.backward()
@@ -113,7 +113,7 @@ class Step:
 def least_operations(
     method: str, clip: CLIP, class_names: list[str], batch_size: int, domains: Sequence[str] = DOMAINS
 ) -> float:
-    """Returns the least operations of a step: each token once, images without prompts prepared before."""
+    """Count the minimum operations of a step: each token once, with images without prompts prepared before."""
     names = [clean_class_name(name) for name in class_names]
     length = {"TRIP": 32, "PLAN": 8}.get(method, 16)
     text = packed_text(clip, names, length)
@@ -122,7 +122,7 @@ def least_operations(
     if method == "DiPrompT":
         return text.both + _diprompt(clip, names, length, domains)
     if method == "PLAN":
-        # In a round the global prompts' text features are constants, and each image meets the global prompts once.
+        # In a round, text features of the global prompts are constants, and each image is encoded with them once.
         image = prompted_image(clip, length, read=1)
         return text.both + batch_size * (image.both + image.forward + 2 * patches_work(clip))
     image = prompted_image(clip, len(domains), read=1 + len(domains))
@@ -130,7 +130,7 @@ def least_operations(
 
 
 def _diprompt(clip: CLIP, names: list[str], length: int, domains: Sequence[str]) -> float:
-    """Returns the operations of DiPrompT's domain prompts, of which a client trains its own, and question prompt."""
+    """Count the operations of DiPrompT's domain prompts, of which a client trains its own, and query prompt."""
     own = []
     for domain in domains:
         own.append(packed_text(clip, [f"{domain} {name}" for name in names], length))
@@ -140,7 +140,7 @@ def _diprompt(clip: CLIP, names: list[str], length: int, domains: Sequence[str])
 
 
 def reference_operations(method: str, clip: CLIP, num_classes: int, length: int, batch_size: int) -> float:
-    """Returns the operations of a reference step, with whole sequences of a length.
+    """Count the operations of a reference step, with whole sequences of a given length.
 
     Args:
         method: Its name.

@@ -1,4 +1,4 @@
-"""How long the text tower and the optimizer take in a run that knows nothing of it."""
+"""Time of the text tower and the optimizer in an unmodified run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedvlp.clip import PromptedTextEncoder
 
 
 class Stopwatch:
-    """Adds up the seconds of every pass through prompted text encoders, forward and backward, and of optimizers.
+    """Sum of the seconds of all passes through prompted text encoders, forward and backward, and of optimizers.
 
     A backward pass lasts from the gradient of the features to the gradient of the prompts.
 
@@ -39,7 +39,7 @@ class Stopwatch:
                 self._handles.append(part.register_forward_hook(self._after))
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stop measuring."""
         for handle in self._handles:
             handle.remove()
 
@@ -50,7 +50,7 @@ class Stopwatch:
         self.seconds[name] += clock(self._device) - self._started[name]
 
     def _before(self, encoder: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Starts a forward pass, and lets the gradient of the prompts end the backward pass."""
+        """Start a forward pass, and let the gradient of the prompts end the backward pass."""
         prompt = arguments[0]
         if prompt.requires_grad:
             prompt = prompt.view_as(prompt)
@@ -59,7 +59,7 @@ class Stopwatch:
         return (prompt, *arguments[1:])
 
     def _after(self, encoder: nn.Module, arguments: tuple[Any, ...], features: Tensor) -> None:
-        """Ends a forward pass, and lets the gradient of the features start the backward pass."""
+        """End a forward pass, and let the gradient of the features start the backward pass."""
         self._stop("text")
         if features.requires_grad:
             features.register_hook(lambda gradient: self._start("text"))  # type: ignore[no-untyped-call]

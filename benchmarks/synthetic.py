@@ -1,4 +1,4 @@
-"""Made-up images on disk, and clients without any images."""
+"""Generated images on disk, and clients without images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedvlp.core.state import Client
 
 
 def write_images(root: Path, domains: int, class_names: list[str], images: int, size: int = 256) -> None:
-    """Writes JPEG files, `root/domain/class/number.jpg`, of smooth colours.
+    """Write JPEG files, `root/domain/class/number.jpg`, of smooth colours.
 
     Args:
         root: The folder to write to.
@@ -38,7 +38,7 @@ def write_images(root: Path, domains: int, class_names: list[str], images: int, 
 
 
 class IdleMethod(FederatedModule):
-    """A method that sends prompts and trains nothing: what a round of it takes is the loop's own.
+    """A method that sends prompts without training, so that a round costs only the loop.
 
     Args:
         clip: The frozen CLIP.
@@ -55,13 +55,13 @@ class IdleMethod(FederatedModule):
             self.own = nn.Parameter(torch.zeros(kept))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Returns a loss; never called, as there are no batches."""
+        """Return a loss; never called, because there are no batches."""
         return self.prompts.square().mean()
 
 
 @dataclass
 class NoImages:
-    """A data module of many clients without images.
+    """Data module of many clients without images.
 
     Attributes:
         count: How many clients there are.
@@ -75,37 +75,37 @@ class NoImages:
     split_hash: str = "no images"
 
     def __post_init__(self) -> None:
-        """Makes the clients, ten images each by their own account."""
+        """Make the clients, each with ten images."""
         self.clients = [Client(index, 0, 10, str(index)) for index in range(self.count)]
 
     def describe(self) -> dict[str, Any]:
-        """Returns that there is nothing."""
+        """Describe the data as empty."""
         return {"name": "no images"}
 
     def prepare_data(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def setup(self, stage: str) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def bind(self, **options: Any) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def encode(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns no batches."""
+        """Return no batches."""
         return NoBatches()
 
     def evaluation_splits(self) -> list[Any]:
-        """Returns no splits."""
+        """Return no splits."""
         return []
 
 
 @dataclass
 class Points(NoImages):
-    """Clients with some made-up features each, of three domains.
+    """Clients with a few generated features each, from three domains.
 
     Attributes:
         width: Of a feature.
@@ -116,23 +116,23 @@ class Points(NoImages):
     images: int = 16
 
     def __post_init__(self) -> None:
-        """Makes the clients."""
+        """Make the clients."""
         self.clients = [Client(index, index % 3, self.images, str(index)) for index in range(self.count)]
 
     def train_dataloader(self, client: Client | None = None, seed: int | None = None) -> Loader:
-        """Returns one batch, the same in every round."""
+        """Return one batch, the same in every round."""
         generator = torch.Generator().manual_seed(0 if client is None else client.id)
         features = torch.randn(self.images, self.width, generator=generator)
         return [({"features": features}, torch.randint(len(self.class_names), (self.images,), generator=generator))]
 
 
 class NoBatches:
-    """A loader of nothing."""
+    """An empty loader."""
 
     def __len__(self) -> int:
-        """Returns 0."""
+        """Return 0."""
         return 0
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yields nothing."""
+        """Yield nothing."""
         return iter(())

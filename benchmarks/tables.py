@@ -1,4 +1,4 @@
-"""Tables in Markdown, and numbers as they stand in them."""
+"""Tables in Markdown, and their number format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Table:
     notes: str = ""
 
     def markdown(self) -> str:
-        """Returns title, notes and table."""
+        """Format title, notes and table."""
         lines = [f"## {self.title}", ""]
         if self.notes:
             lines += [self.notes, ""]
@@ -35,7 +35,7 @@ class Table:
 
 
 def seconds_with_spread(seconds: Sequence[float]) -> list[str]:
-    """Returns the median, the least to the greatest, and the number of repeats.
+    """Format the median, the range, and the number of repeats.
 
     >>> seconds_with_spread([0.25, 0.1, 0.2])
     ['0.2', '0.1 to 0.25', '3']
@@ -45,7 +45,7 @@ def seconds_with_spread(seconds: Sequence[float]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Returns a number with three digits, or all digits before its point.
+    """Format a number with three digits, or with all digits before its point.
 
     >>> number(0.012345), number(12.345), number(1234.5)
     ('0.0123', '12.3', '1234')
@@ -54,7 +54,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share as a percentage.
+    """Format a share as a percentage.
 
     >>> percent(0.123), percent(0.00123)
     ('12 %', '0.12 %')

@@ -22,7 +22,7 @@ from fedvlp.utils.files import write_text
 
 
 def main(given: Sequence[str]) -> int:
-    """Returns the exit code: 0 if every row that is built holds, 1 if one does not, 2 for a wrong command."""
+    """Run the rows; return 0 if all implemented rows pass, 1 if one fails, 2 for a wrong command."""
     arguments = parse(given)
     if arguments.list:
         for fault in chosen():
@@ -34,7 +34,7 @@ def main(given: Sequence[str]) -> int:
         say(f"There is no row {error}; --list shows all.")
         return 2
     torch.set_num_threads(1)
-    # A process that is killed cannot give back its semaphores; Python would say so at the end.
+    # A killed process cannot release its semaphores, and Python would report them at exit.
     os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
     machine = describe_machine()
     command = " ".join(["python -m benchmarks.faults", *given])
@@ -46,14 +46,14 @@ def main(given: Sequence[str]) -> int:
         rows = []
         for fault in faults:
             rows.append((fault, carried_out(fault, shop)))
-            if arguments.output is not None:  # after each row, so that a run that is stopped leaves what it found
+            if arguments.output is not None:  # after each row, so that a stopped run keeps its findings
                 write_text(arguments.output, page(rows, command, machine, before))
     say(summary([line_of(fault, outcome) for fault, outcome in rows]))
     return int(any(outcome.verdict is Verdict.FAILS for _, outcome in rows))
 
 
 def parse(given: Sequence[str]) -> argparse.Namespace:
-    """Returns the options."""
+    """Parse the options."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these rows")
     parser.add_argument("--list", action="store_true", help="name the rows, and do nothing")
@@ -66,7 +66,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 
 def carried_out(fault: Fault, shop: Workshop) -> Outcome:
-    """Injects one fault, and says what came of it."""
+    """Inject one fault, and print its outcome."""
     began = time.monotonic()
     if fault.inject is None:
         outcome = Outcome(Verdict.NOT_BUILT)
@@ -79,19 +79,19 @@ def carried_out(fault: Fault, shop: Workshop) -> Outcome:
 
 
 def _tried(fault: Fault, bench: Bench, began: float) -> Outcome:
-    """Returns what came of a row; a mistake of the row itself is a failure, too."""
+    """Run a row and make its outcome; an error of the row itself is a failure."""
     try:
         if fault.inject is not None:
             fault.inject(bench)
     except NotBuiltError as error:
         return Outcome(Verdict.NOT_BUILT, str(error), seconds=time.monotonic() - began)
-    except Exception as error:  # the other rows are still worth seeing
+    except Exception as error:  # continue with the other rows
         bench.expect(False, f"the row itself raised {type(error).__name__}: {error}")
     return bench.outcome(time.monotonic() - began)
 
 
 def say(text: str) -> None:
-    """Prints a line at once."""
+    """Print a line immediately."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

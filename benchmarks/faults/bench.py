@@ -1,4 +1,4 @@
-"""What a row works with: commands in a folder of its own, and notes of what was found."""
+"""The environment of a row: commands in a separate folder, and notes of the findings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class NotBuiltError(Exception):
-    """What a row asks for is not there yet."""
+    """A row needs something that is not implemented yet."""
 
 
 class Bench:
-    """The place where one fault is put into runs.
+    """The environment in which one fault is injected.
 
     Args:
-        shop: what all rows share.
-        name: of the row.
+        shop: Resources shared by all rows.
+        name: Name of the row.
     """
 
     def __init__(self, shop: Workshop, name: str) -> None:
@@ -47,36 +47,36 @@ class Bench:
         faults: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Running:
-        """Starts a command.
+        """Start a command.
 
         Args:
-            arguments: words after ``fedvlp``, or several times such words.
-            faults: what ``clients`` shall do, see there.
-            environment: more variables.
+            arguments: Words after ``fedvlp``, or several lists of such words.
+            faults: Faults for ``clients`` to inject; see there.
+            environment: Additional environment variables.
         """
         self._logs += 1
         everything = {"OMP_NUM_THREADS": "1", VARIABLE: json.dumps(faults or {}), **(environment or {})}
         return Running(arguments, self.folder, self.folder / f"log-{self._logs:03d}.txt", everything)
 
     def finish(self, running: Running, limit: float = LIMIT) -> Finished:
-        """Waits for a command, and notes its exit code and whether it never ended."""
+        """Wait for a command, and note its exit code and whether it never ended."""
         finished = running.wait(limit)
         self.expect(not finished.hung, f"no end within {limit:.0f} s")
         return finished
 
     def command(self, *arguments: str, limit: float = LIMIT) -> Finished:
-        """Runs a command."""
+        """Run a command."""
         return self.finish(self.start(arguments), limit)
 
     def batch(self, commands: Sequence[Sequence[str]], limit: float = LIMIT) -> list[Finished]:
-        """Runs several commands in one process, which is quick where each ends soon."""
+        """Run several short commands in one process, which is faster."""
         running = self.start(commands)
         left = several(running.wait(limit).output)
         self.expect(len(left) == len(commands), f"only {len(left)} of {len(commands)} commands ended")
         return left
 
     def program(self, *words: str, limit: float = LIMIT, **environment: str) -> Finished:
-        """Runs another program in the repository's folder, and notes its exit code."""
+        """Run another program in the folder of the repository, and note its exit code."""
         finished = other_program(words, ROOT, {"OMP_NUM_THREADS": "1", **environment}, limit)
         self.expect(not finished.hung, f"no end within {limit:.0f} s")
         return finished
@@ -88,7 +88,7 @@ class Bench:
         faults: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Running:
-        """Starts a short run."""
+        """Start a short run."""
         return self.start([*self.shop.fit_options(method), *arguments], faults, environment)
 
     def fit(
@@ -99,34 +99,34 @@ class Bench:
         environment: Mapping[str, str] | None = None,
         limit: float = LIMIT,
     ) -> Finished:
-        """Makes a short run."""
+        """Make a short run."""
         running = self.start_fit(*arguments, method=method, faults=faults, environment=environment)
         return self.finish(running, limit)
 
     def run(self, name: str = "run") -> Path:
-        """Returns the newest run of a name."""
+        """Find the newest run with a name."""
         return newest_run(self.folder / "runs" / name)
 
     def note(self, text: str) -> None:
-        """Adds to what happened; its own folder, which has another name each time, is left out."""
+        """Add to the findings, without the path of the row's folder, which differs each time."""
         self._notes.append(text.replace(f"{self.folder}/", ""))
 
     def lose(self, what: str) -> None:
-        """Notes that something was lost."""
+        """Note a loss."""
         self._lost.append(what)
 
     def expect(self, claim: bool, problem: str) -> bool:
-        """Notes a problem unless a claim is true; returns the claim."""
+        """Note a problem unless a claim is true; return the claim."""
         if not claim:
             self._problems.append(problem)
         return claim
 
     def expect_success(self, finished: Finished, what: str = "the run") -> bool:
-        """Sees that a command ended well."""
+        """Check that a command succeeded."""
         return self.expect(finished.code == 0, f"{what} ended with {finished.code}: {tail(finished)}")
 
     def expect_refusal(self, finished: Finished, *words: str, what: str = "") -> bool:
-        """Sees that a command ended with one line that has these words, and with an exit code that is not 0."""
+        """Check that a command failed with a single line that contains these words."""
         name = what or "it"
         if not self.expect(finished.code in (1, 2), f"{name}: exit code {finished.code}: {tail(finished)}"):
             return False
@@ -138,27 +138,27 @@ class Bench:
         )
 
     def expect_same(self, run: Path, expected: Path, what: str = "the run") -> bool:
-        """Sees that the files of two runs are equal byte for byte, but for times; what differs counts as lost."""
+        """Check that the files of two runs are equal byte for byte, except for times; count differences as losses."""
         different = differing(run, expected)
         if different:
             self.lose(f"{what} is another: {', '.join(different)}")
         return self.expect(not different, f"{what} differs from an unbroken one in {', '.join(different)}")
 
     def outcome(self, seconds: float) -> Outcome:
-        """Returns what came of it."""
+        """Make the outcome of the row."""
         verdict = Verdict.FAILS if self._problems else Verdict.HOLDS
         lost = "; ".join(dict.fromkeys(self._lost))
         return Outcome(verdict, "; ".join(self._notes), lost, tuple(self._problems), seconds)
 
 
 def tail(finished: Finished) -> str:
-    """Returns the last thing that a command said."""
+    """Find the last line of a command's output."""
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
     return quote(lines[-1]) if lines else "no output"
 
 
 def quote(text: str, longest: int = LONGEST_QUOTE) -> str:
-    """Returns a text as a table may hold it: its beginning, in one line.
+    """Shorten a text to its beginning in one line, for a table.
 
     >>> quote("one two", 3)
     'one...'

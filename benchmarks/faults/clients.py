@@ -1,7 +1,7 @@
-"""What misbehaves inside a run: clients, an aggregator, a callback and a logger.
+"""Parts of a run that misbehave: clients, an aggregator, a callback and a logger.
 
-What they do is in an environment variable and not in their options, so that a run with a fault has the same options as
-one without, and can be continued and compared.
+An environment variable, not an option, selects the fault. So a run with a fault has the same options as a run without
+it, and can be resumed and compared.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedvlp.core.state import weighted_mean
 from fedvlp.training.callback import RunView
 
 VARIABLE = "FEDVLP_BENCHMARK_FAULTS"
-"""A JSON object: what happens in a round, counted from 1, by the round's number or ``all``. See ``asked``."""
+"""A JSON object with the actions in a round, by number of the round (from 1) or ``all``. See ``asked``."""
 
 Change = Callable[[Tensor], Any]
 
@@ -48,7 +48,7 @@ UPLOADS: dict[str, Change] = {
     "no_tensor": lambda value: [0.0],
     "huge": lambda value: value * 1e30,
 }
-"""What is uploaded in place of each tensor."""
+"""Replacements for each uploaded tensor."""
 STATES: dict[str, Callable[[State], Any]] = {
     "nothing": lambda state: {},
     "none": lambda state: None,
@@ -56,31 +56,31 @@ STATES: dict[str, Callable[[State], Any]] = {
     "other_keys": lambda state: {f"other_{name}": value for name, value in state.items()},
     "one_more_key": lambda state: {**state, "more": torch.zeros(1)},
 }
-"""What is uploaded in place of the whole state."""
+"""Replacements for the whole uploaded state."""
 
 WHO = {"": 0, "last": 2, "everyone": -1}
 """Ids of clients."""
 
 
 def asked(round: int) -> str:
-    """Returns what is to happen in a round, counted from 1; empty for nothing."""
+    """Look up the action in a round, counted from 1; empty for none."""
     faults = json.loads(os.environ.get(VARIABLE) or "{}")
     return str(faults.get(str(round), faults.get("all", "")))
 
 
 class FaultyPromptFL(PromptFL):
-    """PromptFL whose first client does what is asked; of ``last:KIND`` the third, of ``everyone:KIND`` all."""
+    """PromptFL with a faulty first client; with ``last:KIND`` the third client, with ``everyone:KIND`` all clients."""
 
     _steps = 0
     _tries = 0
 
     def start_client(self, context: RoundContext) -> None:
-        """Begins to count the client's steps."""
+        """Start counting the client's steps."""
         super().start_client(context)
         self._steps = 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Returns the loss, or fails in the client's second step."""
+        """Compute the loss, or fail in the client's second step."""
         self._steps += 1
         kind = self._kind() if self._steps == 2 else ""
         if kind in RAISES:
@@ -94,9 +94,9 @@ class FaultyPromptFL(PromptFL):
         return super().training_step(batch, batch_idx)
 
     def upload_state(self) -> State:
-        """Returns what the client sends, or something else."""
+        """Return the client's update, or a faulty one."""
         state = super().upload_state()
-        kind = self._kind() if self._steps else ""  # before it trains, it is only asked what it will send
+        kind = self._kind() if self._steps else ""  # before training, the names of the tensors are only inspected
         if kind in UPLOADS:
             state = {name: UPLOADS[kind](value.detach()) for name, value in state.items()}
         if kind in STATES:
@@ -113,10 +113,10 @@ class FaultyPromptFL(PromptFL):
 
 @dataclass(frozen=True)
 class FaultyMean(Aggregator):
-    """The weighted mean, which raises where ``server`` is asked for."""
+    """The weighted mean, which raises if ``server`` is requested."""
 
     def combine(self, states: Sequence[State], weights: Sequence[float], before: State) -> State:
-        """Returns the mean, or raises."""
+        """Compute the mean, or raise."""
         if "server" in os.environ.get(VARIABLE, "") and _rounds_of_mean(before):
             raise RuntimeError("the server's code is wrong")
         return weighted_mean(states, weights)
@@ -126,36 +126,36 @@ _seen: list[int] = []
 
 
 def _rounds_of_mean(before: State) -> bool:
-    """Whether this process has combined uploads before, so that one round is finished."""
+    """Check whether this process has combined uploads before, so that one round is finished."""
     _seen.append(len(before))
     return len(_seen) > 1
 
 
 class Broken(FederationCallback):
-    """Raises at the end of a round."""
+    """Callback that raises at the end of a round."""
 
     def on_round_end(self, federation: RunView, row: dict[str, Any]) -> None:
-        """Raises."""
+        """Raise an error."""
         raise ZeroDivisionError("a mistake of a callback")
 
 
 class PartingLogger(Logger):
-    """A logger whose service is gone from the second round on."""
+    """Logger with a service that disappears in the second round."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """Name of the logger."""
         return "parting"
 
     @property
     def version(self) -> int:
-        """Its version."""
+        """Version of the logger."""
         return 0
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Raises from the second step on."""
+        """Raise from the second step on."""
         if step is not None and step > 1:
             raise ConnectionError("the service does not answer")
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Does nothing."""
+        """Do nothing."""

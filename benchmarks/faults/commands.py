@@ -1,4 +1,4 @@
-"""Commands of fedvlp in processes of their own, as a shell starts them, but with the library imported already."""
+"""Commands of fedvlp in separate processes, as started by a shell, but with the library already imported."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ END = "\x1e exit code {} \x1e\n"
 
 @dataclass(frozen=True)
 class Finished:
-    """What a command left.
+    """The result of a command.
 
     Attributes:
-        code: its exit code; minus the signal's number if a signal ended it.
-        output: what it wrote to the terminal, both streams.
-        seconds: how long it ran.
-        hung: whether it had to be killed since it did not end.
+        code: Exit code; minus the number of the signal if a signal ended the process.
+        output: Output and error output.
+        seconds: Duration.
+        hung: Whether it had to be killed because it did not end.
     """
 
     code: int
@@ -43,24 +43,24 @@ class Finished:
 
     @property
     def has_traceback(self) -> bool:
-        """Whether it showed its user a traceback."""
+        """Whether the output contains a traceback."""
         return "Traceback (most recent call last)" in self.output
 
     @property
     def error(self) -> str:
-        """What it says is wrong, with the lines that belong to that; empty if nothing."""
+        """The error message with its continuation lines; empty if there is none."""
         found = re.split(r"^fedvlp[\w ]*: error:", self.output, flags=re.MULTILINE)
         return found[-1].strip() if len(found) > 1 else ""
 
 
 class Running:
-    """A command that was started.
+    """A running command.
 
     Args:
-        arguments: words after ``fedvlp``; or several commands, each such words, one after another in one process.
-        folder: where it runs.
-        log: file for what it writes.
-        environment: variables besides those of this process.
+        arguments: Words after ``fedvlp``, or several lists of such words, to run in sequence in one process.
+        folder: Working directory.
+        log: File for the output.
+        environment: Additional environment variables.
     """
 
     def __init__(
@@ -80,40 +80,40 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """The process's id, which is that of its group, too."""
+        """Id of the process, which is also the id of its group."""
         if self._process.pid is None:
             raise RuntimeError("The command has not started.")
         return self._process.pid
 
     @property
     def output(self) -> str:
-        """What it wrote so far."""
+        """The output so far."""
         return self.log.read_text(encoding="utf-8", errors="surrogateescape") if self.log.exists() else ""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs still."""
+        """Whether the command is still running."""
         return self._process.is_alive()
 
     def children(self) -> list[int]:
-        """Returns the ids of its own child processes."""
+        """List the ids of the child processes."""
         found = []
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = status.read_text().rpartition(")")[2].split()
-            except OSError:  # it ended meanwhile
+            except OSError:  # it has ended meanwhile
                 continue
             if int(fields[1]) == self.pid:
                 found.append(int(status.parent.name))
         return sorted(found)
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the process alone."""
+        """Send a signal only to the process."""
         if self.is_alive:
             os.kill(self.pid, number)
 
     def wait_for(self, text: str, limit: float = LIMIT) -> bool:
-        """Waits until the command has written a text; says whether it has."""
+        """Wait until the command has printed a text; return whether it has."""
         ends = time.monotonic() + limit
         while text not in self.output:
             if not self.is_alive or time.monotonic() > ends:
@@ -122,7 +122,7 @@ class Running:
         return True
 
     def wait(self, limit: float = LIMIT) -> Finished:
-        """Returns what it left; kills it and all that it started if it does not end in time."""
+        """Wait for the result; kill the command and its processes if it does not end in time."""
         self._process.join(limit)
         hung = self._process.is_alive()
         self.kill()
@@ -131,20 +131,20 @@ class Running:
         return Finished(0 if code is None else code, self.output, time.monotonic() - self._began, hung)
 
     def kill(self) -> None:
-        """Kills the process and all that it started."""
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has no group of its own yet
+        """Kill the process and all processes that it started."""
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has no group yet
             os.killpg(self.pid, signal.SIGKILL)
         self._process.kill()
 
 
 def several(output: str) -> list[Finished]:
-    """Returns what each of several commands of one process left, from all that they wrote."""
+    """Split the output of one process into the results of its commands."""
     parts = re.split(END.format(r"(-?\d+)").replace(" \x1e", " ?\x1e"), output)
     return [Finished(int(code), text, 0.0) for text, code in zip(parts[0::2], parts[1::2], strict=False)]
 
 
 def other_program(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Finished:
-    """Runs a program that is not a command of fedvlp, and returns what it left."""
+    """Run a program that is no command of fedvlp, and return its result."""
     began = time.monotonic()
     everything = {**os.environ, **environment}
     try:
@@ -164,15 +164,15 @@ def other_program(words: Sequence[str], folder: Path, environment: Mapping[str, 
 
 
 def _carry_out(arguments: list[Any], folder: str, log: str, environment: dict[str, str]) -> None:
-    """Becomes a command: with a session, a folder and a terminal of its own."""
+    """Turn this process into a command, with its own session, folder and terminal."""
     os.setsid()
-    multiprocessing.set_start_method(None, force=True)  # else it would start its own processes as it was started
+    multiprocessing.set_start_method(None, force=True)  # else it starts processes as it was started
     signal.signal(signal.SIGINT, signal.default_int_handler)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.chdir(folder)
-    sys.path.insert(0, folder)  # as `python -m` does
+    sys.path.insert(0, folder)  # as in `python -m`
     os.environ.update(environment)
     if not arguments or isinstance(arguments[0], str):
         sys.argv = ["fedvlp", *arguments]
@@ -186,7 +186,7 @@ def _carry_out(arguments: list[Any], folder: str, log: str, environment: dict[st
 
 
 def _code(arguments: list[str]) -> int:
-    """Returns the exit code of one of several commands, as Python would end with it."""
+    """Run one of several commands and compute its exit code as Python does."""
     try:
         return int(importlib.import_module("fedvlp.commands.cli").main(arguments))
     except SystemExit as error:

@@ -1,4 +1,4 @@
-"""What a fault is, its outcome, and the decorator that registers one."""
+"""Definition of faults, their outcomes, and the decorator that registers them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Inject = Callable[["Bench"], None]
 
 
 class Verdict(Enum):
-    """Whether what happened is what must happen."""
+    """Whether the effect is as required."""
 
     HOLDS = "holds"
     FAILS = "FAILS"
@@ -23,14 +23,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a fault.
+    """The outcome of a fault.
 
     Attributes:
-        verdict: whether it is what must come of it.
-        happened: what was seen.
-        lost: what was lost; empty for nothing.
-        problems: what was otherwise than it must be.
-        seconds: how long the row took.
+        verdict: Whether the effect is as required.
+        happened: Observed effect.
+        lost: Losses; empty if there are none.
+        problems: Deviations from the required effect.
+        seconds: Duration of the row.
     """
 
     verdict: Verdict
@@ -45,11 +45,11 @@ class Fault:
     """One row of the page.
 
     Attributes:
-        name: by which ``--only`` asks for it.
-        injected: what is done.
-        must: what must happen.
-        peers: what other projects do there, with their versions.
-        inject: does it, and notes on its bench what happened; None if what must happen is not built.
+        name: Name for ``--only``.
+        injected: Description of the fault.
+        must: Required effect.
+        peers: Behaviour of other projects, with their versions.
+        inject: Function that injects the fault and notes the effect on its bench; None if not implemented.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Fault:
 
 
 FAULTS: dict[str, Fault] = {}
-"""All rows by name, once ``benchmarks.faults.rows`` was loaded."""
+"""All rows by name, after loading ``benchmarks.faults.rows``."""
 
 
 def fault(*, injected: str, must: str, peers: str) -> Callable[[Inject], Inject]:
-    """Registers a function as the row of its own name."""
+    """Register a function as a row under its name."""
 
     def register(inject: Inject) -> Inject:
         name = inject.__name__

@@ -20,13 +20,13 @@ rounds, FedAvg and the Ray back end. NVFlare 2.8 and others were read in their s
 
 
 def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str, before: str = "") -> str:
-    """Returns the page.
+    """Format the page.
 
     Args:
-        rows: each fault and what came of it, in the order of the page.
-        command: that made it.
-        machine: where, with versions.
-        before: the page as it was, whose other rows stay.
+        rows: Each fault and its outcome, in the order of the page.
+        command: The command that made the page.
+        machine: The machine, with versions.
+        before: The previous page; its other rows are kept.
     """
     lines = lines_of(before) | {fault.name: line_of(fault, outcome) for fault, outcome in rows}
     made_by = f"`{command}`" + (", and other rows by earlier commands" if len(lines) > len(rows) else "")
@@ -38,13 +38,13 @@ def page(rows: Sequence[tuple[Fault, Outcome]], command: str, machine: str, befo
 
 
 def line_of(fault: Fault, outcome: Outcome) -> str:
-    """Returns a row of a table."""
+    """Format a row of a table."""
     cells = [f"`{fault.name}`", fault.injected, happened(fault, outcome), lost(outcome), fault.peers]
     return f"| {' | '.join(map(cell, cells))} |"
 
 
 def lines_of(text: str) -> dict[str, str]:
-    """Returns the rows of a page by name."""
+    """Parse the rows of a page, by name."""
     found = {}
     for line in text.splitlines():
         row = re.match(r"\| `(\w+)` \|", line)
@@ -54,7 +54,7 @@ def lines_of(text: str) -> dict[str, str]:
 
 
 def summary(lines: Sequence[str]) -> str:
-    """Returns how many rows hold, and in which something was lost."""
+    """Count the rows that pass, and list the rows with losses."""
     rows = [[each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     verdicts = Counter(_verdict(row[HEADER.index("what happened")]) for row in rows)
     names = [row[0] for row in rows if row[HEADER.index("lost")].startswith("**")]
@@ -71,7 +71,7 @@ def _verdict(text: str) -> Verdict:
 
 
 def happened(fault: Fault, outcome: Outcome) -> str:
-    """Returns what was seen, and before it what is wrong with it."""
+    """Describe the observed effect, preceded by its problems."""
     if outcome.verdict is Verdict.HOLDS:
         return outcome.happened
     must = f"**{outcome.verdict.value}**. Must: {fault.must}."
@@ -80,14 +80,14 @@ def happened(fault: Fault, outcome: Outcome) -> str:
 
 
 def lost(outcome: Outcome) -> str:
-    """Returns what was lost."""
+    """Describe the losses."""
     if outcome.verdict is Verdict.NOT_BUILT:
         return "–"
     return f"**{outcome.lost}**" if outcome.lost else "nothing"
 
 
 def cell(text: str) -> str:
-    """Returns a text that stays within its cell, whatever a run said.
+    """Escape a text so that it stays within its cell.
 
     >>> cell("a <b>")
     'a &lt;b&gt;'

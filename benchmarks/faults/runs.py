@@ -1,4 +1,4 @@
-"""What two runs must have in common, byte for byte, and where they have it."""
+"""Comparison of the files of two runs, byte for byte."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ COMPARED = ("prompts.safetensors", "prompts_best.safetensors")
 
 
 def newest_run(parent: Path) -> Path:
-    """Returns the newest run folder in a folder.
+    """Find the newest run folder in a folder.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: If there is none.
     """
     runs = sorted(path for path in parent.glob("*/") if path.is_dir())
     if not runs:
@@ -22,12 +22,12 @@ def newest_run(parent: Path) -> Path:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """Returns the checkpoints of a run, oldest first."""
+    """List the checkpoints of a run, oldest first."""
     return sorted((run / "checkpoints").glob("round-*.safetensors"))
 
 
 def metrics(run: Path) -> list[dict[str, str]]:
-    """Returns the rows of a run's metrics without their times; none if there is no table."""
+    """Read the metrics of a run without times; empty if there is no table."""
     path = run / "metrics.csv"
     if not path.is_file():
         return []
@@ -38,7 +38,7 @@ def metrics(run: Path) -> list[dict[str, str]]:
 
 
 def digests(run: Path, files: tuple[str, ...] = COMPARED) -> dict[str, str]:
-    """Returns a digest of each file that must be equal, and of the metrics without their times."""
+    """Compute a digest of each file that must be equal, and of the metrics without times."""
     found = {}
     for name in files:
         path = run / name
@@ -48,7 +48,7 @@ def digests(run: Path, files: tuple[str, ...] = COMPARED) -> dict[str, str]:
 
 
 def differing(one: Path, other: Path) -> list[str]:
-    """Returns the names of the files in which two runs differ."""
+    """List the files in which two runs differ."""
     first = digests(one)
     second = digests(other)
     return [name for name in first if first[name] != second[name] or first[name] == "missing"]

@@ -1,4 +1,4 @@
-"""What all rows share: made-up images, the options of a short run, and whole runs to compare with."""
+"""Resources shared by all rows: generated images, options of a short run, and undisturbed runs for comparison."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CLASSES = ("circle", "square", "star")
 IMAGES = 18
 ROUNDS = 3
 FAULTY = ("--model", "benchmarks.faults.clients.FaultyPromptFL")
-"""A method some of whose clients do what the environment says; see ``clients``."""
+"""A method with clients that inject the faults of the environment; see ``clients``."""
 
 
 class Workshop:
-    """Makes what rows work on, each thing once.
+    """Maker of shared resources, each made only once.
 
     Args:
-        folder: for everything that is written; empty, and visible to all users.
+        folder: Empty folder for all files, readable by all users.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class Workshop:
         return root
 
     def fit_options(self, method: str = "promptfl") -> list[str]:
-        """Returns the words of a short run of a method: its own config, the tiny CLIP, and the images."""
+        """List the options of a short run of a method: its config, the tiny CLIP, and the images."""
         options = {
             "config": f"methods/{method}",
             "data": "DomainFolders",
@@ -56,10 +56,10 @@ class Workshop:
         return ["fit", *(f"--{name}={value}" for name, value in options.items())]
 
     def unbroken(self, method: str = "promptfl", *arguments: str) -> tuple[Path, float]:
-        """Returns the folder of a run of these options that nothing disturbed, and the seconds that it took.
+        """Make an undisturbed run with these options; return its folder and its duration in seconds.
 
         Raises:
-            RuntimeError: if it fails by itself.
+            RuntimeError: If it fails without a fault.
         """
         key = (method, *arguments)
         if key not in self._unbroken:

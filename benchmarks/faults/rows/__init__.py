@@ -1,4 +1,4 @@
-"""The rows: each file holds those of one kind of fault, and registers them when it is imported."""
+"""The rows, with one file per kind of fault. Importing a file registers its rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from benchmarks.faults.fault import FAULTS, Fault
 
 
 def chosen(names: Sequence[str] | None = None) -> list[Fault]:
-    """Returns the rows of these names, or all of them.
+    """List the rows with these names, or all rows.
 
     Raises:
-        KeyError: with a name that there is no row of.
+        KeyError: With the name if there is no such row.
     """
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.stem != "__init__":

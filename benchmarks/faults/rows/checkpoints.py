@@ -1,4 +1,4 @@
-"""Faults of checkpoints, and of going on from them."""
+"""Faults of checkpoints, and of resuming from them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.faults.workshop import ROUNDS
 
 BACK = "Trying the previous checkpoint"
 KILLS = 4
-"""How often runs of each method are killed, at random moments."""
+"""Number of kills of runs of each method, at random moments."""
 SYSTEMS = ("trip", "plan", "diprompt", "fed_dpt", "adapt")
 
 
 def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
-    """Makes a run whose last round is still to come, and returns its folder."""
+    """Make a run without its last round, and return its folder."""
     bench.expect_success(bench.fit(f"--trainer.rounds={rounds}"), "the run that is to be continued")
     return bench.run()
 
@@ -28,7 +28,7 @@ def unfinished(bench: Bench, rounds: int = ROUNDS - 1) -> Path:
     peers="Flower 1.41 has no resume.",
 )
 def mistyped_checkpoint(bench: Bench) -> None:
-    """Asks to go on from what is not there."""
+    """Resume from a missing checkpoint."""
     for where in ("runs/mistyped", "", "/dev/zero"):
         finished = bench.fit(f"--ckpt_path={where}")
         bench.expect_refusal(finished, what=f"ckpt_path {where!r}")
@@ -42,11 +42,11 @@ def mistyped_checkpoint(bench: Bench) -> None:
     peers="–",
 )
 def leftovers(bench: Bench) -> None:
-    """Leaves what a killed process leaves, by killing processes."""
+    """Kill processes that are writing, so that they leave temporary files."""
     victim = bench.start_fit("--trainer.rounds=2000")
     bench.expect(victim.wait_for("round 2/"), "no second round")
     run = bench.run()
-    # A process that dies while it writes leaves such a file.
+    # A process that is killed while writing leaves such a file.
     (run / "checkpoints" / ".round-00009.safetensors.0123456789ab.tmp").write_bytes(b"half a checkpoint")
     victim.signal(signal.SIGKILL)
     bench.finish(victim)
@@ -66,13 +66,13 @@ def leftovers(bench: Bench) -> None:
     "2.8: the job is submitted anew. FL4Health tests that it resumes.",
 )
 def killed_runs(bench: Bench) -> None:
-    """Kills each system's run again and again until the asked number of kills is reached."""
+    """Kill runs of each method repeatedly until the requested number of kills is reached."""
     for system in SYSTEMS:
         _kill(bench, system)
 
 
 def _kill(bench: Bench, system: str) -> None:
-    """Kills a method's runs, and notes how many ended equal."""
+    """Kill the runs of a method, and note the number of equal results."""
     options = ("--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     expected, seconds = bench.shop.unbroken(system, *options)
     kills = 0
@@ -85,7 +85,7 @@ def _kill(bench: Bench, system: str) -> None:
             victim = bench.start_fit(*options, name, "--ckpt_path=last", method=system)
             victim.wait(bench.random.uniform(0.2, 1.0) * seconds)
             finished = bench.finish(victim)
-            if finished.code == 0:  # it was done before the kill came: the machine is less busy than it was
+            if finished.code == 0:  # finished before the kill, because the machine is less busy than before
                 seconds = min(seconds, finished.seconds)
                 break
             kills += 1
@@ -100,7 +100,7 @@ def _kill(bench: Bench, system: str) -> None:
     peers="Flower 1.41 writes no checkpoints. NVFlare 2.8 has snapshots of one workflow.",
 )
 def interrupted(bench: Bench) -> None:
-    """Interrupts twice, cuts a file, and goes on."""
+    """Interrupt twice, truncate a file, and resume."""
     expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=12")
     codes = []
     for number, words in ((signal.SIGINT, "round 2/"), (signal.SIGTERM, "round 5/")):
@@ -126,7 +126,7 @@ def interrupted(bench: Bench) -> None:
     peers="Flower 1.41 has no resume. NVFlare 2.8 can begin one workflow at a later round.",
 )
 def changed_options(bench: Bench) -> None:
-    """Goes on with other options."""
+    """Resume with changed options."""
     run = unfinished(bench)
     before = digests(run)
     changes = {

@@ -1,4 +1,4 @@
-"""Disks that are full or may not be written to."""
+"""Full and read-only disks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.faults.runs import differing
 
 
 def error_line(output: str) -> str:
-    """Returns the first line of an output that is an error of fedvlp's."""
+    """Find the first line of an output with an error of fedvlp."""
     return next((line for line in output.splitlines() if line.startswith("fedvlp: error:")), "")
 
 
@@ -23,7 +23,7 @@ def error_line(output: str) -> str:
     peers="–",
 )
 def full_disk(bench: Bench) -> None:
-    """Mounts a small disk of its own, where the system allows that."""
+    """Mount a small separate disk, if the system allows it."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
         raise NotBuiltError("a disk of its own can be mounted on Linux alone")
     expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=6")
@@ -32,7 +32,7 @@ def full_disk(bench: Bench) -> None:
     runs = shlex.quote(str(bench.folder / "runs"))
     kept = shlex.quote(str(bench.folder / "kept"))
     (bench.folder / "runs").mkdir()
-    # The disk is filled once the first checkpoint is there; the run is slowed by nothing but its own writing.
+    # Fill the disk after the first checkpoint. Only the run's own writes slow it down.
     full = (
         f"mount -t tmpfs -o size=2m disk {runs} && ({fit} > first.txt 2>&1 & "
         "fit=$!; while kill -0 $fit 2>/dev/null && "
@@ -64,6 +64,6 @@ def full_disk(bench: Bench) -> None:
 
 
 def _in_namespace(bench: Bench, script: str) -> Finished:
-    """Runs a script that may mount disks, which nobody else sees."""
+    """Run a script that may mount disks, which are invisible to other processes."""
     inside = f"cd {shlex.quote(str(bench.folder))} && export PYTHONPATH=$OLDPWD && {script}"
     return bench.program("unshare", "--map-root-user", "--mount", "sh", "-c", inside, limit=300)

@@ -1,4 +1,4 @@
-"""Faults that stand in no list: two processes in one run, and what is known of a run from outside."""
+"""Other faults: two processes in one run, and the status of a run from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.faults.workshop import FAULTY
     peers="–",
 )
 def second_process(bench: Bench) -> None:
-    """Starts both."""
+    """Start both processes."""
     options = (*FAULTY, "--trainer.rounds=25")
     expected, _ = bench.shop.unbroken("promptfl", *options)
     first = bench.start_fit(*options, faults={"all": "slow"})
@@ -36,7 +36,7 @@ def second_process(bench: Bench) -> None:
     peers="Flower 1.41: `flwr list`, for runs of its daemon. NVFlare 2.8: `nvflare job`.",
 )
 def status_of_runs(bench: Bench) -> None:
-    """Asks for each."""
+    """Query the status of each run."""
     bench.expect_success(bench.fit("--trainer.name=ended"))
     victim = bench.start_fit("--trainer.name=killed", "--trainer.rounds=2000")
     victim.wait_for("round 2/")

@@ -1,4 +1,4 @@
-"""Faults of processes: of ranks, of clients that end the process, and of the server."""
+"""Faults of processes: ranks, clients that end the process, and the server."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from benchmarks.synthetic import write_images
 def ranks(
     bench: Bench, *options: str, method: str = "promptfl", roots: tuple[str, str] | None = None, nodes: int = 1
 ) -> list[Running]:
-    """Starts two processes of one run, as ``torchrun`` does.
+    """Start two processes of one run, like ``torchrun``.
 
     Args:
-        bench: the row's.
-        *options: of the run.
-        method: whose config is taken.
-        roots: folders of images of both, where they differ.
-        nodes: of how many machines they say they are.
+        bench: Bench of the row.
+        *options: Options of the run.
+        method: Name of the method's config.
+        roots: Image folders of the two processes, if they differ.
+        nodes: Number of machines that they report.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -51,7 +51,7 @@ def ranks(
     peers="–",
 )
 def different_images(bench: Bench) -> None:
-    """The second has one image less in each class."""
+    """Remove one image of each class for the second process."""
     other = bench.folder / "images"
     write_images(other, DOMAINS, list(CLASSES), 15, size=48)
     started = ranks(bench, roots=(str(bench.shop.images), str(other)), nodes=2)
@@ -73,7 +73,7 @@ def different_images(bench: Bench) -> None:
     peers="Flower 1.41: round 1 has 1 result, round 2 has none, the model stays that of round 1, exit 0.",
 )
 def client_exits(bench: Bench) -> None:
-    """Ends the process in round 2."""
+    """End the process in round 2."""
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
     finished = bench.fit(*FAULTY, faults={"2": "exit"})
     bench.expect(finished.code == 9, f"exit code {finished.code}")
@@ -88,7 +88,7 @@ def client_exits(bench: Bench) -> None:
     peers="Flower 1.41: `flwr run` returns 0; only `flwr list` says that it failed.",
 )
 def server_raises(bench: Bench) -> None:
-    """An aggregator raises."""
+    """Raise an error in an aggregator."""
     rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")
     expected, _ = bench.shop.unbroken("promptfl", *rule)
     finished = bench.fit(*rule, faults={"2": "server"})
@@ -106,7 +106,7 @@ def server_raises(bench: Bench) -> None:
     peers="Flower 1.41 waits for ever, a line a second.",
 )
 def too_few_clients(bench: Bench) -> None:
-    """Asks for five of three."""
+    """Request five of three clients."""
     finished = bench.fit("--trainer.server.min_clients=5")
     bench.expect_refusal(finished, "3 clients", "min_clients is 5")
     bench.expect(finished.seconds < 60, "it took too long")
@@ -119,7 +119,7 @@ def too_few_clients(bench: Bench) -> None:
     peers="Flower 1.41: exit 0 in 7 of 14 such faults, whatever the order of replies.",
 )
 def exit_codes(bench: Bench) -> None:
-    """Fails in five ways."""
+    """Fail in five ways."""
     root = bench.folder / "empty"
     root.mkdir()
     rule = ("--trainer.server.aggregation", "benchmarks.faults.clients.FaultyMean")

@@ -1,4 +1,4 @@
-"""What a federation promises: equal results, loggers that may fail, robust rules, and sites over TLS."""
+"""Promises of a federation: equal results, loggers that may fail, robust aggregators, and sites over TLS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISPERSED = (
     "--data.test_fraction=0.2",
     "--trainer.rounds=3",
 )
-"""Options of a run of nine clients."""
+"""Options of a run with nine clients."""
 
 
 @fault(
@@ -30,7 +30,7 @@ DISPERSED = (
     "again.",
 )
 def repeated_run(bench: Bench) -> None:
-    """TRIP, and PromptFL with images that are cropped anew in each round."""
+    """Run TRIP, and PromptFL with new image crops in each round."""
     expected, _ = bench.shop.unbroken("trip")
     bench.expect_success(bench.fit(method="trip"), "the second run")
     bench.expect_same(bench.run(), expected, "the second run")
@@ -50,7 +50,7 @@ def repeated_run(bench: Bench) -> None:
     peers="Flower 1.41 has no loggers of its own. NVFlare 2.8 has receivers for three services.",
 )
 def logger_fails(bench: Bench) -> None:
-    """A logger that raises, and a service that nobody answers for."""
+    """Use a logger that raises, and a service that does not answer."""
     expected, _ = bench.shop.unbroken()
     parting = bench.fit("--trainer.logger=benchmarks.faults.clients.PartingLogger")
     bench.expect_success(parting, "with a logger that fails")
@@ -76,7 +76,7 @@ def logger_fails(bench: Bench) -> None:
     "comes back.",
 )
 def deployment(bench: Bench) -> None:
-    """Real processes of Flower on 127.0.0.1, by the script of the study of real sites."""
+    """Start real processes of Flower on 127.0.0.1 with the script of the study of real sites."""
     if find_spec("flwr") is None:
         raise NotBuiltError("it needs the extra flower, which this environment does not have")
     script = ("-m", "experiments.sites.faults", "--only", "wrong_keys", "site_killed")
@@ -101,7 +101,7 @@ def deployment(bench: Bench) -> None:
     peers="Flower 1.41 has Krum, Multi-Krum, Bulyan, median and trimmed mean, and averages NaN in its mean.",
 )
 def hostile_clients(bench: Bench) -> None:
-    """Every attack against every rule, and against the mean to see that it does harm."""
+    """Test all attacks against all aggregators, and against the mean as a control."""
     honest, _ = bench.shop.unbroken("promptfl", *DISPERSED)
     start, _ = bench.shop.unbroken("promptfl", *DISPERSED, "--trainer.rounds=1", "--model.optimizer.lr=1e-30")
     usual = _distance(honest, start)
@@ -122,7 +122,7 @@ def hostile_clients(bench: Bench) -> None:
 
 
 def _attacked(bench: Bench, start: Path, *options: str) -> float:
-    """Returns how far the prompts moved in a run with hostile clients."""
+    """Compute how far the prompts move in a run with hostile clients."""
     finished = bench.fit(*DISPERSED, *options)
     return _distance(bench.run(), start) if bench.expect_success(finished, " ".join(options[:1])) else float("nan")
 

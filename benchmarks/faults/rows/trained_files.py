@@ -1,4 +1,4 @@
-"""Files of trained prompts, and of finished runs, that somebody else made or that are damaged."""
+"""Files of prompts and finished runs that are damaged or come from others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Change = Callable[[State, dict[str, Any]], None]
 
 
 def rewritten(path: Path, target: Path, change: Change) -> Path:
-    """Writes a file anew with other tensors or another header, and the right checksums."""
+    """Rewrite a file with other tensors or another header, and valid checksums."""
     tensors, header = read_tensors(path)
     change(tensors, header)
     write_tensors(target, tensors, header)
@@ -31,7 +31,7 @@ def rewritten(path: Path, target: Path, change: Change) -> Path:
     peers="Flower 1.41 exchanges arrays, with `allow_pickle=False`. NVFlare 2.8 has a list of allowed classes.",
 )
 def foreign_class(bench: Bench) -> None:
-    """Plants a module whose import makes a file."""
+    """Write a module that makes a file when it is imported."""
     run, _ = bench.shop.unbroken()
     marker = bench.folder / "imported.txt"
     (bench.folder / "planted.py").write_text(PLANTED.format(marker=str(marker)))
@@ -88,7 +88,7 @@ def _other_classes(tensors: State, header: dict[str, Any]) -> None:
     peers="Flower 1.41 leaves loading to the user's code.",
 )
 def wrong_tensors(bench: Bench) -> None:
-    """Rewrites TRIP's prompts, which are several tensors."""
+    """Rewrite the prompts of TRIP, which are several tensors."""
     run, _ = bench.shop.unbroken("trip", "--trainer.rounds=4", "--trainer.clients.cohort_size=3")
     names = sorted(read_tensors(run / "prompts.safetensors")[0])
     cases = {

@@ -1,4 +1,4 @@
-"""Faults of clients and of what they send."""
+"""Faults of clients and their updates."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ COHORT = 3
 
 
 def left_out(run: Path) -> int:
-    """Returns how many updates did not count in a run."""
+    """Count the updates of a run that were rejected."""
     columns = ("clients/failed", "clients/rejected")
     return sum(int(row.get(column) or 0) for row in metrics(run) for column in columns)
 
 
 def tried_in_turn(bench: Bench, kinds: Iterable[str], *options: str, who: str = "") -> None:
-    """Lets a client do another thing in each round, and sees that it counts in none: as if it had failed in each.
+    """Let a client inject another fault in each round, and check that each is handled like a failure.
 
     Args:
-        bench: the row's.
-        kinds: what it does, as ``clients`` calls it.
-        *options: of the run.
-        who: which client, see there.
+        bench: Bench of the row.
+        kinds: Names of faults in ``clients``.
+        *options: Options of the run.
+        who: The client; see ``clients``.
     """
     prefix = f"{who}:" if who else ""
     faults = {str(number): f"{prefix}{kind}" for number, kind in enumerate(kinds, 1)}
@@ -55,7 +55,7 @@ def _prompts(run: Path) -> str:
 
 
 def one_kind(bench: Bench, kind: str) -> None:
-    """Lets the first client, and then the last, do one thing in the second round."""
+    """Let the first client, and then the last, inject one fault in the second round."""
     for who in ("", "last"):
         _in_second_round(bench, kind, who)
 
@@ -86,7 +86,7 @@ def _in_second_round(bench: Bench, kind: str, who: str) -> None:
     "`min_clients` can be reached.",
 )
 def client_raises(bench: Bench) -> None:
-    """Skips in one run, tries again in another."""
+    """Skip the client in one run, and retry it in another."""
     finished = bench.fit(*FAULTY, faults={"2": "raise"})
     bench.expect_success(finished)
     count = left_out(bench.run())
@@ -109,7 +109,7 @@ def client_raises(bench: Bench) -> None:
     peers="Flower 1.41: averaged, the model is NaN, no warning, exit 0. NVFlare 2.8 does not look for NaN in tensors.",
 )
 def client_sends_nan(bench: Bench) -> None:
-    """First and last client."""
+    """Use the first and the last client."""
     one_kind(bench, "nan")
 
 
@@ -120,7 +120,7 @@ def client_sends_nan(bench: Bench) -> None:
     "without a word. NVFlare 2.8 compares shapes on the client.",
 )
 def shape_that_broadcasts(bench: Bench) -> None:
-    """First and last client."""
+    """Use the first and the last client."""
     one_kind(bench, "shape_that_broadcasts")
 
 
@@ -130,7 +130,7 @@ def shape_that_broadcasts(bench: Bench) -> None:
     peers="Flower 1.41 goes on with those that are left, down to none, exit 0. NVFlare 2.8 has such a minimum.",
 )
 def failing_clients(bench: Bench) -> None:
-    """Policies in turn, each followed by a run that goes on."""
+    """Apply all policies in turn, each followed by a resumed run."""
     expected, _ = bench.shop.unbroken("promptfl", *FAULTY)
     bench.expect_success(bench.fit(*FAULTY, "--trainer.name=skip", faults={"2": "raise"}), "skip")
     cases = {
@@ -156,5 +156,5 @@ def failing_clients(bench: Bench) -> None:
     "finite.",
 )
 def wrong_updates(bench: Bench) -> None:
-    """Every kind there is."""
+    """Inject all kinds of faults."""
     tried_in_turn(bench, [*UPLOADS, *STATES], "--trainer.server.max_update_norm=50")

@@ -1,4 +1,4 @@
-"""Wrong options, and images, folders and configs that are out of the ordinary."""
+"""Wrong options, and unusual images, folders and configs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MISTAKES = (
     peers="Flower 1.41: a flat table of texts and numbers.",
 )
 def wrong_options(bench: Bench) -> None:
-    """Each as a command."""
+    """Run each as a command."""
     start = bench.shop.fit_options()
     left = bench.batch([[*start, *mistake.split()] for mistake in MISTAKES], limit=300)
     told = 0
@@ -64,7 +64,7 @@ def wrong_options(bench: Bench) -> None:
     peers="–",
 )
 def nothing_validates(bench: Bench) -> None:
-    """Makes such images."""
+    """Make images without a validation split."""
     root = bench.folder / "images"
     write_images(root, DOMAINS, list(CLASSES), len(CLASSES), size=48)
     finished = bench.fit(f"--data.root={root}")
@@ -85,7 +85,7 @@ def nothing_validates(bench: Bench) -> None:
     peers="–",
 )
 def odd_images(bench: Bench) -> None:
-    """Each in a tree of its own."""
+    """Put each into a separate folder."""
     _cut_images(bench)
     _other_bytes(bench)
 
