@@ -1,1 +1,1 @@
-"""Studies: each with its command, its hardware and its numbers."""
+"""Studies, each with its command, hardware and results."""

@@ -1,4 +1,4 @@
-"""Command-line options that the studies share."""
+"""Command-line options shared by the studies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from experiments.runs import Setting
 
 @dataclass(frozen=True)
 class Choice:
-    """What was asked for on the command line.
+    """The parsed command line.
 
     Attributes:
-        options: all parsed options, those of the study too.
-        setting: data, CLIP, folder and further arguments.
-        held_out: the domains held out in turn, or groups of them, a+b; a single none stands for a run in which every
-            domain has clients.
-        seeds: seeds of training.
-        workers: runs at a time.
+        options: All parsed options, including the study's own.
+        setting: Data, CLIP, folder and further arguments.
+        held_out: Domains, or groups of domains a+b, to hold out in turn; a single none to train on all domains.
+        seeds: Seeds of training.
+        workers: Number of simultaneous runs.
     """
 
     options: argparse.Namespace
@@ -32,11 +31,11 @@ class Choice:
 
 
 def shared_parser(description: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """Returns a parser with the options that all studies have.
+    """Make a parser with the options of all studies.
 
     Args:
-        description: what the command does.
-        rounds: rounds of every run; those of each method's config if not given.
+        description: Description of the command.
+        rounds: Number of rounds; default: from each method's config.
     """
     parser = argparse.ArgumentParser(
         description=description,
@@ -59,12 +58,12 @@ def shared_parser(description: str | None, rounds: int | None = None) -> argpars
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None, held_out: str = "all") -> Choice:
-    """Returns what the command line asks for.
+    """Parse the command line.
 
     Args:
-        parser: from ``shared_parser``, with the study's own options.
-        arguments: those of the command line if not given.
-        held_out: what ``--held_out`` is if it is not given.
+        parser: From ``shared_parser``, with the study's own options.
+        arguments: Arguments; default: the command line.
+        held_out: Default of ``--held_out``.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
@@ -79,7 +78,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = Non
 
 
 def chosen_domains(held_out: str, setting: Setting) -> tuple[str | None, ...]:
-    """Returns the domains that ``--held_out`` names."""
+    """List the domains in ``--held_out``."""
     if held_out == "none":
         return (None,)
     return tuple(setting.domains() if held_out == "all" else held_out.split(","))

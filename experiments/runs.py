@@ -1,6 +1,6 @@
-"""Runs of the studies: each is one call of the command line, in a folder that is named after its arguments.
+"""Runs of the studies: each is one call of the command line, in a folder named after its arguments.
 
-A run that has ended is not made again, whichever study asks for it, and one that was stopped resumes.
+Studies share finished runs, and stopped runs resume.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ CONFIGS = {
     "icon_domains": "data/icon_domains",
     "styled_shapes": str(Path(__file__).parent / "tiny_clip" / "styled_shapes.yaml"),
 }
-"""The configs of data sets that need no folder: the package's icons, and the drawings of ``experiments.tiny_clip``."""
+"""Configs of data sets without a folder: the bundled icons, and the drawings of ``experiments.tiny_clip``."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of a study have in common.
+    """Common settings of all runs of a study.
 
     Attributes:
         data: A name in ``CONFIGS``, or a folder of domains with folders of classes.
-        clip: the frozen CLIP's name.
-        output: folder below which all runs are.
-        more: further arguments of ``fedvlp``.
+        clip: Name of the frozen CLIP.
+        output: Folder of all runs.
+        more: Further arguments of ``fedvlp``.
     """
 
     data: str = "styled_shapes"
@@ -47,12 +47,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Data and CLIP, safe as a folder's name."""
+        """Data and CLIP, usable as a folder name."""
         return re.sub(r"[^\w.-]+", "_", f"{Path(self.data).name}-{self.clip}")
 
     @property
     def arguments(self) -> list[str]:
-        """The arguments of ``fedvlp`` that choose them."""
+        """Arguments of ``fedvlp`` for data and CLIP."""
         if self.data in CONFIGS:
             data = [f"--config={CONFIGS[self.data]}"]
         else:
@@ -60,28 +60,28 @@ class Setting:
         return [*data, f"--model.clip.name={self.clip}", *self.more]
 
     def domains(self) -> list[str]:
-        """Returns the names of all domains."""
+        """List the names of all domains."""
         return domains_of(self.data)
 
 
 @cache
 def domains_of(data: str) -> list[str]:
-    """Returns the names of the domains of ``Setting.data``."""
+    """List the domains of ``Setting.data``."""
     if data == "styled_shapes":
-        return sorted(STYLES)  # without drawing them
+        return sorted(STYLES)  # without drawing images
     return list((IconDomains() if data == "icon_domains" else DomainFolders(data)).domains)
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """One training, named and made as a run of a sweep is.
+    """One training, named and run like a run of a sweep.
 
     Attributes:
-        config: name of the method's config.
-        held_out: the held-out domain, or several, a+b; none if every domain has clients.
-        seed: seed of prompts and batches; data and keys are the same for all.
-        setting: data, CLIP and where the run is.
-        overrides: arguments of ``fedvlp`` that make it a variant of the config.
+        config: Name of the method's config.
+        held_out: The held-out domain, or several, a+b; None to train on all domains.
+        seed: Seed of prompts and batches; data and keys are equal for all seeds.
+        setting: Data, CLIP and folder of the run.
+        overrides: Arguments of ``fedvlp`` that define a variant of the config.
     """
 
     config: str
@@ -92,55 +92,55 @@ class StudyRun:
 
     @property
     def _choices(self) -> list[str]:
-        """The arguments that runs of other seeds and held-out domains share."""
+        """Arguments shared with runs of other seeds and held-out domains."""
         return [f"--config=methods/{self.config}", *self.setting.arguments, *self.overrides]
 
     @property
     def held_out_domains(self) -> list[str]:
-        """The names of the held-out domains."""
+        """Names of the held-out domains."""
         return self.held_out.split(TOGETHER) if self.held_out else []
 
     @property
     def name(self) -> str:
-        """The run's folder below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
+        """Folder of the run below ``output``: data, method, changes, a digest of configs and arguments, and domain."""
         changes = "".join("-" + re.sub(r"^[^=]*\.", "", argument) for argument in self.overrides[:3])
         label = f"{self.config}{changes}"
         return f"{self.setting.name}/{run_name(label, self._choices, self.held_out, self.seed)}"
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The arguments of ``fedvlp`` that make it."""
+        """Arguments of ``fedvlp`` for the run."""
         choices = (*self._choices, "--trainer.runtime.num_threads=1", "--trainer.enable_progress_bar=false")
         return fit_arguments(choices, self.held_out, self.seed, self.setting.output, self.name)
 
     @property
     def job(self) -> Job:
-        """The run as a sweep makes it."""
+        """The run as a job of a sweep."""
         return Job(self.name, self.arguments, self.setting.output / self.name)
 
     @property
     def is_done(self) -> bool:
-        """Whether the run has ended."""
+        """Whether the run has finished."""
         return self.job.is_done
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What the run wrote at its end."""
+        """The summary of the finished run."""
         path = sorted(self.job.folder.glob("*/summary.json"))[-1]
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return summary
 
     @cached_property
     def record(self) -> Record:
-        """What tables read of the run."""
+        """The run's record for tables."""
         return load_record(sorted(self.job.folder.glob("*/summary.json"))[-1].parent)
 
     def accuracy(self, role: str, row: str = "last round") -> float:
-        """Returns an accuracy in percent from the run's final table.
+        """Look up an accuracy in percent in the run's final table.
 
         Args:
             role: ``validation``, ``test`` or ``held_out``, the mean over the role's domains.
-            row: How the row's title begins; zero-shot CLIP's own runs have no rounds, so its row counts.
+            row: Start of the row's title; zero-shot CLIP's own runs have no rounds, so they use its row.
         """
         rows: dict[str, dict[str, float]] = self.summary["accuracy"]
         if not any(title.startswith(LAST_ROW) for title in rows):
@@ -149,14 +149,14 @@ class StudyRun:
 
 
 SeededRuns = Sequence[Sequence[StudyRun]]
-"""The runs of one row of a table: for each seed, one for each held-out domain."""
+"""The runs of one row of a table, by seed: one per held-out domain."""
 
 
 def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
-    """Makes the runs that are missing, several at a time; stopped and called again, it resumes with what is left.
+    """Make the missing runs, several at a time. A repeated call resumes.
 
     Raises:
-        RuntimeError: at the end, if runs failed.
+        RuntimeError: At the end, if runs failed.
     """
     missing = [run.job for run in dict.fromkeys(runs) if not run.is_done]
     ended: dict[str, Status] = {}
@@ -175,14 +175,14 @@ def make_runs(runs: Iterable[StudyRun], workers: int) -> None:
 
 
 def adamw(rate: float) -> tuple[str, ...]:
-    """Returns the arguments that put AdamW of this learning rate in place of a config's optimizer."""
+    """Make the arguments that replace a config's optimizer with AdamW of this learning rate."""
     return ("--model.optimizer=AdamW", f"--model.optimizer.lr={rate:g}")
 
 
 def every_run(
     config: str, overrides: Sequence[str], setting: Setting, held_out: Sequence[str | None], seeds: Sequence[int]
 ) -> list[list[StudyRun]]:
-    """Returns the runs of one row of a table: for each seed, one for each held-out domain."""
+    """List the runs of one row of a table, by seed: one per held-out domain."""
     runs = []
     for seed in seeds:
         runs.append([StudyRun(config, domain, seed, setting, tuple(overrides)) for domain in held_out])
@@ -190,7 +190,7 @@ def every_run(
 
 
 def seed_by_seed(rows: Iterable[SeededRuns]) -> list[StudyRun]:
-    """Returns the runs of several rows in the order in which they are best made: the first seed of all rows first."""
+    """List the runs of several rows in the best order, with the first seed of all rows first."""
     runs: list[StudyRun] = []
     for rows_of_seed in zip(*rows, strict=True):
         runs += chain.from_iterable(rows_of_seed)

@@ -1,4 +1,4 @@
-"""Cells of the studies' tables, and the places in their READMEs where tables stand."""
+"""Cells of the studies' tables, and their blocks in README files."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedvlp.utils.text_table import markdown_table
 
 
 def tested_role(runs: SeededRuns) -> str:
-    """Returns on which images a row is compared: those of held-out domains, or, if none is, those that test."""
+    """Choose the role for comparing a row: held-out domains or, if there are none, test splits."""
     return "test" if runs[0][0].held_out is None else "held_out"
 
 
 def complete(runs: SeededRuns) -> SeededRuns:
-    """Returns the seeds all of whose runs have ended."""
+    """List the seeds whose runs have all finished."""
     return [of_seed for of_seed in runs if _is_complete(of_seed)]
 
 
 def seed_means(runs: SeededRuns, role: str) -> list[float]:
-    """Returns for each seed the mean accuracy over held-out domains, in percent."""
+    """Compute, for each seed, the mean accuracy over held-out domains in percent."""
     return [_mean_accuracy(of_seed, role) for of_seed in runs]
 
 
@@ -38,7 +38,7 @@ def _mean_accuracy(runs: Sequence[StudyRun], role: str) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Returns the mean and, of several values, the standard deviation.
+    """Format the mean and, for several values, the standard deviation.
 
     >>> spread([60.0, 64.0]), spread([60.0])
     ('62.0 ± 2.0', '60.0')
@@ -48,7 +48,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def describe(runs: SeededRuns) -> str:
-    """Returns data, CLIP, protocol, rounds and seeds of a row, in one line."""
+    """Describe data, CLIP, protocol, rounds and seeds of a row, in one line."""
     run = runs[0][0]
     held_out = ""
     if run.held_out is not None:
@@ -61,15 +61,15 @@ def describe(runs: SeededRuns) -> str:
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """Returns a table whose first columns are texts and whose others are numbers."""
+    """Format a table with text in the first columns and numbers in the others."""
     return markdown_table(head, ["---"] * texts + ["---:"] * (len(head) - texts), lines)
 
 
 def write_block(readme: Path, name: str, new: str) -> None:
-    """Puts a text between the README's marks ``<!-- name -->`` and ``<!-- /name -->``.
+    """Write a text between the README's marks ``<!-- name -->`` and ``<!-- /name -->``.
 
     Raises:
-        ValueError: if the marks are not there.
+        ValueError: If the marks are missing.
     """
     text = readme.read_text(encoding="utf-8")
     start = f"<!-- {name} -->"

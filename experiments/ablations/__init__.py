@@ -1,1 +1,1 @@
-"""The papers' ablation studies: one file a table or figure, one command for all."""
+"""The papers' ablation studies: one file per table or figure, and one command for all."""

@@ -1,4 +1,4 @@
-"""What a study is: the variants of a method that a table or figure of its paper compares."""
+"""Definition of a study: the variants of a method that a table or figure of its paper compares."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Variant:
     """A row of the table.
 
     Attributes:
-        label: what the table calls it.
-        config: name of its method's config.
-        overrides: arguments of ``fedvlp`` that make it.
-        paper: its labels in ``papers.csv``: none if the paper prints no number of it, several if the paper leaves open
-            which number is its own.
+        label: Name in the table.
+        config: Name of the method's config.
+        overrides: Arguments of ``fedvlp`` that define the variant.
+        paper: Labels in ``papers.csv``: none if the paper has no number, several if the paper leaves open which number
+            belongs to the variant.
     """
 
     label: str
@@ -36,14 +36,14 @@ class Study:
     """A table or figure of a paper.
 
     Attributes:
-        name: name of its file.
-        paper: the paper's short name, as in ``papers.csv``.
-        table: the table or figure, as in ``papers.csv``.
-        title: what it studies.
+        name: Name of the file.
+        paper: Short name of the paper, as in ``papers.csv``.
+        table: Table or figure, as in ``papers.csv``.
+        title: Subject of the study.
         held_out: ``all`` domains in turn, or ``none``.
-        common: arguments of ``fedvlp`` that all variants have.
-        variants: its rows.
-        notes: what cannot be expressed here and why, and what the paper leaves open.
+        common: Arguments of ``fedvlp`` shared by all variants.
+        variants: Rows of the table.
+        notes: Deviations from the paper with reasons, and points that the paper leaves open.
     """
 
     name: str
@@ -57,15 +57,15 @@ class Study:
 
 
 def study_names() -> list[str]:
-    """Returns the names of all studies."""
+    """List the names of all studies."""
     return sorted(path.stem for path in (HERE / "studies").glob("*.yaml"))
 
 
 def load_study(name: str) -> Study:
-    """Reads a study.
+    """Read a study.
 
     Raises:
-        ValueError: if there is none of this name.
+        ValueError: If there is no study with this name.
     """
     path = HERE / "studies" / f"{name}.yaml"
     if not path.exists():
@@ -85,14 +85,14 @@ def load_study(name: str) -> Study:
 
 
 def _variant(default: str, label: str, paper: str | list[str] = "", config: str = "", arguments: str = "") -> Variant:
-    """Returns a row as its file has it."""
+    """Make a row from its entry in the file."""
     labels = [paper] if isinstance(paper, str) else paper
     return Variant(label, config or default, tuple(arguments.split()), tuple(label for label in labels if label))
 
 
 @cache
 def paper_numbers() -> dict[tuple[str, str, str], dict[str, str]]:
-    """Returns what the papers print, in percent by data set, for each (paper, table, label)."""
+    """Read the papers' numbers, in percent by data set, for each (paper, table, label)."""
     numbers: dict[tuple[str, str, str], dict[str, str]] = {}
     with (HERE / "papers.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

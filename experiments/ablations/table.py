@@ -1,7 +1,7 @@
-"""Prints ablation studies as Markdown: ours beside the paper's.
+"""Print ablation studies as Markdown, with our numbers next to the paper's.
 
 ``python -m experiments.ablations.table trip_table_5 --readme`` also writes the table into this folder's README. The
-options are those of ``run``, by which the runs are found.
+options must equal the options of ``run``, because they identify the runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_RUN = "not run yet"
 
 
 def ours(runs: SeededRuns) -> str:
-    """Returns the mean over held-out domains, with its standard deviation over the seeds that are complete."""
+    """Format the mean over held-out domains, with its standard deviation over complete seeds."""
     done = complete(runs)
     if not done:
         return NOT_RUN
@@ -28,14 +28,14 @@ def ours(runs: SeededRuns) -> str:
 
 
 def printed(study: Study, variant: Variant, dataset: str) -> str:
-    """Returns the paper's number, or those among which the paper leaves it open."""
+    """Format the paper's number, or all numbers that may belong to the variant."""
     numbers = paper_numbers()
     found = [numbers[study.paper, study.table, label].get(dataset, "") for label in variant.paper]
     return " or ".join(dict.fromkeys(number for number in found if number))
 
 
 def datasets(study: Study) -> list[str]:
-    """Returns the data sets of the paper's table."""
+    """List the data sets of the paper's table."""
     numbers = paper_numbers()
     names: dict[str, None] = {}
     for variant in study.variants:
@@ -45,7 +45,7 @@ def datasets(study: Study) -> list[str]:
 
 
 def table(study: Study, choice: Choice) -> str:
-    """Returns the study's table, under a line that says how ours was made."""
+    """Format the table of the study, with a line on how our numbers were obtained."""
     columns = datasets(study)
     trained = []
     lines = []
@@ -61,7 +61,7 @@ def table(study: Study, choice: Choice) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     parser = study_parser(__doc__)
     parser.add_argument("--readme", action="store_true", help="write them into the README too")
     for study, choice in chosen_studies(parser, arguments):

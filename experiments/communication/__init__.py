@@ -1,1 +1,1 @@
-"""What the methods send, counted, beside what their papers print."""
+"""Communication of the methods, counted, next to the papers' numbers."""

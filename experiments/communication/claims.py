@@ -1,4 +1,4 @@
-"""What the papers print of communication, and which setting of ours it is compared with."""
+"""The papers' numbers of communication, and the settings with which they are compared."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ UNITS = {"": 1, "K": 10**3, "k": 10**3, "M": 10**6}
 
 @dataclass(frozen=True)
 class Claim:
-    """One number of a paper, or none, and the setting that it is about.
+    """A number of a paper, or none, and its setting.
 
     Attributes:
-        title: the method's name in the table.
-        config: name of the bundled config.
-        data: what the data set is called, and the options of its outline.
-        printed: as in the paper: a number such as ``0.065M``, or ``625x of ResNet-50`` for "625 times less"; "" if the
-            paper prints none.
-        source: where it is printed.
-        direction: which of our numbers it is compared with.
-        reason: why the two differ; needed where they do.
-        options: further arguments of ``fedvlp cost``.
+        title: Name of the method in the table.
+        config: Name of the bundled config.
+        data: Name of the data set, and options of its placeholder.
+        printed: The paper's number, such as ``0.065M``, or ``625x of ResNet-50`` for "625 times less"; "" if there is
+            none.
+        source: Location of the number in the paper.
+        direction: Our number to compare with.
+        reason: Reason for a difference; required if there is one.
+        options: Further arguments of ``fedvlp cost``.
     """
 
     title: str
@@ -39,7 +39,7 @@ class Claim:
     options: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """Returns the arguments of ``fedvlp cost``."""
+        """The arguments of ``fedvlp cost``."""
         outline = [f"--data.{name}={value}" for name, value in self.data[1].items()]
         return [f"--config={self.config}", *outline, *self.options]
 
@@ -95,7 +95,7 @@ CLAIMS = (
 
 
 def printed_number(printed: str, networks: dict[str, int]) -> Fraction:
-    """Returns a paper's number in parameters.
+    """Convert a paper's number to parameters, with its precision.
 
     >>> printed_number("0.065M", {}), printed_number("4x of A", {"A": 10})
     (Fraction(65000, 1), Fraction(5, 2))
@@ -109,7 +109,7 @@ def printed_number(printed: str, networks: dict[str, int]) -> Fraction:
 
 
 def prints_as(number: int, printed: str) -> bool:
-    """Whether a number, cut off or rounded to as many digits, is what a paper prints.
+    """Check whether a number, truncated or rounded to the same digits, equals a printed number.
 
     >>> prints_as(65_536, "0.065M"), prints_as(65_536, "0.066M"), prints_as(65_536, "0.064M")
     (True, True, False)

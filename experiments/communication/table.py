@@ -1,6 +1,6 @@
-"""Counts what the methods send with ViT-B/16 and puts it beside what their papers print.
+"""Count the communication of the methods with ViT-B/16, next to the papers' numbers.
 
-``python -m experiments.communication.table`` writes the table into the README beside it; no weights, images or GPU.
+``python -m experiments.communication.table`` writes the table to this folder's README, without weights, images or GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD = ("method", "setting", "up", "down", "bytes up", "once", "the paper", "whe
 
 
 def networks() -> dict[str, int]:
-    """Returns the parameters of the whole networks that papers compare with; ViT-B/16 without its classifier."""
+    """Count the parameters of whole networks that papers compare with, and of ViT-B/16 without its classifier."""
     with torch.device("meta"):
         vit = vit_b_16()
         resnet = resnet50()
@@ -35,13 +35,13 @@ def networks() -> dict[str, int]:
 
 
 def counted(claim: Claim) -> dict[str, Any]:
-    """Returns our row of all phases together."""
+    """Count our communication over all phases."""
     rows = costs([*claim.arguments(), "--model.clip.name=ViT-B-16"])
     return rows[-1]
 
 
 def verdict(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> str:
-    """Returns whether our number is the paper's, else by how much it differs and why."""
+    """Compare our number with the paper's; if it differs, state by how much and why."""
     if not claim.printed:
         return "no number in the papers"
     directions = ("upload", "download") if claim.direction == "both" else (claim.direction,)
@@ -54,7 +54,7 @@ def verdict(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> str:
 
 
 def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]:
-    """Returns one line of the table."""
+    """Format a line of the table."""
     names = ("upload_parameters", "download_parameters", "upload_bytes", "once_parameters")
     paper = claim.printed
     if "x of" in paper:
@@ -65,14 +65,14 @@ def cells(claim: Claim, row: dict[str, Any], known: dict[str, int]) -> list[str]
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """Returns the table as Markdown."""
+    """Format the table as Markdown."""
     known = networks()
     alignment = ["---"] * 2 + ["---:"] * 4 + ["---"] * 3
     return markdown_table(HEAD, alignment, [cells(claim, counted(claim), known) for claim in claims])
 
 
 def main() -> None:
-    """Writes the table into the README, and prints it."""
+    """Write the table into the README, and print it."""
     logging.getLogger("lightning").setLevel(logging.WARNING)
     new = table(CLAIMS)
     write_block(README, "communication", new)

@@ -1,1 +1,1 @@
-"""What DiPrompT's Q-prompt learns."""
+"""The learning of DiPrompT's query prompt."""

@@ -1,4 +1,4 @@
-"""Whether DiPrompT's Q-prompt moves, and whether it finds an image's domain better than the handwritten prompt.
+"""Measure whether DiPrompT's query prompt moves, and finds domains better than the handwritten prompt.
 
 ``python -m experiments.diprompt.query``: StyledShapes, each style held out in turn, the tiny CLIP, the three source
 styles dispersed over 20 clients, of which 5 train in a round. Prints a table for the README.
@@ -30,11 +30,11 @@ from fedvlp.training.options import Clients, Runtime
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one training did to the Q-prompt.
+    """Effect of one training on the query prompt.
 
     Attributes:
-        moved: length of the way from its start, as a share of the start's length.
-        found: by prompt, the share of source validation images whose likeliest domain is theirs, in percent: under
+        moved: Distance from its start, relative to the norm of the start.
+        found: By prompt, the share of source validation images with the correct most likely domain, in percent: for
             the true class, and over all classes.
     """
 
@@ -44,7 +44,7 @@ class Outcome:
 
 @torch.no_grad()
 def found_domains(data: StyledShapes, pairs: Float[Tensor, "C M d"], clip: CLIP) -> tuple[float, float]:
-    """Returns the two shares of ``Outcome.found`` for text features of all pairs."""
+    """Compute the two shares of ``Outcome.found`` for text features of all pairs."""
     under_class = over_all = total = 0
     for split in data.evaluation_splits():
         if split.role != "validation":
@@ -61,7 +61,7 @@ def found_domains(data: StyledShapes, pairs: Float[Tensor, "C M d"], clip: CLIP)
 def train(
     clip: CLIP, style: str, seed: int, without: tuple[Part, ...], rounds: int, output: Path, domain_labels: bool
 ) -> Outcome:
-    """Trains DiPrompT with one style held out."""
+    """Train DiPrompT with one style held out."""
     lightning.seed_everything(seed, verbose=False)
     data = StyledShapes(held_out=style, partition=Dispersed(num_clients=20))
     module = DiPrompT(
@@ -88,7 +88,7 @@ def train(
 
 
 def main() -> None:
-    """Makes the runs and prints the table."""
+    """Make the runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/diprompt"), help="folder of the runs")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="seeds of training")
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def row(runs: dict[str, list[Outcome]], prompt: str) -> list[str]:
-    """Returns the cells of one prompt: each held-out style's runs, their mean, and how far the prompt moved."""
+    """Format the cells of one prompt: each held-out style's runs, their mean, and the distance moved."""
     shares = []
     for of_style in runs.values():
         shares.append([run.found[prompt][0] for run in of_style])

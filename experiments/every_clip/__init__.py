@@ -1,1 +1,1 @@
-"""Which methods train with which of open_clip's architectures, found by training a step with each."""
+"""Which methods train with which of open_clip's architectures, tested with one step each."""

@@ -1,4 +1,4 @@
-"""The licences of the weights that open_clip publishes, as model cards state them."""
+"""Licences of open_clip's published weights, as stated in model cards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import open_clip
 
 APPLE = "Apple AMLR, research only"
 NON_COMMERCIAL = "CC BY-NC 4.0, not commercial"
-LICENCES = {  # by how open_clip's tag begins; the first that fits
+LICENCES = {  # by prefix of open_clip's tag; the first match counts
     "metaclip": NON_COMMERCIAL,
     "dfn": APPLE,
     "datacompdr": APPLE,
@@ -20,7 +20,7 @@ LICENCES = {  # by how open_clip's tag begins; the first that fits
 
 
 def licences(architecture: str) -> str:
-    """Returns the licences of an architecture's published weights, with the tags of those that are not free."""
+    """List the licences of an architecture's published weights, with the tags of non-free weights."""
     tags: dict[str, list[str]] = {}
     for tag in open_clip.list_pretrained_tags_by_model(architecture):
         tags.setdefault(licence(architecture, tag), []).append(tag)
@@ -32,8 +32,8 @@ def licences(architecture: str) -> str:
 
 
 def licence(architecture: str, tag: str) -> str:
-    """Returns the licence of the weights that open_clip publishes under a tag."""
-    if architecture.startswith("ViTamin"):  # under the tag that CLIPA has, too
+    """Look up the licence of the weights that open_clip publishes under a tag."""
+    if architecture.startswith("ViTamin"):  # under a tag that CLIPA also has
         return "MIT"
     if "CLIPA" in architecture:
         return "Apache 2.0"

@@ -1,6 +1,6 @@
-"""Trains a step of a method of each group with each of open_clip's architectures, shrunk, and writes what came of it.
+"""Train a step of each group of methods with each of open_clip's architectures, shrunk, and write the outcomes.
 
-``python -m experiments.every_clip.run`` writes ``results.csv`` beside this file.
+``python -m experiments.every_clip.run`` writes ``results.csv`` in this folder.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ METHODS: Mapping[str, type[FederatedModule]] = {
     "LoRA": FedLoRA,
     "fine-tuning": FineTuning,
 }
-"""A method of each group, by what it needs of a CLIP."""
+"""A method of each group, by its requirements for CLIP."""
 
 COLUMNS = ("architecture", "text tower", "image tower", "context", "image size", "parameters", *METHODS, "weights")
 
 
 def row(name: str) -> dict[str, str]:
-    """Returns an architecture's kinds of towers, its sizes, and what came of a step of each group of methods."""
+    """Make a row: an architecture's kinds of towers, its sizes, and the outcome of a step of each group of methods."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         clip = shrunk(name, Path(folder))
@@ -59,7 +59,7 @@ def row(name: str) -> dict[str, str]:
 
 
 def text_kind(model: Any) -> str:
-    """Returns what a text tower is, and where its features are read."""
+    """Describe the kind of a text tower, and the token of its features."""
     tower = getattr(model, "text", model)
     if hasattr(tower, "pooler"):
         return f"{type(tower.transformer).__name__}, {type(tower.pooler).__name__}"
@@ -71,8 +71,8 @@ def text_kind(model: Any) -> str:
 
 
 def outcome(kind: type[FederatedModule], clip: CLIP) -> str:
-    """Train a step; returns "yes", or "no" if the method's constructor refuses the architecture."""
-    # The shortest context has 16 tokens, in which not all methods' own prompts have room.
+    """Train a step; return "yes", or "no" if the method's constructor rejects the architecture."""
+    # The shortest context has 16 tokens, too few for the default prompts of some methods.
     options = {"prompt_length": 4} if "prompt_length" in constructor_arguments(kind) else {}
     try:
         method = kind(CLASSES, clip, **options)  # type: ignore[call-arg,arg-type]
@@ -83,7 +83,7 @@ def outcome(kind: type[FederatedModule], clip: CLIP) -> str:
 
 
 def train_step(method: FederatedModule) -> None:
-    """Trains a method on two random images, and sees that what is sent has changed and is finite."""
+    """Train a method on two random images, and check that the update has changed and is finite."""
     size = cast(CLIP, method.clip).image_size
     with torch.no_grad():
         inputs = method.eval().precompute(torch.randn(2, 3, size, size))
@@ -103,7 +103,7 @@ def train_step(method: FederatedModule) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes the file."""
+    """Write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=open_clip.list_models(), help="architectures; all if not given")
     parser.add_argument("--output", type=Path, default=RESULTS)

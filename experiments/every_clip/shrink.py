@@ -1,6 +1,6 @@
-"""Every architecture that open_clip lists, built without a network: shrunk to two layers, or only counted.
+"""All of open_clip's architectures, built without a network: shrunk to two layers, or only counted.
 
-What a shrunk model keeps is its kind: widths, patches, poolings, positions and contexts are those of the architecture.
+A shrunk model keeps the architecture's widths, patches, poolings, positions and context lengths.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ ENCODERS: Mapping[str, Mapping[str, Any]] = {
     "facebook/nllb-200-distilled-600M": {**NLLB, "encoder_layers": 12, "encoder_ffn_dim": 4096},
     "facebook/nllb-200-distilled-1.3B": {**NLLB, "encoder_layers": 24, "encoder_ffn_dim": 8192},
 }
-"""The configs of Hugging Face's text encoders, which open_clip fetches from the hub, as published."""
+"""Published configs of Hugging Face's text encoders, which open_clip would download from the hub."""
 
 TWO_LAYERS = {"num_hidden_layers": 2, "num_layers": 2, "encoder_layers": 2}
-ONE_DECODER_LAYER = {"num_decoder_layers": 1, "decoder_layers": 1}  # which open_clip throws away
+ONE_DECODER_LAYER = {"num_decoder_layers": 1, "decoder_layers": 1}  # discarded by open_clip
 
 
 def shrunk(name: str, folder: Path) -> CLIP:
-    """Returns an architecture of two layers, with random weights and a small vocabulary.
+    """Make a two-layer version of an architecture, with random weights and a small vocabulary.
 
     Args:
         name: One of `open_clip.list_models()`.
-        folder: Where its tokenizer and its text encoder's config are written.
+        folder: Folder for its tokenizer and its text encoder's config.
     """
     config = registered(name, folder, shrink=True)
     tokenizer = made_up_tokenizer(config["text_cfg"], folder)
@@ -60,14 +60,14 @@ def shrunk(name: str, folder: Path) -> CLIP:
 
 
 def count_parameters(name: str) -> int:
-    """Returns the number of parameters of both towers of an architecture as it is."""
+    """Count the parameters of both towers of an unchanged architecture."""
     with tempfile.TemporaryDirectory() as folder, torch.device("meta"):
         model = build_model(registered(name, Path(folder), shrink=False))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def registered(name: str, folder: Path, shrink: bool) -> dict[str, Any]:
-    """Returns open_clip's config of an architecture, whose text encoder is described in a folder instead of the hub."""
+    """Read open_clip's config of an architecture, with its text encoder described in a folder instead of the hub."""
     config: dict[str, Any] = deepcopy(open_clip.get_model_config(name))
     text = config["text_cfg"]
     image = config["vision_cfg"]
@@ -87,7 +87,7 @@ def registered(name: str, folder: Path, shrink: bool) -> dict[str, Any]:
 
 
 def made_up_tokenizer(text: Mapping[str, Any], folder: Path) -> Tokenizer:
-    """Returns a tokenizer of the kind that a text tower has, with a small vocabulary, or CLIP's own."""
+    """Make a tokenizer of the text tower's kind with a small vocabulary, or CLIP's own."""
     context = text.get("context_length", 77)
     kind = text.get("hf_tokenizer_name")
     if kind is None:
@@ -109,7 +109,7 @@ def made_up_tokenizer(text: Mapping[str, Any], folder: Path) -> Tokenizer:
 
 @contextmanager
 def small_trunks() -> Iterator[None]:
-    """Lets timm build image towers of two layers, or of one in each stage, for the time of a block."""
+    """Let timm build image towers of two layers, or of one per stage, during the block."""
     whole = timm.create_model
 
     def create(name: str, **options: Any) -> torch.nn.Module:

@@ -1,1 +1,1 @@
-"""All methods under the same conditions, each with the learning rate that source validation chose."""
+"""All methods under equal conditions, each with the learning rate that source validation chose."""

@@ -1,4 +1,4 @@
-"""What untrained image tokens cost: zero-shot CLIP's accuracy with the tokens that Fed-DPT and ADAPT start from.
+"""Accuracy loss from untrained image tokens: zero-shot CLIP with the initial tokens of Fed-DPT and ADAPT.
 
 ``python -m experiments.fair_comparison.image_tokens``: each style of StyledShapes, three tokens for three source
 domains, drawn with several seeds, and the template "a photo of a" in the text tower.
@@ -22,14 +22,14 @@ SEEDS = range(5)
 
 
 def image_tokens(clip: CLIP, class_names: list[str], seed: int) -> FedDPT:
-    """Returns what Fed-DPT is before training, with the fixed text prompt."""
+    """Make the untrained Fed-DPT, with the fixed text prompt."""
     torch.manual_seed(seed)
     return FedDPT(class_names, ["one", "two", "three"], clip, components="visual")
 
 
 @torch.no_grad()
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     clip = load_clip("fedvlp-tiny")
     domains, class_names = StyledShapes().load_domains()
     plain = ZeroShotCLIP(class_names, clip)

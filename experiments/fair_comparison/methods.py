@@ -1,4 +1,4 @@
-"""The methods that are compared, and what is the same for all of them."""
+"""The compared methods, and their common settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedvlp.tools.sweep.plan import TOGETHER
 
 ROUNDS = 10
 STEPS = 10
-"""Local steps of a client in a round, over all phases that a method has in it."""
+"""Local steps of a client per round, over all phases."""
 
 RATES = (0.0003, 0.001, 0.003, 0.01)
 """AdamW's learning rates. Each method is trained with the rate that is best on its source validation images."""
@@ -26,10 +26,10 @@ SAME = (
     "--trainer.runtime.num_threads=1",
     "--trainer.enable_progress_bar=false",
 )
-"""What replaces the choices of the methods' own configs."""
+"""Options that replace the choices of the methods' configs."""
 
 WITHOUT_NOISE = ("--trainer.server.aggregation=null", "--model.local_noise_multiplier=0")
-"""What is left of DP-FPL: its low-rank steps."""
+"""The options of DP-FPL that remain: its low-rank steps."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Compared:
     """A row of the table.
 
     Attributes:
-        title: what the table calls the method.
-        config: the method's config.
-        overrides: arguments that all of its runs have.
-        teacher: what besides labels it learns from: texts of so many of CLIP's templates; empty for labels alone.
-        steps: local steps in each phase of a round that trains.
-        more_rates: Rates to try besides ``RATES``.
-        trains: whether there is anything to train.
-        centralised: whether it has the images of all source domains, and takes the steps of all clients in turn.
+        title: Name of the method in the table.
+        config: The method's config.
+        overrides: Arguments of all runs.
+        teacher: Source of learning in addition to labels: the number of CLIP's text templates; empty for labels only.
+        steps: Local steps in each training phase of a round.
+        more_rates: Rates to try in addition to ``RATES``.
+        trains: Whether the method has training.
+        centralised: Whether it has the images of all source domains, and takes as many steps as all clients together.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Compared:
     centralised: bool = False
 
     def arguments(self, choice: Choice) -> list[str]:
-        """Returns the arguments of all its runs but the rate: measured after half of the rounds and at the end."""
+        """List the arguments of all runs except the rate; they evaluate after half of the rounds and at the end."""
         held_out = choice.held_out[0]
         sources = len(choice.setting.domains()) - (len(held_out.split(TOGETHER)) if held_out else 0)
         return [

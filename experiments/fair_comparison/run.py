@@ -1,8 +1,8 @@
-"""Makes the runs of the fair comparison, by ``fedvlp tune``: each method with each learning rate.
+"""Make the runs of the fair comparison with ``fedvlp tune``: each method with each learning rate.
 
-``python -m experiments.fair_comparison.run`` is StyledShapes with the bundled tiny CLIP, each style held out in turn;
-with ``--data FOLDER`` it is one's own images. With the first seed every rate is tried; with the others only the chosen
-one. Runs that are there are not made again.
+``python -m experiments.fair_comparison.run`` uses StyledShapes with the bundled tiny CLIP, with each style held out in
+turn, and ``--data FOLDER`` your own images. The first seed tries every rate, and the other seeds use the chosen rate.
+Finished runs are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from fedvlp.utils.digests import digest
 
 
 def folder_of(method: Compared, choice: Choice) -> Path:
-    """Returns the folder of a method's search, by its title, the data, the CLIP and further arguments."""
+    """Name the folder of a method's search, by title, data, CLIP and further arguments."""
     setting = choice.setting
     name = re.sub(r"[^\w.-]+", "_", method.title)
     return setting.output / "fair_comparison" / f"{setting.name}-{digest(list(setting.more))[:8]}" / name
 
 
 def content(method: Compared, choice: Choice) -> dict[str, Any]:
-    """Returns the file of a method's search."""
+    """Make the file of a method's search."""
     held_out = ["none" if name is None else name for name in choice.held_out]
     config, *arguments = choice.setting.arguments
     return {
@@ -41,7 +41,7 @@ def content(method: Compared, choice: Choice) -> dict[str, Any]:
 
 
 def search(method: Compared, choice: Choice) -> int:
-    """Makes a method's runs that are missing, and returns the exit code of ``fedvlp tune``."""
+    """Make the missing runs of a method, and return the exit code of ``fedvlp tune``."""
     output = folder_of(method, choice)
     output.mkdir(parents=True, exist_ok=True)
     file = output / "search.yaml"
@@ -52,7 +52,7 @@ def search(method: Compared, choice: Choice) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs, one method after the other, and exits with 1 if some of them failed."""
+    """Make the runs, one method after the other, and exit with 1 if some of them failed."""
     parser = shared_parser(__doc__, ROUNDS)
     parser.add_argument("--methods", default="", help="names of configs, a,b,c; all if not given")
     choice = parse(parser, arguments)

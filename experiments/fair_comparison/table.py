@@ -1,6 +1,6 @@
-"""Prints the table of the fair comparison as Markdown; the options are those of ``run``, by which the runs are found.
+"""Print the table of the fair comparison as Markdown. The options must equal those of ``run``, to find its runs.
 
-``python -m experiments.fair_comparison.table --readme NAME`` also writes it into this folder's README, at the mark of
+``python -m experiments.fair_comparison.table --readme NAME`` also writes it into this folder's README, at the mark with
 this name.
 """
 
@@ -22,17 +22,17 @@ from fedvlp.tools.tune.choice import Choice as RateChoice
 
 README = Path(__file__).with_name("README.md")
 FLAT = 1.0
-"""Points of source validation accuracy that the second half of the rounds may add to a curve that is called flat."""
+"""A curve is flat if the second half of the rounds adds at most this many points of source validation accuracy."""
 
 
 def gain(run: Record) -> float:
-    """Returns the points of source validation accuracy that the second half of the rounds added; 0 of one round."""
+    """Compute the points of source validation accuracy that the second half of the rounds added; 0 for one round."""
     measured = [row["validation"] for row in run.history if "validation" in row]
     return measured[-1] - measured[-2] if len(measured) > 1 else 0.0
 
 
 def runs_of(method: Compared, choice: Choice) -> tuple[list[RateChoice], list[list[Record]]]:
-    """Returns the choices of a method's search, and its runs: for each seed that is complete, one for each choice."""
+    """Read the choices of a method's search, and its runs: one per choice for each complete seed."""
     folder = folder_of(method, choice)
     if not (folder / TUNE_FILE).is_file():
         return [], []
@@ -50,7 +50,7 @@ def runs_of(method: Compared, choice: Choice) -> tuple[list[RateChoice], list[li
 
 
 def cells(method: Compared, choices: Sequence[RateChoice], runs: Sequence[Sequence[Record]]) -> list[str]:
-    """Returns a row: accuracies on each held-out domain, their mean, and what else is said of the last round."""
+    """Format a row: accuracies on each held-out domain, their mean, and further columns of the last round."""
     role = "held_out" if runs[0][0].held_out else "test"
     by_domain = []
     for of_choice in zip(*runs, strict=True):
@@ -74,13 +74,13 @@ def cells(method: Compared, choices: Sequence[RateChoice], runs: Sequence[Sequen
 
 
 def rates(choices: Sequence[RateChoice]) -> str:
-    """Returns the chosen learning rates, in the order of held-out domains; one where all are the same."""
+    """List the chosen learning rates in the order of held-out domains; a single one if all are equal."""
     chosen = [" ".join(choice.trials[choice.chosen]).partition("=")[2] or "none" for choice in choices]
     return chosen[0] if len(set(chosen)) == 1 else ", ".join(chosen)
 
 
 def table(choice: Choice) -> str:
-    """Returns the table under a line that says how it was made; what is not complete is left out."""
+    """Format the table, with a line on how it was made; incomplete methods are skipped."""
     lines = []
     left_out = []
     runs: list[list[Record]] = []
@@ -101,7 +101,7 @@ def table(choice: Choice) -> str:
 
 
 def describe(runs: Sequence[Sequence[Record]], choice: Choice) -> str:
-    """Returns data, CLIP, held-out domains, rounds and seeds in one line."""
+    """Describe data, CLIP, held-out domains, rounds and seeds in one line."""
     first = runs[0][0]
     seeds = ", ".join(str(of_seed[0].seed) for of_seed in runs)
     held_out = f"held out in turn: {', '.join(map(str, choice.held_out))}; " if first.held_out else ""

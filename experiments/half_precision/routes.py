@@ -1,7 +1,7 @@
-"""How many of TRIP's routes are the same from tokens of towers in float32 and in bfloat16.
+"""Count the equal routes of TRIP for tokens of towers in float32 and in bfloat16.
 
-``python -m experiments.half_precision.routes``: all images of StyledShapes. From the same tokens routes are equal,
-whatever the precision; the tokens of rounded towers are others.
+``python -m experiments.half_precision.routes``: all images of StyledShapes. Equal tokens have equal routes in any
+precision, but rounded towers produce different tokens.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fedvlp.clip import load_clip
 
 BATCH = 64
 SAME = 1e-6
-"""Shares nearer than this are equal; each is a count of tokens over another."""
+"""Shares that differ by less are equal; each is a ratio of counts of tokens."""
 
 
 @torch.no_grad()
 def routes(dtype: torch.dtype) -> dict[str, Float[Tensor, "N E"]]:
-    """Returns the weights pi of each style's images under the untrained method, towers held in a type."""
+    """Compute the weights pi of each style's images with the untrained method, and towers in a type."""
     clip = load_clip("fedvlp-tiny")
     domains, class_names = StyledShapes().load_domains()
     module = TRIP(class_names, clip, templates=1).eval()
@@ -41,7 +41,7 @@ def routes(dtype: torch.dtype) -> dict[str, Float[Tensor, "N E"]]:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     single = routes(torch.float32)
     half = routes(torch.bfloat16)
     lines = []

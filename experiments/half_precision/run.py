@@ -1,4 +1,4 @@
-"""Every method with its frozen towers in float32 and in bfloat16: the same seeds, the same batches, one table.
+"""Compare every method with frozen towers in float32 and in bfloat16: same seeds, same batches, one table.
 
 ``python -m experiments.half_precision.run`` makes the runs that are missing and prints two tables: all methods after a
 few rounds, and a few methods over many rounds. ``--readme`` writes them into this folder's README.
@@ -28,11 +28,11 @@ LONG_STEPS = ("--data.batch_size=16", "--trainer.local.steps=2", "--data.shots=8
 HELD_OUT = "photo"
 
 Pair = dict[str, list[list[StudyRun]]]
-"""The runs of one method by precision: for each seed, one."""
+"""Runs of one method by precision, one per seed."""
 
 
 def pair(config: str, choice: Choice, steps: Sequence[str]) -> Pair:
-    """Returns a method's runs in both precisions."""
+    """List the runs of a method in both precisions."""
     runs = {}
     for precision in PRECISIONS:
         overrides = (f"--trainer.precision={precision}", *steps)
@@ -41,13 +41,13 @@ def pair(config: str, choice: Choice, steps: Sequence[str]) -> Pair:
 
 
 def differences(runs: Pair, role: str) -> list[float]:
-    """Returns for each seed how many points of accuracy bfloat16 adds."""
+    """Compute, for each seed, the points of accuracy that bfloat16 adds."""
     both = zip(*(runs[precision] for precision in PRECISIONS), strict=True)
     return [half[0].accuracy(role) - single[0].accuracy(role) for single, half in both]
 
 
 def cells(config: str, runs: Pair) -> list[str]:
-    """Returns a row of the first table: both roles' accuracies, and the mean and largest difference of a seed."""
+    """Format a row of the first table: both roles' accuracies, and the mean and largest difference of a seed."""
     row = [config]
     for role in ("held_out", "validation"):
         for precision in PRECISIONS:
@@ -59,7 +59,7 @@ def cells(config: str, runs: Pair) -> list[str]:
 
 
 def summary(done: dict[str, Pair]) -> str:
-    """Returns what all rows together say."""
+    """Summarise all rows."""
     held_out = list(chain.from_iterable(differences(runs, "held_out") for runs in done.values()))
     return (
         f"Over {len(held_out)} pairs of runs the held-out accuracy differs by {statistics.mean(held_out):+.2f} points "
@@ -68,7 +68,7 @@ def summary(done: dict[str, Pair]) -> str:
 
 
 def short_table(choice: Choice) -> str:
-    """Makes the runs of all methods; returns their table under a line that says how it was made."""
+    """Make the runs of all methods; format their table, with a line on how it was made."""
     setting = replace(choice.setting, more=(*choice.setting.more, *rounds(ROUNDS, ROUNDS)))
     choice = replace(choice, setting=setting)
     names = sorted(path.stem for path in (configs_folder() / "methods").glob("*.yaml"))
@@ -84,7 +84,7 @@ def short_table(choice: Choice) -> str:
 
 
 def long_table(choice: Choice) -> str:
-    """Makes the long runs; returns the accuracy on source validation over their rounds in both precisions."""
+    """Make the long runs; format the accuracy on source validation over their rounds in both precisions."""
     setting = replace(choice.setting, more=(*choice.setting.more, *rounds(LONG_ROUNDS, 10)))
     choice = replace(choice, setting=setting, seeds=choice.seeds[:1])
     every = {name: pair(name, choice, LONG_STEPS) for name in LONG_METHODS}
@@ -101,12 +101,12 @@ def long_table(choice: Choice) -> str:
 
 
 def rounds(count: int, evaluate_every: int) -> tuple[str, ...]:
-    """Returns the arguments for so many rounds."""
+    """Make the arguments for a number of rounds."""
     return f"--trainer.rounds={count}", f"--trainer.evaluate_every={evaluate_every}"
 
 
 def all_runs(every: dict[str, Pair]) -> list[StudyRun]:
-    """Returns the runs of several methods."""
+    """List the runs of several methods."""
     found: list[StudyRun] = []
     for runs in every.values():
         for of_precision in runs.values():
@@ -115,7 +115,7 @@ def all_runs(every: dict[str, Pair]) -> list[StudyRun]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs and prints the tables."""
+    """Make the runs and print the tables."""
     parser = shared_parser(__doc__)
     parser.add_argument("--readme", action="store_true", help="write the tables into the README too")
     choice = parse(parser, arguments, held_out=HELD_OUT)

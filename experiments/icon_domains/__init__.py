@@ -1,1 +1,1 @@
-"""IconDomains, the benchmark of icons that the package brings: how it was chosen, drawn and checked."""
+"""IconDomains, the bundled benchmark of icons: how it was selected, drawn and checked."""

@@ -1,4 +1,4 @@
-"""Makes the images of IconDomains anew: ``python -m experiments.icon_domains.build``.
+"""Rebuild the images of IconDomains: ``python -m experiments.icon_domains.build``.
 
 Needs npm and ``pip install resvg-py==0.5.0``; takes seconds.
 """
@@ -41,7 +41,7 @@ _FOLDER = Path(__file__).parents[2] / "fedvlp/data/icon_domains"
 
 
 def main() -> None:
-    """Reads the command line, and writes the images of each domain and the manifest of all."""
+    """Read the command line, and write the images of each domain and one manifest."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons")
     parser.add_argument("--output", type=Path, default=_FOLDER, help="folder to write to")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def in_turn(icons: list[Icon]) -> Iterator[Icon]:
-    """Yields icons of one set after another, so that a class is drawn by as many hands as there are."""
+    """Yield icons of one set after another, so that as many sets as possible draw each class."""
     by_set: dict[str, list[Icon]] = {}
     for icon in sorted(icons, key=lambda icon: (len(icon.name), icon.name)):
         by_set.setdefault(icon.of.name, []).append(icon)
@@ -74,7 +74,7 @@ def in_turn(icons: list[Icon]) -> Iterator[Icon]:
 
 
 def first_of_each_drawing(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Returns which images show no drawing that one before them shows."""
+    """Mark the images that show no drawing of an earlier image."""
     prints = fingerprints(images)
     likeness = np.tril(prints @ prints.T, k=-1)
     keep = np.ones(len(images), bool)
@@ -86,10 +86,10 @@ def first_of_each_drawing(images: NDArray[np.uint8]) -> NDArray[np.bool_]:
 def write(
     images: list[NDArray[np.uint8]], chosen: list[tuple[str, str, Icon]], keep: NDArray[np.bool_], folder: Path
 ) -> None:
-    """Writes ``<domain>.png``, its images one below the other, and ``manifest.csv``, which has a row for each.
+    """Write ``<domain>.png`` with images in a column, and ``manifest.csv`` with a row per image.
 
     Raises:
-        UserError: if a class has no image in a domain.
+        UserError: If a class has no image in a domain.
     """
     folder.mkdir(parents=True, exist_ok=True)
     counts: Counter[tuple[str, str]] = Counter()
@@ -113,7 +113,7 @@ def write(
 
 
 def write_licences(sets: list[IconSet], folder: Path) -> None:
-    """Writes ``LICENCES.md``: who drew the icons, under which licence, and the notice that each licence asks for."""
+    """Write ``LICENCES.md``: the authors of the icons, their licences, and the notice that each licence requires."""
     rows = [f"| {icons.use} | {icons.name} | {icons.version} | {icons.author} | {icons.licence} |" for icons in sets]
     text = (HERE / "licences_template.md").read_text(encoding="utf-8")
     (folder / "LICENCES.md").write_text(text.replace("ROWS", "\n".join(rows)), encoding="utf-8")

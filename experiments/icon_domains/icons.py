@@ -1,8 +1,8 @@
-"""Icons of pinned packages: their names in plain words, their pixels, and which of them show the same drawing.
+"""Icons of pinned packages: names in plain words, pixels, and detection of equal drawings.
 
 Each set of icons is a package ``@iconify-json/<set>`` of the npm registry: one JSON with the SVG of each icon by its
-name. ``sets.csv`` pins version and SHA-256 of every one and says what it is used for; ``things.csv`` has things with
-the names that sets give them.
+name. ``sets.csv`` has the pinned version, SHA-256 and use of every package; ``things.csv`` has things with their names
+in the sets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent
 DOMAINS = ("line", "solid", "duotone", "colour", "emoji", "pixel")
 SIDE = 64  # pixels
 
-# Words at the end of an icon's name that tell how it is drawn, not what it shows.
+# Final words of an icon's name that describe its style, not its content.
 _STYLE = re.compile(
     r"-(fill|filled|outlined?|solid|line|linear|bold|thin|light|duotone|regular|sharp|round(ed)?|two-?tone|broken|color"
     r"|alt\d?|stroke|bulk|flat|duo|small|[ofsbl]|\d+(px)?|one|two|three)$"
@@ -46,13 +46,13 @@ class IconSet:
     """A package of icons.
 
     Attributes:
-        name: of the package, after ``@iconify-json/``.
-        version: of the package.
-        use: a domain of the benchmark, ``validation`` or ``pretraining``.
-        style: pattern that the names of its icons match, where one set holds several styles.
-        licence: SPDX identifier, as the package states it.
-        author: as the package states it.
-        sha256: of the package's archive.
+        name: Name of the package, after ``@iconify-json/``.
+        version: Version of the package.
+        use: A domain of the benchmark, ``validation`` or ``pretraining``.
+        style: Pattern of the names of its icons, if the set has several styles.
+        licence: SPDX identifier, as stated by the package.
+        author: Author, as stated by the package.
+        sha256: SHA-256 of the package's archive.
     """
 
     name: str
@@ -66,7 +66,7 @@ class IconSet:
 
 @dataclass(frozen=True)
 class Icon:
-    """One icon: the set that it is from, its name there, and its SVG."""
+    """One icon, with its set, its name in the set, and its SVG."""
 
     of: IconSet
     name: str
@@ -74,7 +74,7 @@ class Icon:
 
     @cached_property
     def words(self) -> str:
-        """What it shows, as its set calls it, without words of style: "birthday cake"."""
+        """The content as named by the set, without words of style: "birthday cake"."""
         name = self.name
         while (shorter := _STYLE.sub("", name)) != name:
             name = shorter
@@ -83,13 +83,13 @@ class Icon:
 
 @dataclass(frozen=True)
 class Thing:
-    """What icons may show.
+    """A thing that icons may show.
 
     Attributes:
-        name: as a class of the benchmark is called.
-        part: ``seen`` for a class whose name the CLIP was trained on, ``never trained`` for one whose name it was not;
-            ``development`` for no class, never trained either; empty for others.
-        synonyms: whole names of icons that show it.
+        name: Name of the class in the benchmark.
+        part: ``seen`` or ``never trained`` for a class, by whether the CLIP was trained on its name; ``development``
+            for a thing that is no class and was never trained; empty for others.
+        synonyms: Whole names of icons that show the thing.
     """
 
     name: str
@@ -98,27 +98,27 @@ class Thing:
 
     @property
     def is_class(self) -> bool:
-        """Whether the benchmark has it."""
+        """Whether the thing is a class of the benchmark."""
         return self.part in ("seen", "never trained")
 
 
 def icon_sets() -> list[IconSet]:
-    """Returns the pinned sets."""
+    """Read the pinned sets."""
     with (HERE / "sets.csv").open(encoding="utf-8", newline="") as file:
         return [IconSet(row.pop("set"), **row) for row in csv.DictReader(file)]
 
 
 def things() -> list[Thing]:
-    """Returns the things, classes and others."""
+    """Read the things, including things that are no classes."""
     with (HERE / "things.csv").open(encoding="utf-8", newline="") as file:
         return [Thing(row["thing"], row["part"], tuple(row["synonyms"].split("; "))) for row in csv.DictReader(file)]
 
 
 def download(sets: Sequence[IconSet], folder: Path) -> None:
-    """Brings the packages of sets that are not in a folder yet, by ``npm pack``.
+    """Download the packages of sets that are missing in a folder, with ``npm pack``.
 
     Raises:
-        UserError: if there is no npm, it fails, or an archive is not the pinned one.
+        UserError: If npm is missing or fails, or an archive is not the pinned one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [icons for icons in sets if not _archive(icons, folder).is_file()]
@@ -138,7 +138,7 @@ def download(sets: Sequence[IconSet], folder: Path) -> None:
 
 
 def read_icons(icons: IconSet, folder: Path) -> list[Icon]:
-    """Returns the icons of a set in the order of its package, without hidden ones, brands and other styles."""
+    """Read the icons of a set in the order of its package, without hidden icons, brands and other styles."""
     with tarfile.open(_archive(icons, folder)) as archive:
         content = _member(archive, "package/icons.json")
         categories = {}
@@ -159,13 +159,13 @@ def _archive(icons: IconSet, folder: Path) -> Path:
 
 def _member(archive: tarfile.TarFile, name: str) -> dict[str, Any]:
     file = archive.extractfile(name)
-    assert file is not None  # it is no folder
+    assert file is not None  # not a folder
     content: dict[str, Any] = json.load(file)
     return content
 
 
 def _svg(icon: dict[str, Any]) -> str:
-    """A square picture of an icon, which is 16 x 16 where its package does not say; what has no colour is black."""
+    """Make a square SVG of an icon (16 x 16 unless its package states a size), with black as the default colour."""
     width = icon.get("width", 16)
     height = icon.get("height", 16)
     side = max(width, height)
@@ -178,22 +178,22 @@ def _svg(icon: dict[str, Any]) -> str:
 
 
 def render(svg: str) -> UInt8[NDArray[np.uint8], "64 64 4"]:
-    """Returns an SVG's pixels as red, green, blue and opacity, drawn by resvg."""
-    import resvg_py  # nobody but who makes the benchmark anew needs it
+    """Render the pixels of an SVG as red, green, blue and opacity, with resvg."""
+    import resvg_py  # only needed to rebuild the benchmark
 
     png = resvg_py.svg_to_bytes(svg_string=svg, width=SIDE, height=SIDE, skip_system_fonts=True)
     return np.asarray(Image.open(io.BytesIO(png)).convert("RGBA"))
 
 
 def on_white(pixels: UInt8[NDArray[np.uint8], "... 64 64 4"]) -> UInt8[NDArray[np.uint8], "... 64 64 3"]:
-    """Returns pictures on a white ground."""
+    """Put pictures on a white background."""
     opacity = pixels[..., 3:].astype(np.uint16)
     blended = pixels[..., :3] * opacity + 255 * (255 - opacity)
     return ((blended + 127) // 255).astype(np.uint8)
 
 
 def things_by_words() -> dict[str, Thing]:
-    """Returns for each synonym its thing, written with spaces and, as some sets write it, without."""
+    """Map each synonym to its thing, written with spaces and, as some sets write it, without."""
     found = {}
     for thing in things():
         for words in thing.synonyms:
@@ -203,7 +203,7 @@ def things_by_words() -> dict[str, Thing]:
 
 
 def has_words_of(words: str, banned: Iterable[str]) -> bool:
-    """Whether some words have, one after another and perhaps in the plural, those of a banned name.
+    """Check whether words contain the words of a banned name in sequence, perhaps in the plural.
 
     >>> has_words_of("two paper clips", ["paper clip"]), has_words_of("eclipse", ["clip"])
     (True, False)
@@ -213,9 +213,9 @@ def has_words_of(words: str, banned: Iterable[str]) -> bool:
 
 
 def fingerprints(pictures: UInt8[NDArray[np.uint8], "n 64 64 3"]) -> Float[NDArray[np.float32], "n 768"]:
-    """Returns the ink of each picture on white, cut to its edges, at 16 x 16 in three colours, with mean 0 and norm 1.
+    """Compute the ink of each picture on white, cropped, at 16 x 16 in three colours, with mean 0 and norm 1.
 
-    Their products are correlations, whatever the size and place of a drawing and its small details.
+    Their products are correlations, independent of size, position and small details of a drawing.
     """
     prints = np.zeros((len(pictures), 3 * 16 * 16), np.float32)
     for row, picture in enumerate(pictures):
@@ -233,9 +233,9 @@ def fingerprints(pictures: UInt8[NDArray[np.uint8], "n 64 64 3"]) -> Float[NDArr
 
 
 def by_class(icons: Iterable[Icon]) -> dict[tuple[str, str], list[Icon]]:
-    """Returns the icons of each class in each domain: those whose whole name is one of the class's synonyms.
+    """Group icons by class and domain: icons with a synonym of the class as their whole name.
 
-    A few that show another thing, as a look at all of them told, stand in ``misnamed.csv`` and are left out.
+    A few icons show another thing, as found by inspection; ``misnamed.csv`` excludes them.
     """
     thing_of = things_by_words()
     with (HERE / "misnamed.csv").open(encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""Draws the picture of the documentation, a few things in every style: ``python -m experiments.icon_domains.sheet``."""
+"""Draw the documentation's picture, with a few things in every style: ``python -m experiments.icon_domains.sheet``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PICTURE = Path(__file__).parents[2] / "docs/icon_domains.png"
 
 
 def main(path: Path = _PICTURE) -> None:
-    """Writes the picture: a row for each domain, a column for each thing, the first image of each."""
+    """Write the picture: a row per domain, a column per thing, with the first image of each."""
     data = IconDomains()
     figure = Figure(figsize=(len(THINGS), len(DOMAINS)), dpi=100, layout="constrained")
     axes = figure.subplots(len(DOMAINS), len(THINGS))

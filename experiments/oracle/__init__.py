@@ -1,1 +1,1 @@
-"""What a table gains by choosing its round on the images that it reports: the oracle's gap, method by method."""
+"""The oracle's gap of each method: the gain of choosing the round on the reported images."""

@@ -1,7 +1,7 @@
-"""Makes the runs of the audit of selection: each domain held out in turn, every round evaluated.
+"""Make the runs of the oracle study: each domain held out in turn, every round evaluated.
 
-``python -m experiments.oracle.run`` is StyledShapes with the bundled tiny CLIP; with ``--data FOLDER`` it is one's own
-images. Runs that are there are not made again, so a study that was stopped goes on.
+``python -m experiments.oracle.run`` uses StyledShapes with the bundled tiny CLIP, and ``--data FOLDER`` your images.
+Finished runs are kept, so a stopped study resumes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ METHODS = {
     "Fed-DPT": "fed_dpt",
     "ADAPT": "adapt",
 }
-"""The methods of the five systems, with what they are compared with, and their configs."""
+"""The methods of the five systems and their baselines, with configs."""
 
 ROUNDS = 8
 STEPS = 4
-"""Local steps of a client in a round, over all phases that a method has in it."""
+"""Local steps of a client per round, over all phases."""
 
 RATE = 0.003
-"""The learning rate of AdamW, one of those of the fair comparison."""
+"""The learning rate of AdamW, one of the rates of the fair comparison."""
 
 SAME = (
     "--data.batch_size=8",
@@ -39,25 +39,25 @@ SAME = (
     "--trainer.local.schedule=null",
     "--trainer.evaluate_every=1",
 )
-"""What replaces the choices of the methods' own configs; every round may be chosen."""
+"""Options that replace the choices of the methods' configs; every round can be selected."""
 
 
 def runs_of(config: str, choice: Choice) -> SeededRuns:
-    """Returns a method's runs: for each seed, one for each held-out domain."""
+    """List the runs of a method: one per seed and held-out domain."""
     phases = 2 if config == "plan" else 1
     overrides = (*SAME, f"--trainer.local.steps={STEPS // phases}", *adamw(RATE))
     return every_run(config, overrides, choice.setting, choice.held_out, choice.seeds)
 
 
 def study_parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of the study's commands."""
+    """Make the parser of the study's commands."""
     parser = shared_parser(description, ROUNDS)
     parser.add_argument("--methods", default=",".join(METHODS.values()), help="names of methods' configs, a,b,c")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs, the first seed of all methods first."""
+    """Make the runs, with the first seed of all methods first."""
     choice = parse(study_parser(__doc__), arguments)
     make_runs(seed_by_seed(runs_of(config, choice) for config in choice.options.methods.split(",")), choice.workers)
 

@@ -1,4 +1,4 @@
-"""Prints the oracle's gap of each method as Markdown; the options are those of ``run``, by which the runs are found.
+"""Print the oracle's gap of each method as Markdown. The options must equal those of ``run``, to find its runs.
 
 ``python -m experiments.oracle.table --readme NAME`` also writes it into this folder's README, at the mark of this name.
 """
@@ -32,7 +32,7 @@ HEAD = [
 
 
 def cells(title: str, runs: SeededRuns) -> list[str]:
-    """Returns a row: the mean accuracy by each choice of the round, and the gaps in points."""
+    """Format a row: the mean accuracy by each choice of the round, and the gaps in points."""
     records = [run.record for run in chain.from_iterable(runs)]
     (table,) = tables(records, ROUNDS)
     rows = {row[1]: row for row in table.rows if row[1] != UNTRAINED}
@@ -45,7 +45,7 @@ def cells(title: str, runs: SeededRuns) -> list[str]:
 
 
 def order(done: Sequence[tuple[str, SeededRuns]]) -> str:
-    """Returns how far the order of the methods depends on the choice, in a sentence."""
+    """Describe how far the order of methods depends on the choice of the round."""
     ranks = {}
     for name in (LAST, ORACLE):
         means = {}
@@ -61,7 +61,7 @@ def order(done: Sequence[tuple[str, SeededRuns]]) -> str:
 
 
 def table(choice: Choice) -> str:
-    """Returns the table under a line that says how it was made; what is not complete is left out."""
+    """Format the table, with a line on how it was made; incomplete methods are skipped."""
     rows = [(title, complete(runs_of(config, choice))) for title, config in METHODS.items()]
     done = [(title, runs) for title, runs in rows if runs]
     if not done:

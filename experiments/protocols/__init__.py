@@ -1,1 +1,1 @@
-"""Every protocol with the same four methods: what each measures, in one table a protocol."""
+"""All protocols with the same methods, in one table per protocol."""

@@ -1,4 +1,4 @@
-"""The protocols and the methods of the study, and the runs of each pair."""
+"""The protocols and methods of the study, and the runs of each pair."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ METHODS = {
     "TRIP": "trip",
     "fine-tuning": "fine_tuning",
 }
-"""What tables call each method, and its config: one prompt for all; one made from class names; deep prompts in both
-towers; a client's own part beside the shared one; a client's own prompt beside others'; a mixture for each image; the
-image tower itself."""
+"""Names of methods in tables, with their configs: one shared prompt; a prompt made from class names; deep prompts in
+both towers; a personal part next to the shared one; a personal prompt next to others'; a mixture per image; the image
+tower itself."""
 
 ROUNDS = 5
 STEPS = 10
@@ -32,7 +32,7 @@ SAME = (
     "--trainer.local.schedule=null",
     *adamw(RATE),
 )
-"""What replaces the choices of the methods' own configs; what the command line gives after ``--`` replaces it."""
+"""Options that replace the choices of the methods' configs; arguments after ``--`` override them."""
 
 CROSS_DATASET = (
     "--data.protocol=cross_dataset",
@@ -44,13 +44,13 @@ CROSS_DATASET = (
 
 @dataclass(frozen=True)
 class Measured:
-    """A protocol, as the study measures it.
+    """A protocol in the study.
 
     Attributes:
-        title: what the study calls it.
-        arguments: the arguments of ``fedvlp`` that choose it.
-        columns: metrics by the titles of their columns.
-        holds_out: whether each domain is held out in turn; the mean over these runs is shown.
+        title: Name in the study.
+        arguments: Arguments of ``fedvlp`` that select the protocol.
+        columns: Metrics by column title.
+        holds_out: Whether each domain is held out in turn; the table shows the mean over these runs.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Measured:
     holds_out: bool = False
 
     def runs(self, config: str, choice: Choice) -> SeededRuns:
-        """Returns a method's runs: for each seed one, or one for each held-out domain."""
+        """List the runs of a method: one per seed, or one per seed and held-out domain."""
         held_out = choice.held_out if self.holds_out else (None,)
         setting = replace(choice.setting, more=(*SAME, *choice.setting.more))
         return every_run(config, self.arguments, setting, held_out, choice.seeds)

@@ -1,7 +1,7 @@
-"""Makes the runs of all protocols: seven methods, each with the same steps and the same optimizer.
+"""Make the runs of all protocols: seven methods with equal steps and the same optimizer.
 
-``python -m experiments.protocols.run`` is IconDomains with fedvlp-small, emoji and pixel art held out together. Runs
-that are there are not made again, so a study that was stopped goes on.
+``python -m experiments.protocols.run`` uses IconDomains with fedvlp-small, with emoji and pixel art held out together.
+Finished runs are kept, so a stopped study resumes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from experiments.runs import SeededRuns, make_runs, seed_by_seed
 
 
 def study_parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of the study's commands."""
+    """Make the parser of the study's commands."""
     parser = shared_parser(description, ROUNDS)
     parser.set_defaults(data="icon_domains", clip="fedvlp-small", held_out="emoji+pixel")
     parser.add_argument("--methods", default=",".join(METHODS.values()), help="names of methods' configs, a,b,c")
@@ -23,7 +23,7 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def rows_of(choice: Choice) -> list[SeededRuns]:
-    """Returns the runs of each protocol and method that was asked for."""
+    """List the runs of each requested protocol and method."""
     rows = []
     for protocol in PROTOCOLS:
         rows += [protocol.runs(config, choice) for config in choice.options.methods.split(",")]
@@ -31,7 +31,7 @@ def rows_of(choice: Choice) -> list[SeededRuns]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs, the first seed of all rows first."""
+    """Make the runs, with the first seed of all rows first."""
     choice = parse(study_parser(__doc__), arguments)
     make_runs(seed_by_seed(rows_of(choice)), choice.workers)
 

@@ -1,4 +1,4 @@
-"""Prints the study's tables as Markdown; the options are those of ``run``, by which the runs are found.
+"""Print the study's tables as Markdown. The options must equal those of ``run``, to find its runs.
 
 ``python -m experiments.protocols.table --readme NAME`` also writes them into this folder's README, at the mark of this
 name.
@@ -21,12 +21,12 @@ ZERO_SHOT = "zero-shot CLIP"
 
 
 def cells(title: str, protocol: Measured, runs: SeededRuns) -> list[str]:
-    """Returns a method's row: the mean of each metric over held-out domains, and its deviation over seeds."""
+    """Format a method's row: the mean of each metric over held-out domains, and its deviation over seeds."""
     return [title, *(spread(seed_means(runs, metric)) for metric in protocol.columns.values()), str(len(runs))]
 
 
 def zero_shot_cells(protocol: Measured, runs: SeededRuns) -> list[str]:
-    """Returns zero-shot CLIP's row, which each run has measured on the same images whatever its seed."""
+    """Format zero-shot CLIP's row, which all runs evaluate on the same images for any seed."""
     found = [ZERO_SHOT]
     for metric in protocol.columns.values():
         found.append(f"{statistics.mean(run.accuracy(metric, ZERO_SHOT) for run in runs[0]):.1f}")
@@ -34,7 +34,7 @@ def zero_shot_cells(protocol: Measured, runs: SeededRuns) -> list[str]:
 
 
 def section(protocol: Measured, choice: Choice) -> str:
-    """Returns a protocol's heading, the line that its runs carry, and its table; incomplete rows are named."""
+    """Format a protocol's heading, a line on its runs, and its table; incomplete rows are listed."""
     done: dict[str, SeededRuns] = {}
     for title, config in METHODS.items():
         runs = complete(protocol.runs(config, choice))
@@ -55,7 +55,7 @@ def section(protocol: Measured, choice: Choice) -> str:
 
 
 def seconds(choice: Choice) -> str:
-    """Returns how long all runs that have ended trained, in a sentence."""
+    """Describe the training time of all finished runs."""
     every = []
     for protocol in PROTOCOLS:
         for config in METHODS.values():

@@ -1,1 +1,1 @@
-"""The papers' main tables as sweeps: settings, printed numbers, computed cost."""
+"""The papers' main tables as sweeps, with settings, printed numbers and computed costs."""

@@ -1,13 +1,13 @@
-"""Computes what a recipe costs in GPU hours: the operations of all its runs, divided by an assumed rate.
+"""Compute the GPU hours of a recipe: the operations of all its runs, divided by an assumed rate.
 
 Nothing is measured. ``python -m experiments.reproduce.cost FILE``, with a file of ``recipes/``, prints the cost of each
-method. ``--rate`` is how many 10^12 operations the GPU does in a second, all told; 10 is about half of what an A100 can
-do at most in float32. Reading and resizing images comes on top, and a GPU is slower where steps are small.
+method. ``--rate`` is the GPU's overall rate in 10^12 operations per second; 10 is about half of the peak of an A100 in
+float32. Reading and resizing images takes additional time, and small steps reach lower rates.
 
-What is counted: two operations for each weight and token of CLIP's towers, and attention; as much again for a backward
-pass, since the towers are frozen. A method encodes what :class:`Work` says: every training image counts in every round,
-every validation and test image in every evaluated round. Methods whose prompts leave the image tower alone encode each
-image once in a sweep. Routing, losses and optimizers are left out.
+The count has two operations per weight and token of CLIP's towers, and attention. A backward pass counts the same,
+because the towers are frozen. :class:`Work` lists the passes of a method: training images count in every round,
+validation and test images in every evaluated round. Methods without image prompts encode each image once per sweep.
+Routing, losses and optimizers are not counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from experiments.reproduce.recipe import Recipe, load_recipe
 from fedvlp.catalog.description import prompt_names
 
-RATE = 10.0  # 10^12 operations a second
+RATE = 10.0  # 10^12 operations per second
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Tower:
     """A transformer of CLIP.
 
     Attributes:
-        width: of a token.
-        blocks: their number.
-        tokens: of an image, or the most of a text.
-        start: operations before the first block.
+        width: Width of a token.
+        blocks: Number of blocks.
+        tokens: Tokens of an image, or the maximum of a text.
+        start: Operations before the first block.
     """
 
     width: int
@@ -43,27 +43,27 @@ class Tower:
     start: int = 0
 
     def operations(self, tokens: int) -> int:
-        """Returns the operations of a forward pass over a sequence: 24 W^2 + 4 T W a token and block."""
+        """Count the operations of a forward pass over a sequence: 24 W^2 + 4 T W per token and block."""
         return self.start + tokens * self.blocks * (24 * self.width**2 + 4 * tokens * self.width)
 
 
 IMAGES = {"ViT-B-16": Tower(768, 12, 197, start=2 * 196 * 768 * 768)}
-TEXT = Tower(512, 12, 77)  # of ViT-B-16 and of RN50
+TEXT = Tower(512, 12, 77)  # of ViT-B-16 and RN50
 CONVOLUTIONS = {"RN50": 12_200_000_000}  # of an image through CLIP's ResNet-50
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a method encodes, in forward passes; a backward pass counts as one more.
+    """The passes of a method through CLIP's towers, in forward passes; a backward pass counts as one more.
 
     Attributes:
-        images: of each training image, in a round.
-        texts: of each training image, over all classes under one prompt.
-        batch_texts: of each batch, over all classes under one prompt.
-        evaluated_images: of each image that measures.
-        evaluated_texts: of each image that measures, over all classes.
-        prompt_tokens: prompt tokens in the image tower.
-        prompts_of_classes: whether each class has a prompt of its own.
+        images: Of each training image, per round.
+        texts: Of each training image, over all classes with one prompt.
+        batch_texts: Of each batch, over all classes with one prompt.
+        evaluated_images: Of each evaluated image.
+        evaluated_texts: Of each evaluated image, over all classes.
+        prompt_tokens: Prompt tokens in the image tower.
+        prompts_of_classes: Whether each class has its own prompt.
     """
 
     images: float = 0
@@ -80,11 +80,11 @@ class Cost:
     """The operations of a method's runs in a recipe.
 
     Attributes:
-        label: the method.
-        runs: number of runs.
-        encoding: operations that encode every image once.
-        training: of all runs.
-        evaluation: of all runs.
+        label: The method.
+        runs: Number of runs.
+        encoding: Operations to encode every image once.
+        training: Operations of training in all runs.
+        evaluation: Operations of evaluation in all runs.
     """
 
     label: str
@@ -94,60 +94,60 @@ class Cost:
     evaluation: float
 
     def hours(self, rate: float = RATE) -> float:
-        """Returns GPU hours at a rate in 10^12 operations a second."""
+        """Compute GPU hours at a rate in 10^12 operations per second."""
         return (self.encoding + self.training + self.evaluation) / (rate * 1e12 * 3600)
 
 
 def work_of(method: str, domains: int, options: Any) -> Work:
-    """Returns what a method encodes.
+    """Look up the passes of a method.
 
     Args:
-        method: name of its class.
-        domains: number of source domains.
-        options: the method's options.
+        method: Name of the method's class.
+        domains: Number of source domains.
+        options: Options of the method.
 
     Raises:
-        KeyError: if it is not known; add it here.
+        KeyError: If the method is unknown; add it here.
     """
     return {
         "ZeroShotCLIP": Work(),
         "PromptFL": Work(batch_texts=2),
         "SingleDomain": Work(batch_texts=2),
-        "FedCLIP": Work(),  # an adapter behind the towers
+        "FedCLIP": Work(),  # an adapter after the towers
         "FedAPT": Work(batch_texts=2, evaluated_texts=1, prompts_of_classes=True),
         "FedOTP": Work(images=1, batch_texts=2 * 2, evaluated_images=1),  # two prompts; all patches of each image
-        "CCST": Work(3 * options.get("styles", 0), evaluated_images=1),  # a tower that is trained: forward, twice back
-        "ELCFS": Work(3 * 2, evaluated_images=1),  # two passes, one after the other
+        "CCST": Work(3 * options.get("styles", 0), evaluated_images=1),  # trained tower: forward, twice backward
+        "ELCFS": Work(3 * 2, evaluated_images=1),  # two passes in sequence
         "StableFDG": Work(3 * 1.5, evaluated_images=1),  # images are doubled every second time
         "FedADG": Work(3, evaluated_images=1),
         "FineTuning": Work(3, evaluated_images=1),
         "SWAD": Work(3, evaluated_images=1),
-        "DoPrompt": Work(1 + 2 * 3, 0, 0, 2, 0, options.get("prompt_length", 0)),  # as it is, with two prompts
+        "DoPrompt": Work(1 + 2 * 3, 0, 0, 2, 0, options.get("prompt_length", 0)),  # unprompted, and with two prompts
         "HCVP": Work(1 + 3, 0, 0, 2, 0, 2),  # the frozen tower makes the prompts
         "FedSR": Work(3, evaluated_images=1),
         "FedMaPLe": Work(2, 0, 2, 1, 0, options.get("prompt_length", 0)),
         "PFedPG": Work(images=2, evaluated_images=1, prompt_tokens=options.get("prompt_length", 0)),
         "FedPR": Work(images=2, evaluated_images=1, prompt_tokens=options.get("prompt_length", 0)),
-        "TRIP": Work(texts=2, evaluated_texts=1),  # a prompt of its own for each image
+        "TRIP": Work(texts=2, evaluated_texts=1),  # a separate prompt for each image
         "DiPrompT": Work(batch_texts=2 * (1 + 2 * domains)),  # G; D and Q with every domain
-        "FedDPT": Work(2, 0, domains + 1, 1, 0, domains),  # one of the domains' text prompts learns
+        "FedDPT": Work(2, 0, domains + 1, 1, 0, domains),  # one of the domains' text prompts is trained
         "ADAPT": Work(2, 0, domains + 1, 1, 0, domains),
         "PLAN": Work(5, 0, 5, 1, 0, options.get("prompt_length", 0)),  # own prompts, reference; aggregated prompts
     }[method]
 
 
 def costs(recipe: Recipe) -> list[Cost]:
-    """Returns the cost of each method of a recipe."""
+    """Compute the cost of each method of a recipe."""
     return [_cost(recipe, label, config) for label, config in recipe.configs.items()]
 
 
 @dataclass(frozen=True)
 class Images:
-    """How many images are passed.
+    """Numbers of images.
 
     Attributes:
-        learned: that train in a round.
-        measured: that measure after a round that is evaluated.
+        learned: Images that train in a round.
+        measured: Images that are evaluated after an evaluated round.
     """
 
     learned: float
@@ -155,7 +155,7 @@ class Images:
 
 
 def _cost(recipe: Recipe, label: str, config: Any) -> Cost:
-    """Returns the cost of a method's runs over all held-out domains and seeds."""
+    """Compute the cost of a method's runs over all held-out domains and seeds."""
     seeds = len(recipe.plan.seeds)
     training = 0.0
     evaluation = 0.0
@@ -175,19 +175,19 @@ def _cost(recipe: Recipe, label: str, config: Any) -> Cost:
 
 
 def _work(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Work:
-    """Returns what a method encodes while some domains are held out."""
+    """Look up the passes of a method while some domains are held out."""
     sources = len(recipe.data.domains) - len(held_out)
     return work_of(config.model.class_path.rpartition(".")[2], sources, config.model.init_args)
 
 
 def _clip(config: Any) -> str:
-    """Returns the name of the frozen CLIP."""
+    """Look up the name of the frozen CLIP."""
     clip = config.model.init_args.clip
     return str(clip if isinstance(clip, str) else clip.name)
 
 
 def _text(recipe: Recipe, config: Any, prompts_of_classes: bool) -> float:
-    """Returns the operations of a forward pass over all classes, under one prompt or each under its own."""
+    """Count the operations of a forward pass over all classes, with a common prompt or one prompt per class."""
     names = prompt_names(recipe.data.name, recipe.data.class_names, config.data.init_args.class_names)
     prompt_length = config.model.init_args.get("prompt_length") or 0
     tokens = _text_tokens(tuple(names), prompt_length)
@@ -197,7 +197,7 @@ def _text(recipe: Recipe, config: Any, prompts_of_classes: bool) -> float:
 
 
 def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
-    """Returns how many images train in a round, and how many measure after it."""
+    """Count the images that train in a round, and the images that are evaluated after it."""
     data = config.data.init_args
     counts = recipe.data.domain_counts
     learned = 0.0
@@ -217,7 +217,7 @@ def _images(recipe: Recipe, config: Any, held_out: Sequence[str]) -> Images:
 
 
 def _clients(config: Any, sources: int) -> int:
-    """Returns the number of clients."""
+    """Count the clients."""
     partition = config.data.init_args.partition
     if is_pooled(config):
         return 1
@@ -225,13 +225,13 @@ def _clients(config: Any, sources: int) -> int:
 
 
 def is_pooled(config: Any) -> bool:
-    """Returns whether the images of all source domains are in one place."""
+    """Check whether the images of all source domains are pooled."""
     partition = config.data.init_args.partition
     return partition is not None and partition.class_path.endswith(".Pooled")
 
 
 def _image(clip: str, prompt_tokens: int) -> int:
-    """Returns the operations of a forward pass of one image."""
+    """Count the operations of a forward pass of one image."""
     if clip in CONVOLUTIONS:
         return CONVOLUTIONS[clip]
     tower = IMAGES[clip]
@@ -240,7 +240,7 @@ def _image(clip: str, prompt_tokens: int) -> int:
 
 @cache
 def _text_tokens(names: tuple[str, ...], prompt_length: int) -> int:
-    """Returns the tokens of all classes behind one prompt: start, prompt, and each class's name, full stop and end."""
+    """Count the tokens of all classes after one prompt: start, prompt, and each class's name, full stop and end."""
     import open_clip
 
     tokenizer = open_clip.SimpleTokenizer()
@@ -248,7 +248,7 @@ def _text_tokens(names: tuple[str, ...], prompt_length: int) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the cost of each method."""
+    """Print the cost of each method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="a recipe")
     parser.add_argument("--rate", type=float, default=RATE, help="10^12 operations a second")

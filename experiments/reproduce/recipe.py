@@ -1,4 +1,4 @@
-"""A recipe: a sweep's file, and the printed tables that it is to reproduce."""
+"""Recipes: sweep files with the printed tables that they reproduce."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ PRINTED = {
     "diprompt_office_home": ("diprompt 1",),
     "diprompt_vlcs": ("diprompt 2",),
 }
-"""The papers' tables of each recipe, in the order in which they are shown."""
+"""The papers' tables of each recipe, in the displayed order."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A sweep that is to reproduce printed tables.
+    """A sweep that reproduces printed tables.
 
     Attributes:
-        path: the sweep's file.
-        plan: its methods, seeds and arguments.
-        configs: what each method's label is run with, as the command line parses it.
-        note: why numbers may differ.
-        data: what is known of the images.
+        path: The sweep's file.
+        plan: Methods, seeds and arguments.
+        configs: Parsed configuration of each method, by label.
+        note: Reasons why numbers may differ.
+        data: Description of the images.
     """
 
     path: Path
@@ -54,12 +54,12 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """Name of the file."""
         return self.path.stem
 
     @property
     def title(self) -> str:
-        """The first line of the file."""
+        """First line of the file."""
         return self.path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
 
     @property
@@ -70,18 +70,18 @@ class Recipe:
 
     @property
     def held_out(self) -> tuple[tuple[str, ...], ...]:
-        """The domains that are held out together, for every run of a method and seed."""
+        """Domains that are held out together, for all runs of a method and seed."""
         if self.plan.held_out == "none":
             return ((),)
         return tuple((name,) for name in (self.data.domains if self.plan.held_out == "all" else self.plan.held_out))
 
 
 def load_recipe(path: Path, root: str = "/data") -> Recipe:
-    """Reads a sweep's file and parses the arguments of its methods; no image is looked for.
+    """Read a sweep's file and parse the arguments of its methods, without looking for images.
 
     Args:
-        path: the file.
-        root: the folder that ``--data.root`` is to have.
+        path: The file.
+        root: Value of ``--data.root``.
     """
     content = read_sweep(path)
     plan = make_sweep(content, [f"--data.root={root}"])
@@ -90,5 +90,5 @@ def load_recipe(path: Path, root: str = "/data") -> Recipe:
 
 
 def all_recipes() -> list[Recipe]:
-    """Returns every recipe, in the order of ``PRINTED``."""
+    """Load all recipes, in the order of ``PRINTED``."""
     return [load_recipe(FOLDER / f"{name}.yaml") for name in PRINTED]

@@ -1,4 +1,4 @@
-"""Prints what the recipes are, what the papers print, and what they cost, as Markdown.
+"""Print the recipes, the papers' numbers, and the costs as Markdown.
 
 ``python -m experiments.reproduce.table --readme`` writes it into this folder's README.
 """
@@ -19,13 +19,13 @@ from fedvlp.tools.compare.tables import AVERAGE
 
 
 def overview(recipes: Sequence[Recipe]) -> str:
-    """Returns one row for each recipe."""
+    """Make one row per recipe."""
     head = ["recipe", "reproduces", "average of the paper's own method", "runs", "GPU hours, computed"]
     return markdown(head, [_row(recipe) for recipe in recipes], texts=2)
 
 
 def _row(recipe: Recipe) -> list[str]:
-    """Returns what a recipe is in a line."""
+    """Describe a recipe in one row."""
     found = costs(recipe)
     own: list[str] = []
     for table in recipe.printed:
@@ -37,7 +37,7 @@ def _row(recipe: Recipe) -> list[str]:
 
 
 def chapter(recipes: Sequence[Recipe]) -> str:
-    """Returns the chapter of one study's recipes: why numbers may differ, and a section for each."""
+    """Format the chapter of one study's recipes: reasons why numbers may differ, and a section per recipe."""
     first = recipes[0].note.splitlines()[0]
     shared = reasons(recipes[0])
     titles: dict[str, None] = {}
@@ -52,7 +52,7 @@ def chapter(recipes: Sequence[Recipe]) -> str:
 
 
 def section(recipe: Recipe, own: Sequence[str]) -> str:
-    """Returns a recipe's command, the printed numbers, its cost, and further reasons why numbers may differ."""
+    """Format a recipe's command, the printed numbers, its cost, and further reasons why numbers may differ."""
     file = f"experiments/reproduce/recipes/{recipe.name}.yaml"
     wanted = " ".join(dict.fromkeys(table.paper for table in recipe.printed))
     commands = f"fedvlp sweep --file {file} -- --data.root=FOLDER\nfedvlp compare runs/{recipe.name} --papers {wanted}"
@@ -68,12 +68,12 @@ def section(recipe: Recipe, own: Sequence[str]) -> str:
 
 
 def reasons(recipe: Recipe) -> list[str]:
-    """Returns why numbers may differ, one item of a Markdown list each."""
+    """List the reasons why numbers may differ, as items of a Markdown list."""
     return [f"* {reason.rstrip()}" for reason in recipe.note.split("\n* ")[1:]]
 
 
 def expected(recipe: Recipe, table: PrintedTable) -> str:
-    """Returns the printed rows of the methods that a recipe runs, and which others the paper has."""
+    """Format the printed rows of the recipe's methods, and list the paper's other rows."""
     models = {}
     for label, config in recipe.configs.items():
         models[plain_name(name_in_papers(config))] = label
@@ -92,7 +92,7 @@ def expected(recipe: Recipe, table: PrintedTable) -> str:
 
 
 def name_in_papers(config: Any) -> str:
-    """Returns what papers call what a recipe runs with a config; empty if they have none such."""
+    """Find the papers' name of a recipe's method with a config; empty if there is none."""
     method: str = config.model.class_path.rpartition(".")[2]
     if is_pooled(config):
         return method
@@ -106,7 +106,7 @@ def name_in_papers(config: Any) -> str:
 
 
 def _hours(found: Sequence[Cost]) -> str:
-    """Returns GPU hours with two digits that count.
+    """Format GPU hours with two significant digits.
 
     >>> _hours([Cost("a", 1, 0.0, 36e15 * 123.4, 0.0)]), _hours([Cost("a", 1, 0.0, 36e15 * 0.0123, 0.0)])
     ('120', '0.01')
@@ -118,14 +118,14 @@ def _hours(found: Sequence[Cost]) -> str:
 
 
 def text(recipes: Sequence[Recipe]) -> str:
-    """Returns the overview and a chapter for each study."""
+    """Format the overview and a chapter per study."""
     chapters = [list(of) for _, of in groupby(recipes, key=lambda recipe: recipe.printed[0].paper)]
     note = f"GPU hours are computed for {RATE:g} x 10^12 operations a second, see `cost.py`; nothing was measured."
     return "\n\n".join([overview(recipes), note, *(chapter(of) for of in chapters)])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints it."""
+    """Print the text."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--readme", action="store_true", help=f"write the {len(PRINTED)} recipes into the README too")
     options = parser.parse_args(arguments)

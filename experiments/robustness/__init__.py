@@ -1,1 +1,1 @@
-"""What hostile clients do to the methods, and what robust rules save."""
+"""Harm by hostile clients, and protection by robust aggregators."""

@@ -1,7 +1,7 @@
-"""Makes the runs of the robustness study: methods, attacks, aggregators and numbers of hostile clients.
+"""Make the runs of the robustness study: methods, attacks, aggregators and numbers of hostile clients.
 
-``python -m experiments.robustness.run`` is StyledShapes with the bundled tiny CLIP. Runs that are there are not made
-again. Options choose what is run; what stands after ``--`` goes to every ``fedvlp fit``.
+``python -m experiments.robustness.run`` uses StyledShapes with the bundled tiny CLIP. Finished runs are kept. Options
+select runs; arguments after ``--`` are passed to every ``fedvlp fit``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RULES = {
         "--trainer.server.aggregation.selected=5",
     ),
 }
-"""Rules that withstand three hostile clients of ten, beside the method's own mean."""
+"""Aggregators that withstand three hostile clients of ten, and the method's own mean."""
 
 BACKDOOR = "backdoor"
 LEARNED_BACKDOOR = "learned backdoor"
@@ -44,13 +44,13 @@ METHODS = ("promptfl", "trip", "plan")
 
 @dataclass(frozen=True)
 class Cell:
-    """One place in the tables.
+    """A cell of the tables.
 
     Attributes:
-        method: name of the method's config.
-        hostile: how many clients are.
-        attack: one of ``ATTACKS``.
-        rule: one of ``RULES``.
+        method: Name of the method's config.
+        hostile: Number of hostile clients.
+        attack: A key of ``ATTACKS``.
+        rule: A key of ``RULES``.
     """
 
     method: str
@@ -60,19 +60,19 @@ class Cell:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """The arguments of ``fedvlp`` that make it; without hostile clients all attacks but backdoors are one run."""
+        """Arguments of ``fedvlp`` for the cell; without hostile clients, all attacks except backdoors share a run."""
         attack = ATTACKS[self.attack if self.hostile or self.attack in BACKDOORS else BACKDOOR]
         return (*RULES[self.rule], *attack, f"--trainer.clients.attack.clients={self.hostile}")
 
     def runs(self, choice: Choice) -> SeededRuns:
-        """Returns its runs, those of each seed."""
+        """List the runs of the cell, one per seed."""
         clients = ("--data.partition=Dispersed", f"--data.partition.num_clients={NUM_CLIENTS}")
         overrides = (*clients, *self.overrides)
         return every_run(self.method, overrides, choice.setting, choice.held_out, choice.seeds)
 
 
 def study_parser(description: str | None) -> argparse.ArgumentParser:
-    """Returns the parser of the study's commands."""
+    """Make the parser of the study's commands."""
     parser = shared_parser(description, rounds=10)
     parser.set_defaults(seeds="0")
     parser.add_argument("--methods", default=",".join(METHODS), help="names of methods' configs, a,b,c")
@@ -82,12 +82,12 @@ def study_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def short_names() -> dict[str, str]:
-    """Returns the attacks by names without blanks."""
+    """Map attacks to names without spaces."""
     return {name.replace(",", "").replace(" ", "_"): name for name in ATTACKS}
 
 
 def chosen(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = None) -> tuple[Choice, list[Cell]]:
-    """Returns the settings, and the cells that were asked for, each method with few hostile clients first."""
+    """Parse the settings and the requested cells; each method starts with few hostile clients."""
     choice = parse(parser, arguments, held_out="sketch")
     options = choice.options
     hostile = map(int, options.hostile.split(","))
@@ -96,12 +96,12 @@ def chosen(parser: argparse.ArgumentParser, arguments: Sequence[str] | None = No
 
 
 def runs_of(cells: Sequence[Cell], choice: Choice) -> list[StudyRun]:
-    """Returns all runs, each once."""
+    """List all runs without duplicates."""
     return list(dict.fromkeys(seed_by_seed(cell.runs(choice) for cell in cells)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Makes the runs."""
+    """Make the runs."""
     choice, cells = chosen(study_parser(__doc__), arguments)
     make_runs(runs_of(cells, choice), choice.workers)
 

@@ -1,7 +1,7 @@
-"""Prints the robustness study as Markdown: accuracy, and a backdoor's success, by number of hostile clients.
+"""Print the robustness study as Markdown: accuracy and success of backdoors, by number of hostile clients.
 
-``python -m experiments.robustness.table --readme`` also writes the tables into this folder's README. The options are
-those of ``run``, by which the runs are found.
+``python -m experiments.robustness.table --readme`` also writes the tables into this folder's README. The options must
+equal those of ``run``, to find its runs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOT_RUN = "-"
 
 
 def accuracy(run: StudyRun) -> float:
-    """Returns the mean of source validation and held-out accuracy, in percent."""
+    """Compute the mean of source validation and held-out accuracy, in percent."""
     return statistics.mean([run.accuracy("validation"), run.accuracy("held_out")])
 
 
 def success(run: StudyRun) -> float:
-    """Returns the backdoor's success on the held-out domain after the last round, in percent."""
+    """Look up the success of the backdoor on the held-out domain after the last round, in percent."""
     attempts = sorted(run.job.folder.glob("*/summary.json"))
     return load_record(attempts[-1].parent).history[-1]["attack_success/held_out"]
 
 
 def text(runs: SeededRuns, measure: Callable[[StudyRun], float]) -> str:
-    """Returns the mean over held-out domains, with its standard deviation over the seeds that are complete."""
+    """Format the mean over held-out domains, with its standard deviation over complete seeds."""
     done = complete(runs)
     if not done:
         return NOT_RUN
@@ -41,9 +41,9 @@ def text(runs: SeededRuns, measure: Callable[[StudyRun], float]) -> str:
 
 
 def lines(choice: Choice, cells: Sequence[Cell]) -> list[list[str]]:
-    """Returns the rows: of each method and attack, one a rule, with a column for each number of hostile clients.
+    """Format the rows: one per method, attack and aggregator, with a column per number of hostile clients.
 
-    Those of which no run with hostile clients has ended are left out.
+    Rows without a finished run with hostile clients are skipped.
     """
     by_row: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
@@ -62,7 +62,7 @@ def lines(choice: Choice, cells: Sequence[Cell]) -> list[list[str]]:
 
 
 def table(choice: Choice, cells: Sequence[Cell]) -> str:
-    """Returns the table, under a line that says how its numbers were made."""
+    """Format the table, with a line on how its numbers were made."""
     numbers = list(dict.fromkeys(cell.hostile for cell in cells))
     head = ["method", "attack", "rule", *(f"{number} of 10 hostile" for number in numbers)]
     done = [complete(cell.runs(choice)) for cell in cells]
@@ -71,7 +71,7 @@ def table(choice: Choice, cells: Sequence[Cell]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = study_parser(__doc__)
     parser.add_argument("--readme", action="store_true", help="write it into the README too")
     choice, cells = chosen(parser, arguments)

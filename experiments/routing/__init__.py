@@ -1,1 +1,1 @@
-"""How much TRIP's routes depend on the image rather than on where its clustering starts."""
+"""Dependence of TRIP's routes on the image, and on the start of its clustering."""

@@ -1,7 +1,7 @@
-"""Compares TRIP's random start of the clusters with a start at the keys, by what ``measures.py`` measures.
+"""Compare TRIP's random start of the clusters with a start at the keys, with the measures of ``measures.py``.
 
-``python -m experiments.routing.compare`` prints the table for StyledShapes, ``--folder icons_dg`` that for a folder of
-domains. All images of each domain are looked at. No training is needed: routes do not depend on it.
+``python -m experiments.routing.compare`` prints the table for StyledShapes, and with ``--folder icons_dg`` for a
+folder of domains. It uses all images of each domain. Routes do not depend on training, so none is needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = ("dropped", "seeds r", "seeds same", "chance same", "mirror r", "mirro
 
 
 def images_of(data: FederatedDataModule, module: TRIP) -> Iterator[Tensor]:
-    """Yields the images of the domain that is held out, in batches."""
+    """Yield batches of images of the held-out domain."""
     data.bind(module.transform)
     for loader in data.test_dataloader():
         for images, _ in loader:
@@ -37,7 +37,7 @@ def images_of(data: FederatedDataModule, module: TRIP) -> Iterator[Tensor]:
 
 
 def line(name: str, mode: str, rows: Sequence[Mapping[str, float | None]]) -> str:
-    """Returns a row of the table: means over domains, as Markdown."""
+    """Format a row of the table as Markdown, with means over domains."""
     cells = []
     for column in COLUMNS:
         values = [value for row in rows if (value := row[column]) is not None]
@@ -46,7 +46,7 @@ def line(name: str, mode: str, rows: Sequence[Mapping[str, float | None]]) -> st
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", help="folder of domains; StyledShapes if not given")
     folder = parser.parse_args().folder

@@ -1,7 +1,7 @@
-"""How much a route of TRIP depends on the image, and how much on chance.
+"""Dependence of a route of TRIP on the image, and on chance.
 
-Each image is routed again with another seed of all that is random in routing, with the same keys, and again
-mirrored: what a route says of the image should survive both.
+Each image is routed again with another seed of the routing and the same keys, and again mirrored. A route that depends
+on the image should survive both.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedvlp import TRIP
 
 MODES = ("train", "eval")
 Observed = dict[str, Tensor]
-"""Of N images, by mode and kind: routing weights [N, E] under ``seed``, ``other seed`` and of the ``mirror`` image, and
-the share of tokens ``kept`` [N, 1]."""
+"""By mode and kind, for N images: routing weights [N, E] with ``seed``, ``other seed`` and of the ``mirror`` image,
+and the share of ``kept`` tokens [N, 1]."""
 
 
 @torch.no_grad()
 def route_measurements(module: TRIP, batches: Iterable[Float[Tensor, "B 3 V V"]]) -> dict[str, dict[str, float | None]]:
-    """Returns correlations, agreement and dropped tokens of some images, under training's and evaluation's capacity.
+    """Measure correlations, agreement and dropped tokens of images, with the capacities of training and evaluation.
 
-    The columns are those of README.md; None is a correlation of weights that are the same for all images.
+    For the columns see README.md. A correlation is None if the weights are equal for all images.
     """
     parts = [_observe(module, images) for images in batches]
     observed: Observed = {}
@@ -37,9 +37,9 @@ def route_measurements(module: TRIP, batches: Iterable[Float[Tensor, "B 3 V V"]]
 
 
 def _observe(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Observed:
-    """Returns the routing weights of a batch of images and of its variants, in each mode."""
+    """Compute the routing weights of a batch of images and of its variants, in each mode."""
     router: Any = module.router
-    # A shallow copy: keys and options are shared, and only the seed differs.
+    # A shallow copy shares keys and options; only the seed differs.
     reseeded = copy.copy(router)
     reseeded.seed = router.seed + 1
     was_training = router.training
@@ -52,7 +52,7 @@ def _observe(module: TRIP, images: Float[Tensor, "B 3 V V"]) -> Observed:
         features, tokens = module.clip.encode_image_tokens(pixels)
         constants = {"features": features, **drawn.precompute(pixels, features, tokens)}
         for mode in MODES:
-            # How constants become weights depends on no seed.
+            # The weights of given constants depend on no seed.
             router.train(mode == "train")
             observed[f"{mode} {kind}"] = router(constants, module.expert_features).float().cpu()
             if kind == "seed":
@@ -67,7 +67,7 @@ def _measured(mode: str, observed: Observed) -> dict[str, float | None]:
     weights = observed[f"{mode} seed"]
     reseeded = observed[f"{mode} other seed"]
     mirrored = observed[f"{mode} mirror"]
-    # How often each expert is the largest; two independent images agree by the sum of squares.
+    # Frequencies of each expert as the largest; the sum of squares is the agreement of two independent images.
     largest = F.one_hot(weights.argmax(dim=1), weights.shape[1]).float().mean(dim=0)
     return {
         "dropped": 1 - observed[f"{mode} kept"].mean().item(),
@@ -81,17 +81,17 @@ def _measured(mode: str, observed: Observed) -> dict[str, float | None]:
 
 
 def mean_correlation(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> float | None:
-    """Returns Pearson's correlation over images of an expert's weight, mean over experts."""
-    # In double precision: weights are near 1 / E, and their deviations are small.
+    """Compute Pearson's correlation over images of each expert's weight, averaged over experts."""
+    # In double precision, because weights are near 1 / E with small deviations.
     first = first.double() - first.double().mean(dim=0)
     second = second.double() - second.double().mean(dim=0)
     spread = first.norm(dim=0) * second.norm(dim=0)
-    # Below the limit it is rounding, of weights that are equal.
+    # Below the limit, deviations are rounding errors of equal weights.
     if bool((spread <= 1e-12 * len(first)).any()):
         return None
     return float(((first * second).sum(dim=0) / spread).float().mean())
 
 
 def agreement(first: Float[Tensor, "N E"], second: Float[Tensor, "N E"]) -> float:
-    """Returns the share of images that have the same largest expert, in [0, 1]; the first of equals counts."""
+    """Compute the share of images with the same largest expert, in [0, 1]; for ties, the first expert counts."""
     return (first.argmax(dim=1) == second.argmax(dim=1)).double().mean().item()

@@ -1,7 +1,7 @@
-"""Images with several things in them: ``python -m experiments.routing.scenes FOLDER`` makes them of IconDomains.
+"""Images with several things, made from IconDomains: ``python -m experiments.routing.scenes FOLDER``.
 
-Each is four icons of a domain. One shows its class; the other three show things that are no class. So what an image is
-of stands in a quarter of its tokens, at a place that changes from image to image.
+Each image contains four icons of a domain: one of its class, and three of things that are no class. So a quarter of the
+tokens shows the class, at a position that varies between images.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from PIL import Image
 from fedvlp.data import IconDomains
 
 CLASSES = 36
-"""Every third class by the alphabet; the others' icons stand beside them."""
+"""Every third class in alphabetical order; icons of the other classes are distractors."""
 
 SCENES = 2
 """Of each icon."""
 
 
 def write_scenes(root: Path) -> None:
-    """Writes the scenes as ``root/domain/class/number.png``, the same each time."""
+    """Write the scenes as ``root/domain/class/number.png``, reproducibly."""
     data = IconDomains()
     classes = range(0, 3 * CLASSES, 3)
     for domain, images in data.images.items():
@@ -41,7 +41,7 @@ def write_scenes(root: Path) -> None:
 
 
 def compose(icons: list[Image.Image]) -> NDArray[np.uint8]:
-    """Returns four icons in one image of their size, at half of it."""
+    """Combine four icons in one image of their size, each at half its size."""
     small = [np.asarray(icon.resize((icon.width // 2, icon.height // 2), Image.Resampling.BOX)) for icon in icons]
     return np.vstack([np.hstack(small[:2]), np.hstack(small[2:])])
 

@@ -1,4 +1,4 @@
-"""What differs between two runs: their tensors, bit for bit, and the numbers of each round."""
+"""Comparison of two runs: their tensors, bit by bit, and the numbers of each round."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ FILES = ("prompts.safetensors", "prompts_best.safetensors")
 
 
 def newest_run(parent: Path) -> Path:
-    """Returns the folder of the newest run below a folder.
+    """Find the newest run below a folder.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: If there is none.
     """
     found = sorted(path.parent for path in parent.glob("*/*/events.jsonl"))
     if not found:
@@ -25,7 +25,7 @@ def newest_run(parent: Path) -> Path:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """Returns what differs between two finished runs, in words; nothing if they are equal."""
+    """Describe the differences between two finished runs; empty if they are equal."""
     found: list[str] = []
     for file in FILES:
         found += _different_tensors(one / file, other / file)
@@ -33,13 +33,13 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _different_tensors(one: Path, other: Path) -> list[str]:
-    """Returns the names of the tensors of two files that are not equal, and by how much they differ."""
+    """Describe the unequal tensors of two files, and their differences."""
     missing = [path for path in (one, other) if not path.exists()]
     if missing:
         return [] if len(missing) == 2 else [f"{missing[0]} is missing"]
     first = read_tensors(one)[0]
     second = read_tensors(other)[0]
-    # What stays on clients is at the sites, and in no file of their server.
+    # Personal tensors are at the sites, and not in files of their server.
     in_one = [name for name in sorted(first.keys() ^ second.keys()) if not name.startswith("personal/")]
     found = [f"{one.name}: {name} is in one of them only" for name in in_one]
     for name in sorted(first.keys() & second.keys()):
@@ -52,7 +52,7 @@ def _different_tensors(one: Path, other: Path) -> list[str]:
 
 
 def _different_rows(one: Path, other: Path) -> list[str]:
-    """Returns the columns of two tables of rounds that are not equal, but for those of seconds."""
+    """List the unequal columns of two tables of rounds, except for columns of seconds."""
     first = _rows(one)
     second = _rows(other)
     if len(first) != len(second):

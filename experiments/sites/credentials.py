@@ -1,4 +1,4 @@
-"""Certificates and keys of a federation on one machine: an authority, the server's certificate, and keys of sites."""
+"""Certificates and keys of a federation on one machine: an authority, a server's certificate, and keys of sites."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DAYS = 2
 
 @dataclass(frozen=True)
 class Certificates:
-    """Where an authority's certificate, and a server's with its key, are.
+    """Paths of an authority's certificate, and of a server's certificate and key.
 
     Args:
-        folder: holds the three files.
+        folder: Folder of the three files.
     """
 
     folder: Path
 
     @property
     def authority(self) -> Path:
-        """The certificate that sites are given."""
+        """The certificate for sites."""
         return self.folder / "ca.crt"
 
     @property
@@ -45,7 +45,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Makes an authority, whose key is not kept, and a certificate for a server at 127.0.0.1 that it has signed."""
+    """Make an authority, whose key is discarded, and a certificate signed by it for a server at 127.0.0.1."""
     folder.mkdir(parents=True, exist_ok=True)
     made = Certificates(folder)
     authority_key = ec.generate_private_key(ec.SECP384R1())
@@ -57,7 +57,7 @@ def make_certificates(folder: Path) -> Certificates:
         .sign(authority_key, hashes.SHA256())
     )
     server_key = ec.generate_private_key(ec.SECP384R1())
-    # Clients compare the address that they call with this name and nothing else of the certificate.
+    # Clients only compare their address with this name.
     names = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST)), x509.DNSName("localhost")])
     server = (
         _builder(_name("fedvlp test server"), authority_name, server_key, authority_key)
@@ -72,7 +72,7 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 def make_node_key(path: Path) -> Path:
-    """Makes the key of a site, as ``ssh-keygen -t ecdsa -b 384`` does; returns the public one's path."""
+    """Make the key of a site, like ``ssh-keygen -t ecdsa -b 384``; return the path of the public key."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_private(path, key, PrivateFormat.OpenSSH)
     public = path.with_name(f"{path.name}.pub")
@@ -81,7 +81,7 @@ def make_node_key(path: Path) -> Path:
 
 
 def make_sum_keys(homes: Mapping[str, Path]) -> None:
-    """Makes each site's key for secure sums, as ``ssh-keygen -t ed25519`` does, and the roster at each."""
+    """Make each site's key for secure sums, like ``ssh-keygen -t ed25519``, and each site's roster."""
     roster = ""
     for name, home in homes.items():
         key = ed25519.Ed25519PrivateKey.generate()
@@ -104,7 +104,7 @@ def _builder(
     key: ec.EllipticCurvePrivateKey,
     issuer_key: ec.EllipticCurvePrivateKey | None = None,
 ) -> x509.CertificateBuilder:
-    """Returns a certificate that is to be signed, without what differs between authority and server."""
+    """Make an unsigned certificate, without the parts that differ between authority and server."""
     now = datetime.datetime.now(datetime.timezone.utc)
     signed_by = (issuer_key or key).public_key()
     return (
@@ -121,7 +121,7 @@ def _builder(
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
-    """Returns what an authority's key may be used for."""
+    """Make the permitted uses of a key."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
@@ -138,6 +138,6 @@ def _usage(signs: bool) -> x509.KeyUsage:
 def _write_private(
     path: Path, key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey, form: PrivateFormat
 ) -> None:
-    """Writes a private key that only its owner can read."""
+    """Write a private key that only its owner can read."""
     path.touch(mode=0o600)
     path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

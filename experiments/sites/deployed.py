@@ -1,4 +1,4 @@
-"""A federation at sites on this machine: its app, its server, its sites, and what is to be seen of its run."""
+"""A federation at sites on this machine: its app, server and sites, and observations of its run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedvlp.runs.events import read_events
 
 
 class Deployed:
-    """One federation at sites on this machine.
+    """A federation at sites on this machine.
 
     Args:
-        setting: what is trained.
-        folder: for all that is written.
+        setting: Method, images and options.
+        folder: Folder for all files.
     """
 
     def __init__(self, setting: Setting, folder: Path) -> None:
@@ -35,7 +35,7 @@ class Deployed:
         self.steps: dict[str, float] = {}
 
     def start(self, sites: Sequence[str] | None = None) -> None:
-        """Writes the app and starts the server and some sites, or all."""
+        """Write the app and start the server and some or all sites."""
         with redirect_stdout(sys.stderr):
             if code := main(["deploy", "init", str(self.app), *self.setting.server()]):
                 raise RuntimeError(f"fedvlp deploy init ended with {code}.")
@@ -47,37 +47,37 @@ class Deployed:
             self.federation.start_site(name, self.homes[name])
 
     def hand_over(self, name: str = "run", **config: str) -> None:
-        """Hands the app to the SuperLink; the log of ``flwr run`` is ``name.log``."""
+        """Submit the app to the SuperLink; the log of ``flwr run`` is ``name.log``."""
         self.steps["handed over"] = time.time()
         self.federation.start_run(self.app, name, run_dir=str(self.runs), **config)
 
     def end(self, seconds: float, name: str = "run") -> str:
-        """Waits for the end of a run, and returns Flower's word for it."""
+        """Wait for the end of a run, and return its status in Flower."""
         self.federation.processes.wait(name, seconds)
         return str(self.federation.last_run().get("status", "never begun"))
 
     def stop(self) -> list[str]:
-        """Ends everything; returns the commands of processes that had to be ended by force."""
+        """Stop everything; return the commands of processes that had to be killed."""
         self.meter.stop()
         return self.federation.stop()
 
     def said(self, name: str = "run") -> str:
-        """Returns the line in which a run says why it ended; nothing if it does not."""
+        """Find the line in which a run states why it ended; empty if there is none."""
         lines = self.federation.processes.text(name).splitlines()
         return next((line for line in lines if line.startswith("fedvlp: error:")), "")
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """Returns the events of a kind in the newest run so far."""
+        """Read the events of a kind in the newest run."""
         try:
             return [event for event in read_events(newest_run(self.runs)) if event["event"] == kind]
         except FileNotFoundError:
             return []
 
     def wait_for(self, kind: str, round: int, seconds: float = 240) -> None:
-        """Waits for an event of a round.
+        """Wait for an event of a round.
 
         Raises:
-            RuntimeError: if it does not come.
+            RuntimeError: If it does not arrive in time.
         """
         self.federation.wait_for(
             lambda: any(event.get("round") == round for event in self.events(kind)), seconds, f"{kind} {round}", "run"
@@ -85,7 +85,7 @@ class Deployed:
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """Notes how long a block takes."""
+        """Record the duration of a block."""
         began = time.monotonic()
         yield
         self.steps[name] = time.monotonic() - began

@@ -1,7 +1,7 @@
-"""Faults put into federations at three sites on 127.0.0.1: what happens, how it ends, and what is lost.
+"""Faults injected into federations at three sites on 127.0.0.1: effects, outcomes and losses.
 
-``python -m experiments.sites.faults`` tries all, each in a federation of its own, and writes a table;
-``--only NAME ...`` some of them.
+``python -m experiments.sites.faults`` injects each fault into a separate federation, and writes a table;
+``--only NAME ...`` selects faults.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Fault(NamedTuple):
     """One row.
 
     Attributes:
-        injected: what is done.
-        act: does it to a federation whose server is up, and returns what happened besides what the run's events say.
-        more: further options of the run.
+        injected: Description of the fault.
+        act: Inject the fault into a running federation, and describe effects that are not in the run's events.
+        more: Further options of the run.
     """
 
     injected: str
@@ -52,7 +52,7 @@ class Fault(NamedTuple):
 
 
 def site_killed(deployed: Deployed) -> str:
-    """Kills all of a site in round 2, and starts it again a round later."""
+    """Kill all processes of a site in round 2, and restart it a round later."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
@@ -65,7 +65,7 @@ def site_killed(deployed: Deployed) -> str:
 
 
 def warm_process_killed(deployed: Deployed) -> str:
-    """Kills the warm process of a site as a round begins."""
+    """Kill the warm process of a site at the start of a round."""
     deployed.start()
     deployed.hand_over()
     deployed.wait_for("round_started", 2)
@@ -74,12 +74,12 @@ def warm_process_killed(deployed: Deployed) -> str:
 
 
 def client_app_killed(deployed: Deployed) -> str:
-    """Kills the processes that Flower starts for a site's messages in round 2, before they have replied."""
+    """Kill Flower's processes for a site's messages in round 2, before they reply."""
     deployed.start()
     deployed.hand_over()
     deployed.wait_for("round_started", 2)
     processes = deployed.federation.processes
-    ending_now = processes.living(CLIENT_APP).keys()  # those of the round before
+    ending_now = processes.living(CLIENT_APP).keys()  # processes of the previous round
     new: set[int] = set()
     began = time.monotonic()
     while not new and time.monotonic() - began < 30:
@@ -91,7 +91,7 @@ def client_app_killed(deployed: Deployed) -> str:
 
 
 def site_late(deployed: Deployed) -> str:
-    """Stops a site's warm process in round 2, and lets it go on after its time is over."""
+    """Stop a site's warm process in round 2, and continue it after its timeout."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
@@ -103,7 +103,7 @@ def site_late(deployed: Deployed) -> str:
 
 
 def rubbish(deployed: Deployed) -> str:
-    """Lets another process answer for a site from round 2 on, with random bytes."""
+    """Let another process answer for a site from round 2 on, with random bytes."""
     deployed.start()
     deployed.hand_over()
     victim = deployed.setting.sites[1]
@@ -111,14 +111,14 @@ def rubbish(deployed: Deployed) -> str:
     kill(deployed, WARM, victim)
     path = warm_folder(deployed.homes[victim]) / SOCKET
     path.unlink(missing_ok=True)
-    # Closed while the folder is there, since that removes the socket's file.
+    # Close the listener while the folder exists, because closing removes the socket file.
     with Listener(str(path), family="AF_UNIX") as server:
         threading.Thread(target=babble, args=(server,), daemon=True).start()
         return ending(deployed)
 
 
 def wrong_keys(deployed: Deployed) -> str:
-    """Starts one site with a key that nobody registered, and one that trusts another authority."""
+    """Start one site with an unregistered key, and one that trusts another authority."""
     stranger, misled, good = deployed.setting.sites
     deployed.start([good])
     folder = deployed.federation.folder
@@ -135,7 +135,7 @@ def wrong_keys(deployed: Deployed) -> str:
 
 
 def server_killed(deployed: Deployed) -> str:
-    """Kills SuperLink and ServerApp in round 3, starts the SuperLink again, and goes on with ``ckpt-path="last"``."""
+    """Kill SuperLink and ServerApp in round 3, restart the SuperLink, and resume with ``ckpt-path="last"``."""
     deployed.start()
     deployed.hand_over()
     deployed.wait_for("round_started", 3)
@@ -149,7 +149,7 @@ def server_killed(deployed: Deployed) -> str:
 
 
 def too_few(deployed: Deployed) -> str:
-    """Starts two of three sites where three are needed, and the third once the run says that it waits."""
+    """Start two of three required sites, and the third once the run reports that it waits."""
     *first, late = deployed.setting.sites
     deployed.start(first)
     deployed.hand_over()
@@ -160,7 +160,7 @@ def too_few(deployed: Deployed) -> str:
 
 
 def asks_its_keeper(deployed: Deployed) -> str:
-    """Lets a site ask its keeper, who approves the run once the server says that it waits."""
+    """Let a site wait for approval, and approve the run once the server reports that it waits."""
     home = deployed.homes[deployed.setting.sites[1]]
     set_policy(home, "{approve: ask}")
     deployed.start()
@@ -174,7 +174,7 @@ def asks_its_keeper(deployed: Deployed) -> str:
 
 
 def policies(deployed: Deployed) -> str:
-    """Lets each site refuse the run by another rule; one says as well that nobody has signed it."""
+    """Let each site reject the run by another rule; one also reports a missing signature."""
     method, size, noise = deployed.setting.sites
     set_policy(deployed.homes[method], "{methods: [TRIP], approve: listed}")
     set_policy(deployed.homes[size], "{max_run_bytes: 10000}")
@@ -211,13 +211,13 @@ FAULTS = {
 
 
 def set_policy(home: Path, policy: str) -> None:
-    """Gives a site a policy, before its warm process starts."""
+    """Write a site's policy before its warm process starts."""
     with open(home / "site.yaml", "a", encoding="utf-8") as file:
         file.write(f"policy: {policy}\n")
 
 
 def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = signal.SIGKILL) -> int:
-    """Sends a signal to the federation's processes of a command, of one site or all; returns to how many."""
+    """Send a signal to the processes of a command, of one site or all sites; return their number."""
     count = 0
     for pid, command in deployed.federation.processes.living(word).items():
         if not site or command.endswith(str(deployed.homes[site])):
@@ -228,7 +228,7 @@ def kill(deployed: Deployed, word: str, site: str = "", how: signal.Signals = si
 
 
 def babble(server: Listener) -> None:
-    """Answers for a site with random bytes, until the listener is closed."""
+    """Answer for a site with random bytes, until the listener is closed."""
     draws = random.Random(0)
     with suppress(OSError):
         while True:
@@ -238,20 +238,20 @@ def babble(server: Listener) -> None:
 
 
 def ending(deployed: Deployed) -> str:
-    """Waits for the run's end and returns how it ended, with its last words if it failed."""
+    """Wait for the end of the run and describe it, with the last message if it failed."""
     ended = deployed.end(300)
     said = deployed.said()
     return f"{ended}: {said}" if said else ended
 
 
 def refusal(log: str) -> str:
-    """Returns the line in which a SuperNode says why it could not connect."""
+    """Find the line in which a SuperNode states why it could not connect."""
     lines = log.split("Failed to initialize the connection to the SuperLink.", 1)[-1].splitlines()
     return next((line.strip() for line in lines if line.strip()), "")
 
 
 def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[str]:
-    """Returns a fault's row: what was injected, what happened, whether the result is as without it, what was lost."""
+    """Make the row of a fault: the injected fault, its effect, equality with the undisturbed result, and losses."""
     fault = FAULTS[name]
     options = (f"--data.reply_seconds={REPLY_SECONDS}", *fault.more)
     deployed = Deployed(setting(images, options), folder)
@@ -272,13 +272,13 @@ def try_fault(name: str, images: Path, folder: Path, simulated: Path) -> list[st
 
 
 def setting(images: Path, more: tuple[str, ...] = ()) -> Setting:
-    """Returns PromptFL at three sites."""
+    """Make the setting of PromptFL at three sites."""
     held_out = sorted(path.name for path in images.iterdir())[3]
     return Setting("promptfl", ROUNDS, images, held_out, more)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Tries the faults and prints the table, a row as soon as it is there."""
+    """Inject the faults and print the table row by row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=[*FAULTS])
     parser.add_argument(
@@ -301,5 +301,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    with interrupt_on_sigterm():  # with all that it has started
+    with interrupt_on_sigterm():  # including all processes that it started
         sys.exit(main())

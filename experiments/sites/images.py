@@ -1,4 +1,4 @@
-"""Icons in folders, one for each of four styles."""
+"""Folders of icons, one for each of four styles."""
 
 from __future__ import annotations
 

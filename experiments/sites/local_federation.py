@@ -1,4 +1,4 @@
-"""Flower's SuperLink and SuperNodes on 127.0.0.1, with TLS and registered keys, and what is asked of them."""
+"""Flower's SuperLink and SuperNodes on 127.0.0.1, with TLS and registered keys, and queries to them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""With these Flower needs no network."""
+"""Environment with which Flower needs no network."""
 LINK = "local"
 
 
 class LocalFederation:
-    """One SuperLink, and SuperNodes that reach it through a relay each.
+    """One SuperLink, and SuperNodes that connect through one relay each.
 
     Args:
-        folder: for certificates, keys, logs and Flower's own files; not to be shared.
+        folder: Separate folder for certificates, keys, logs and Flower's own files.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        beside_python = Path(sys.executable).parent  # where pip puts Flower's commands
+        beside_python = Path(sys.executable).parent  # folder of Flower's commands
         path = os.pathsep.join([str(beside_python), os.environ.get("PATH", "")])
         threads = {"OMP_NUM_THREADS": "1", "PATH": path}
         self.processes = Processes(folder, {**QUIET, **threads, "FLWR_HOME": str(folder / "flwr_server")})
@@ -48,10 +48,10 @@ class LocalFederation:
         self._write_connection()
 
     def start_server(self) -> None:
-        """Starts the SuperLink and waits until it answers.
+        """Start the SuperLink and wait until it answers.
 
         Raises:
-            RuntimeError: if it ends, or does not answer in a minute.
+            RuntimeError: If it ends, or does not answer within a minute.
         """
         self.processes.start(
             "superlink",
@@ -69,7 +69,7 @@ class LocalFederation:
         self.wait_for(lambda: is_listening(self.port), 60, "the SuperLink")
 
     def register(self, names: list[str]) -> None:
-        """Makes a key for each site, and tells the SuperLink the public ones."""
+        """Make a key for each site, and register the public keys at the SuperLink."""
         public = [make_node_key(self.folder / f"{name}.key") for name in names]
         started = [self._flwr("supernode", "register", str(path), LINK) for path in public]
         for process in started:
@@ -85,14 +85,14 @@ class LocalFederation:
         certificates: Certificates | None = None,
         retries: int = 20,
     ) -> None:
-        """Starts a site's SuperNode; it is not waited for.
+        """Start the SuperNode of a site without waiting for it.
 
         Args:
-            name: of the site; its log is ``name.log``.
-            home: the site's folder.
-            key: its private key; the registered one if not given.
-            certificates: by whose authority it knows the server; the right one if not given.
-            retries: how often it tries to reach the server before it gives up.
+            name: Name of the site; its log is ``name.log``.
+            home: Folder of the site.
+            key: Private key; default: the registered key.
+            certificates: Authority for verifying the server; default: the correct one.
+            retries: Maximum number of attempts to reach the server.
         """
         self.homes[name] = home
         if name not in self.relays:
@@ -108,36 +108,36 @@ class LocalFederation:
                 *("--node-config", f'home="{home}"'),
                 *("--max-retries", str(retries)),
             ],
-            {"FLWR_HOME": str(self.folder / f"flwr_{name}")},  # as on a machine of its own
+            {"FLWR_HOME": str(self.folder / f"flwr_{name}")},  # as on a separate machine
         )
 
     def nodes(self) -> list[str]:
-        """Returns the states of the registered sites, such as ``online``."""
+        """List the states of the registered sites, such as ``online``."""
         return [node["status"] for node in self.ask("supernode", "list", LINK)["nodes"]]
 
     def start_run(self, app: Path, name: str = "run", **config: str) -> None:
-        """Hands an app to the SuperLink and follows its log, without waiting for its end."""
+        """Submit an app to the SuperLink and follow its log, without waiting for its end."""
         words: list[str | Path] = ["flwr", "run", app, LINK, "--stream"]
         for key, value in config.items():
             words += ["--run-config", f'{key.replace("_", "-")}="{value}"']
         self.processes.start(name, words)
 
     def last_run(self) -> dict[str, Any]:
-        """Returns what Flower says of the newest run; nothing if there is none."""
+        """Read Flower's description of the newest run; empty if there is none."""
         runs: list[dict[str, Any]] = self.ask("list", LINK).get("runs", [])
         return max(runs, key=lambda run: str(run["pending-at"]), default={})
 
     def ask(self, *words: str) -> Any:
-        """Returns the JSON that a ``flwr`` command prints."""
+        """Parse the JSON output of a ``flwr`` command."""
         process = self._flwr(*words, "--format", "json")
         output, _ = process.communicate(timeout=90)
         return json.loads(output[output.index("{") :])
 
     def wait_for(self, is_so: Callable[[], bool], seconds: float, what: str, process: str = "superlink") -> None:
-        """Waits until something is so.
+        """Wait until a condition is true.
 
         Raises:
-            RuntimeError: if it takes too long, or a process has ended meanwhile.
+            RuntimeError: If it takes too long, or if a process has ended meanwhile.
         """
         began = time.monotonic()
         while not is_so():
@@ -148,10 +148,10 @@ class LocalFederation:
             time.sleep(0.1)
 
     def stop(self) -> list[str]:
-        """Ends Flower's processes, lets the sites' warm ones end, and then whatever is left.
+        """Stop Flower's processes, let the sites' warm processes end, and then kill the rest.
 
         Returns:
-            The commands of those that had to be ended by force.
+            The commands of processes that had to be killed.
         """
         for relay in self.relays.values():
             relay.close()
@@ -161,15 +161,15 @@ class LocalFederation:
         return self.processes.end_left()
 
     def kill_server(self) -> None:
-        """Ends the SuperLink and the ServerApp at once, as where the machine goes down."""
+        """Kill the SuperLink and the ServerApp at once, as if the machine went down."""
         self.processes.end("superlink", signal.SIGKILL)
 
     def _flwr(self, *words: str) -> subprocess.Popen[str]:
-        """Starts a ``flwr`` command."""
+        """Start a ``flwr`` command."""
         return self.processes.open(["flwr", *words])
 
     def _write_connection(self) -> None:
-        """Writes where ``flwr`` finds the SuperLink."""
+        """Write the address of the SuperLink for ``flwr``."""
         home = self.folder / "flwr_server"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -180,14 +180,14 @@ class LocalFederation:
 
 
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 that is free now."""
+    """Find a free port of 127.0.0.1."""
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
 
 def is_listening(port: int) -> bool:
-    """Returns whether something takes connections at a port."""
+    """Check whether a port accepts connections."""
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""Processes that a script starts, and that all end with it, also those that they have started themselves."""
+"""Processes of a script that end with it, including their descendants."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 MARK = "FEDVLP_SITES"
-"""An environment variable whose value every process that these start inherits, whatever group it puts itself into."""
+"""Environment variable that all descendants inherit, in any process group."""
 
 
 class Processes:
-    """Starts processes, each with a log and a process group of its own, and ends all that came of them.
+    """Starter of processes with separate logs and process groups, which also ends all their descendants.
 
     Args:
-        folder: where the logs are.
-        environment: what the processes have besides this process's variables.
+        folder: Folder of the logs.
+        environment: Additional environment variables.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
@@ -30,7 +30,7 @@ class Processes:
         self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, words: Sequence[str | Path], more: Mapping[str, str] | None = None) -> None:
-        """Starts a process whose output goes to ``name.log``, behind what an earlier one of the name wrote."""
+        """Start a process that appends its output to ``name.log``."""
         with open(self.log(name), "ab") as log:
             self._started[name] = subprocess.Popen(
                 [str(word) for word in words],
@@ -43,7 +43,7 @@ class Processes:
             )
 
     def open(self, words: Sequence[str | Path]) -> subprocess.Popen[str]:
-        """Starts a process that is soon over, and whose output is read."""
+        """Start a short process and read its output."""
         return subprocess.Popen(
             [str(word) for word in words],
             stdin=subprocess.DEVNULL,
@@ -55,26 +55,26 @@ class Processes:
         )
 
     def log(self, name: str) -> Path:
-        """Returns the path of a process's log."""
+        """Path of a process's log."""
         return self.folder / f"{name}.log"
 
     def text(self, name: str) -> str:
-        """Returns what a process has printed so far."""
+        """Read the output of a process so far."""
         path = self.log(name)
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def code(self, name: str) -> int | None:
-        """Returns a process's exit code; None while it runs."""
+        """Look up the exit code of a process; None while it runs."""
         return self._started[name].poll()
 
     def wait(self, name: str, seconds: float) -> int | None:
-        """Waits for a process to end, and returns its exit code; None if it still runs."""
+        """Wait for a process to end, and return its exit code; None if it is still running."""
         with suppress(subprocess.TimeoutExpired):
             return self._started[name].wait(seconds)
         return None
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM, patience: float = 5) -> None:
-        """Ends a process and its group: first as asked, and what is left after a while by force."""
+        """End a process and its group with a signal, and kill what is left after a while."""
         process = self._started[name]
         for each in (how, signal.SIGKILL):
             with suppress(ProcessLookupError):
@@ -84,12 +84,12 @@ class Processes:
         process.wait()
 
     def end_started(self) -> None:
-        """Ends what was started, with its groups, the newest first."""
+        """End all started processes with their groups, newest first."""
         for name in reversed(self._started):
             self.end(name)
 
     def end_left(self, patience: float = 10) -> list[str]:
-        """Ends by force what else has come of what was started, and does not end by itself; returns the commands."""
+        """Kill remaining descendants that do not end by themselves; return their commands."""
         self._wait_for_none(patience)
         stray = self.living()
         for pid in stray:
@@ -104,11 +104,11 @@ class Processes:
             time.sleep(0.05)
 
     def living(self, word: str = "") -> dict[int, str]:
-        """Returns the commands of all living processes that came of these, by id, if a word is in them; Linux alone."""
+        """List the commands of all living descendants by id, if they contain a word; only on Linux."""
         found = {}
         marked = f"{MARK}={self.mark}".encode()
         for folder in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has ended meanwhile, or is somebody else's
+            with suppress(OSError):  # it has ended meanwhile, or belongs to another user
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
                 if command and word in command and marked in (folder / "environ").read_bytes().split(b"\0"):
                     found[int(folder.name)] = command

@@ -1,4 +1,4 @@
-"""A TCP relay that counts bytes: it stands between a site and the server, and TLS passes through it unseen."""
+"""A TCP relay between a site and the server that counts bytes; TLS passes through unread."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from contextlib import suppress
 from experiments.sites.credentials import HOST
 
 RESET = struct.pack("ii", 1, 0)
-"""Lingering for 0 s: what is closed is reset."""
+"""Linger for 0 s, so that closing resets the connection."""
 
 
 class Relay:
-    """Passes connections on to a server on this machine, until it is closed.
+    """Relay of connections to a server on this machine, until it is closed.
 
     Attributes:
-        port: where it listens.
-        up: bytes that went to the server so far.
-        down: bytes that came from it.
-        connections: how many there have been.
+        port: Port for connections.
+        up: Bytes sent to the server so far.
+        down: Bytes received from the server so far.
+        connections: Number of connections so far.
     """
 
     def __init__(self, target: int) -> None:
@@ -34,8 +34,8 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Takes no more connections; those that exist end with their two sides."""
-        # A thread that waits in accept() is woken by this, and not by close() alone.
+        """Accept no further connections; existing connections end with their two sides."""
+        # This wakes up a thread that waits in accept(), unlike close().
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -48,7 +48,7 @@ class Relay:
                 return
             try:
                 server = socket.create_connection((HOST, self._target))
-            except OSError:  # the server is away: refused, as by the server's own machine, and not ended in order
+            except OSError:  # the server is down: reset the connection, as the server's machine would
                 site.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 site.close()
                 continue
@@ -57,7 +57,7 @@ class Relay:
             threading.Thread(target=self._pass, args=(server, site, "down"), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, direction: str) -> None:
-        """Passes bytes on until one side ends, and then ends the other."""
+        """Forward bytes until one side ends, and then end the other side."""
         with suppress(OSError):
             while chunk := source.recv(65536):
                 with self._counting:

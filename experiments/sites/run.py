@@ -1,8 +1,8 @@
-"""Trains a method at three sites on 127.0.0.1, with TLS and registered keys, and compares it with the simulation.
+"""Train a method at three sites on 127.0.0.1, with TLS and registered keys, and compare it with the simulation.
 
 ``python -m experiments.sites.run --method promptfl --rounds 2`` draws images, makes certificates and keys, starts a
-SuperLink and a SuperNode for each site, runs the app that ``fedvlp deploy init`` writes, prints ``equal`` or what
-differs from ``Federation.fit``, with a table of times and bytes, and ends every process that it started.
+SuperLink and a SuperNode for each site, and runs the app of ``fedvlp deploy init``. It prints ``equal`` or the
+differences to ``Federation.fit``, with a table of times and bytes, and ends every process that it started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedvlp.utils.text_table import text_table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs both and compares them; returns 0 if they are equal."""
+    """Run and compare both; return 0 if they are equal."""
     given = _parser().parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fedvlp-sites-") as temporary:
         folder = Path(given.output or temporary).resolve()
@@ -41,15 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(setting: Setting, folder: Path, seconds: float) -> int:
-    """Simulates and deploys one federation, and prints how they compare.
+    """Simulate and deploy one federation, and print the comparison.
 
     Args:
-        setting: what is trained.
-        folder: for all that is written.
-        seconds: after how many the deployed run is given up.
+        setting: Method, images and options.
+        folder: Folder for all files.
+        seconds: Timeout of the deployed run.
 
     Returns:
-        0 if both are equal, 1 if they are not, 2 if the deployed run did not end well.
+        0 if both are equal, 1 if they differ, 2 if the deployed run failed.
     """
     print(f"{setting.method}: sites {', '.join(setting.sites)}, held out {setting.held_out}", flush=True)
     began = time.time()
@@ -76,13 +76,13 @@ def compare(setting: Setting, folder: Path, seconds: float) -> int:
 
 
 def simulate(setting: Setting, output: Path) -> None:
-    """Runs ``fedvlp fit`` in a process of its own."""
+    """Run ``fedvlp fit`` in a separate process."""
     words = [sys.executable, "-m", "fedvlp", *setting.simulation(output)]
     subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.DEVNULL)
 
 
 def times(deployed: Deployed, simulated: RunTimes, simulation_start: float, served: RunTimes) -> str:
-    """Returns the times of both as a table, in seconds."""
+    """Format the times of both runs as a table, in seconds."""
     steps = deployed.steps
     start = served.begun - steps["handed over"]
     rows = [
@@ -97,7 +97,7 @@ def times(deployed: Deployed, simulated: RunTimes, simulation_start: float, serv
 
 
 def traffic(deployed: Deployed, served: RunTimes) -> str:
-    """Returns the bytes of each site on the wire, TLS and Flower's own included, beside ``fedvlp cost``."""
+    """Format the bytes of each site on the wire, including TLS and Flower, next to ``fedvlp cost``."""
     setting = deployed.setting
     sizes = [f"--data.classes={len(setting.classes)}", f"--data.domains={len(setting.sites)}"]
     given = [f"--config=methods/{setting.method}", "--model.clip.name=fedvlp-tiny", *sizes]
@@ -125,5 +125,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with interrupt_on_sigterm():  # with all that it has started
+    with interrupt_on_sigterm():  # including all processes that it started
         sys.exit(main())

@@ -1,4 +1,4 @@
-"""One federation twice: the arguments of its simulation, and those of its server with the sites' folders."""
+"""One federation in two forms: arguments of its simulation, and of its server with the sites' folders."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ idle_minutes: 10
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained on which images.
+    """Method, images and options of a federation.
 
     Args:
-        method: the name of a method's config.
-        rounds: how many.
-        images: folder of domains with folders of classes.
-        held_out: a domain whose images the server has and no site; all domains are sites if None.
-        more: further arguments of ``fedvlp fit``.
+        method: Name of the method's config.
+        rounds: Number of rounds.
+        images: Folder of domains with folders of classes.
+        held_out: Domain of the server's images, which is no site; None if all domains are sites.
+        more: Further arguments of ``fedvlp fit``.
     """
 
     method: str
@@ -53,17 +53,17 @@ class Setting:
         return sorted(folder.name for folder in (self.images / self.domains[0]).iterdir() if folder.is_dir())
 
     def simulation(self, output: Path) -> list[str]:
-        """Returns the arguments of ``fedvlp`` that simulate it."""
+        """List the arguments of ``fedvlp`` for the simulation."""
         return ["fit", "--config=data/folders", *self._root(), *self._shared(), f"--trainer.default_root_dir={output}"]
 
     def server(self) -> list[str]:
-        """Returns the config of its server as arguments."""
+        """List the config of the server as arguments."""
         own = [f"--data.sites={json.dumps(self.sites)}", f"--data.class_names={json.dumps(self.classes)}"]
         root = [] if self.held_out is None else self._root()
         return ["--data=fedvlp.sites.data.SitesData", *own, *root, "--data.arrival_seconds=120", *self._shared()]
 
     def make_homes(self, parent: Path) -> dict[str, Path]:
-        """Makes each site's folder, which knows its own images and no others; returns them by the site's name."""
+        """Make a folder for each site with only its own images; return the folders by site."""
         homes = {}
         for name in self.sites:
             home = parent / name
@@ -78,7 +78,7 @@ class Setting:
         return [f"--data.root={self.images}"]
 
     def _shared(self) -> Sequence[str]:
-        """Returns the arguments that simulation and server have in common."""
+        """List the arguments shared by simulation and server."""
         held_out = [] if self.held_out is None else [f"--data.held_out={self.held_out}"]
         return [
             f"--config=methods/{self.method}",

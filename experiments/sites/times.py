@@ -1,4 +1,4 @@
-"""When the rounds of a run began and ended, and what had crossed the network by then."""
+"""Start and end of a run's rounds, and the network traffic until then."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedvlp.runs.events import read_events
 
 @dataclass(frozen=True)
 class RunTimes:
-    """When things happened in a run, in seconds since the epoch.
+    """Times of a run, in seconds since the epoch.
 
     Attributes:
-        begun: when the training began, all having been made ready.
-        rounds: when each round began and ended.
+        begun: Start of training, after all preparation.
+        rounds: Start and end of each round.
     """
 
     begun: float
@@ -28,17 +28,17 @@ class RunTimes:
 
     @property
     def seconds(self) -> list[float]:
-        """How long each round took."""
+        """Duration of each round."""
         return [end - start for start, end in self.rounds]
 
     @property
     def later(self) -> float:
-        """The median of all rounds but the first; NaN if there is no other."""
+        """Median over all rounds except the first; NaN if there is no other."""
         return statistics.median(self.seconds[1:] or [float("nan")])
 
 
 def read_times(run: Path) -> RunTimes:
-    """Returns when the rounds of a finished run began and ended."""
+    """Read the start and end times of a finished run's rounds."""
     times: dict[str, list[float]] = {}
     for event in read_events(run):
         times.setdefault(event["event"], []).append(datetime.fromisoformat(event["time"]).timestamp())
@@ -48,12 +48,12 @@ def read_times(run: Path) -> RunTimes:
 
 @dataclass(frozen=True)
 class Sample:
-    """What had crossed one site's connections at a time.
+    """Traffic of a site's connections up to a time.
 
     Attributes:
-        time: in seconds since the epoch.
-        up: bytes from the site.
-        down: bytes to it.
+        time: Seconds since the epoch.
+        up: Bytes from the site.
+        down: Bytes to the site.
     """
 
     time: float
@@ -62,10 +62,10 @@ class Sample:
 
 
 class Meter:
-    """Notes four times a second what has crossed the relays of sites.
+    """Recorder of the traffic through the sites' relays, four times per second.
 
     Args:
-        relays: by the site's name; more may come.
+        relays: Relays by site name; more may be added later.
     """
 
     def __init__(self, relays: Mapping[str, Relay]) -> None:
@@ -76,18 +76,18 @@ class Meter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Notes no more."""
+        """Stop recording."""
         self._is_over.set()
         self._thread.join()
 
     def between(self, site: str, start: float, end: float) -> tuple[int, int]:
-        """Returns the bytes from and to a site between two times."""
+        """Compute the bytes from and to a site between two times."""
         first = self._at(site, start)
         last = self._at(site, end)
         return last.up - first.up, last.down - first.down
 
     def _at(self, site: str, time: float) -> Sample:
-        """Returns the last sample up to a time."""
+        """Find the last sample up to a time."""
         return [Sample(0, 0, 0), *takewhile(lambda sample: sample.time <= time, self.samples[site])][-1]
 
     def _measure(self) -> None:

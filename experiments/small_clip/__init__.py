@@ -1,1 +1,1 @@
-"""fedvlp-small, a CLIP that comes with the package: how it was trained on icons, and what it knows."""
+"""fedvlp-small, a bundled CLIP: its training on icons, and its evaluation."""

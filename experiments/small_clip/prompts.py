@@ -1,4 +1,4 @@
-"""What learned prompts gain with a small CLIP on other makers: ``python -m experiments.small_clip.prompts WEIGHTS``."""
+"""Gain of learned prompts with a small CLIP on other makers: ``python -m experiments.small_clip.prompts WEIGHTS``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RATE = 0.003
 
 
 def load(weights: Path) -> CLIP:
-    """Returns the small CLIP with these weights, frozen."""
+    """Load the small CLIP with these weights, frozen."""
     config = bundled_config(NAME)
     model = CLIP(**config)
     model.load_state_dict(expand(load_file(weights), config["text_cfg"]["vocab_size"]))
@@ -36,7 +36,7 @@ def load(weights: Path) -> CLIP:
 def text_features(
     model: CLIP, prompt: Float[Tensor, "length width"], tokens: Int[Tensor, "C places"]
 ) -> Float[Tensor, "C d"]:
-    """Returns features of texts whose first tokens behind the start are replaced by a prompt."""
+    """Compute features of texts in which a prompt replaces the first tokens after the start."""
     words = model.token_embedding(tokens)
     start, rest = words[:, :1], words[:, 1 + len(prompt) :]
     places = tokens.shape[1]
@@ -54,7 +54,7 @@ def learn(
     names: list[str],
     length: int,
 ) -> list[str]:
-    """Returns accuracies before and after a prompt of random vectors is learned: on other images, and on these."""
+    """Compute accuracies before and after learning a random prompt: on other images, and on the training images."""
     generator = torch.Generator().manual_seed(0)
     tokens = open_clip.get_tokenizer("ViT-B-32")([f"{'x ' * length}{name}." for name in names])
     tokens = tokens[:, : int(tokens.argmax(dim=1).max()) + 1]
@@ -73,13 +73,13 @@ def learn(
 
 
 def accuracies(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"], is_learned: Bool[Tensor, "B"]) -> str:
-    """Returns accuracies in percent: on images that are not learned from, and on those that are."""
+    """Compute accuracies in percent: on images that were not used for learning, and on those that were."""
     is_right = (scores.argmax(dim=1) == labels).float()
     return f"{100 * is_right[~is_learned].mean():.1f} / {100 * is_right[is_learned].mean():.1f}"
 
 
 def main() -> None:
-    """Prints a line for no prompt, and for prompts of 4 and 16 vectors."""
+    """Print a line for no prompt, and for prompts of 4 and 16 vectors."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("weights", type=Path)
     parser.add_argument("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons")

@@ -1,4 +1,4 @@
-"""Trains fedvlp-small on icons, in two processes: ``python -m experiments.small_clip.train``.
+"""Train fedvlp-small on icons, in two processes: ``python -m experiments.small_clip.train``.
 
 Needs npm and ``pip install resvg-py==0.5.0``.
 """
@@ -37,20 +37,20 @@ from fedvlp.clip.zero_shot import SINGLE_TEMPLATE, TEMPLATES
 
 NAME = "fedvlp-small"
 PROCESSES = 2
-"""Each with batches of its own."""
+"""Number of processes, each with separate batches."""
 VOCABULARY = 8000
-"""Words."""
+"""Size of the vocabulary in words."""
 CHECK_EVERY = 400
-"""Steps; then weights are saved."""
+"""Steps between saved weights."""
 _NOT = {"pixel art": tuple(COLOURS), "colourful": tuple(LOOKS_OF_SETS)}
 _NOT |= {colour: tuple(other for other in LOOKS if other != colour) for colour in COLOURS}
 _NOT |= {look: (*(other for other in LOOKS_OF_SETS if other != look), "pixel art") for look in LOOKS_OF_SETS}
-"""What is not said of a picture that looks so, at least seldom."""
+"""Words that captions avoid, or rarely use, for a picture of this look."""
 _LOG = logging.getLogger(__name__)
 
 
 class Words(nn.Module):
-    """Embeds words by their vectors, which a learned matrix turns, and by what is learned of each beside it."""
+    """Embedding of words: their vectors, transformed by a learned matrix, plus a learned part per word."""
 
     def __init__(self, vectors: Float[Tensor, "words 100"], width: int) -> None:
         super().__init__()
@@ -59,30 +59,30 @@ class Words(nn.Module):
         self.own = nn.Parameter(0.01 * torch.randn(len(vectors), width))
 
     def rows(self) -> Float[Tensor, "words width"]:
-        """Returns the embeddings of all words."""
+        """Compute the embeddings of all words."""
         return self.vectors @ self.matrix + self.own
 
     def forward(self, tokens: Int[Tensor, "texts length"]) -> Float[Tensor, "texts length width"]:
-        """Returns the embeddings of tokens."""
+        """Compute the embeddings of tokens."""
         return functional.embedding(tokens, self.rows())
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How fedvlp-small is trained.
+    """Hyperparameters of fedvlp-small.
 
     Args:
         steps: Number of steps.
         batch_size: Images in a batch of a process.
-        more_names: Names in a batch that have no image there.
+        more_names: Names in a batch without an image in it.
         rate: Highest learning rate of AdamW; Muon's is 10 times that.
-        power: Of a name's number of authors, by which its icons are drawn.
-        colour: How many times as often icons in colour are drawn.
-        plain: Part of the steps with icons as they were drawn.
-        pairs: Part of the images with two icons.
-        places: Places of an image that are looked at.
-        whole: Part of the steps after which images are seen whole.
-        looks: Images in a batch whose captions say how they look.
+        power: Exponent of a name's number of authors, for the frequency of its icons.
+        colour: Factor of the frequency of icons in colour.
+        plain: Share of the steps with unchanged icons.
+        pairs: Share of the images with two icons.
+        places: Number of patches of an image that are encoded.
+        whole: Share of the steps after which all patches are encoded.
+        looks: Images in a batch with captions of their look.
     """
 
     steps: int = 8_800
@@ -100,15 +100,15 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step learns from.
+    """The data of a step.
 
     Args:
         images: Normalised pixels.
-        kept: The places that are looked at, None for all.
+        kept: Indices of the encoded patches; None for all.
         tokens: Captions.
-        positive: Which captions are true of an image.
-        labels: The frequent name of an image, -1 for none.
-        offset: Places of the text that are left free behind its start.
+        positive: Captions that are true for an image.
+        labels: Frequent name of an image; -1 for none.
+        offset: Number of free positions after the start of the text.
     """
 
     images: Float[Tensor, "B 3 64 64"]
@@ -120,12 +120,12 @@ class Batch:
 
 
 class Batches:
-    """Draws batches of a corpus.
+    """Random batches of a corpus.
 
     Args:
         corpus: Icons and names.
-        recipe: How many of what.
-        seed: Of all draws.
+        recipe: Hyperparameters.
+        seed: Seed of all draws.
     """
 
     def __init__(self, corpus: Corpus, recipe: Recipe, seed: int) -> None:
@@ -136,7 +136,7 @@ class Batches:
         self.frequent = corpus.frequent()
 
     def draw(self, progress: float) -> Batch:
-        """Returns a batch for a time of training from 0 to 1: harder pictures, and at last whole ones."""
+        """Draw a batch for a time of training in [0, 1]: pictures get harder, and are whole at the end."""
         recipe = self.recipe
         strength = 0.0 if progress < recipe.plain else min(1.0, 0.5 + (progress - recipe.plain) / 0.2)
         pairs = int(recipe.pairs * recipe.batch_size) if strength == 1 else 0
@@ -155,9 +155,9 @@ class Batches:
         return Batch(normalised(images), kept, tokens, positive, labels, self.offset(tokens.shape[1]))
 
     def captions(self, names: Int[Tensor, "names"], looks: Sequence[str], pairs: int) -> tuple[Tensor, Tensor]:
-        """Returns captions, and which of them are true of the first names, those of images.
+        """Make captions, and mark which of them are true for the images of the first names.
 
-        They are of all names, of pairs, and, of images of which it is known, how they look and how they do not.
+        Captions contain all names, pairs, and the looks of images, if known, also in negated form.
         """
         images = len(looks)
         unique = torch.unique(names)
@@ -178,43 +178,43 @@ class Batches:
         return self.corpus.tokens(texts), torch.cat([positive, own[:, :pairs], of_looks], dim=1)
 
     def offset(self, length: int) -> int:
-        """Returns 0 or, for half of the batches, any number of free places, so that all places are learned.
+        """Draw 0 or, for half of the batches, any number of free positions, so that all positions are learned.
 
         Learned prompts are longer than captions.
         """
         return self.choose(2) * self.choose(bundled_config(NAME)["text_cfg"]["context_length"] - length + 1)
 
     def template(self) -> str:
-        """Returns no template, the most common one or any, so that names count more."""
+        """Draw no template, the most common one, or any, so that names have more influence."""
         kind = self.choose(10)
         if kind < 6:
             return "{}"
         return SINGLE_TEMPLATE if kind < 8 else TEMPLATES[self.choose(len(TEMPLATES))]
 
     def choose(self, count: int) -> int:
-        """Returns a number below a count."""
+        """Draw a number below a count."""
         return int(torch.randint(count, (1,), generator=self.generator))
 
     def inked(self, images: Float[Tensor, "B 3 64 64"], places: int) -> Int[Tensor, "B places"]:
-        """Returns the places in which images vary most, with a little chance."""
+        """Choose the patches in which images vary most, with a little randomness."""
         mean = functional.interpolate(functional.avg_pool2d(images, 8), scale_factor=8)
         varied = functional.avg_pool2d((images - mean).abs().mean(dim=1), 8).flatten(1)
         return (varied + 0.02 * torch.rand(varied.shape, generator=self.generator)).topk(places).indices
 
 
 def normalised(images: Float[Tensor, "B 3 64 64"]) -> Float[Tensor, "B 3 64 64"]:
-    """Returns images from 0 to 1 as CLIP's transform puts them out."""
+    """Normalise images in [0, 1] like CLIP's transform."""
     mean = torch.tensor(OPENAI_DATASET_MEAN).view(3, 1, 1)
     deviation = torch.tensor(OPENAI_DATASET_STD).view(3, 1, 1)
     return (images - mean) / deviation
 
 
 class Pretraining(nn.Module):
-    """The CLIP, and a linear head over frequent names that is thrown away.
+    """The CLIP, and a linear head over frequent names that is discarded.
 
     Args:
-        vectors: Of the words.
-        frequent: How many names are frequent.
+        vectors: Vectors of the words.
+        frequent: Number of frequent names.
     """
 
     def __init__(self, vectors: Float[Tensor, "words 100"], frequent: int) -> None:
@@ -223,11 +223,11 @@ class Pretraining(nn.Module):
         config["text_cfg"]["vocab_size"] = len(vectors)
         self.clip = CLIP(**config)
         self.clip.token_embedding = Words(vectors, config["text_cfg"]["width"])
-        self.clip.to(memory_format=torch.channels_last)  # in which convolutions are fast
+        self.clip.to(memory_format=torch.channels_last)  # memory format with fast convolutions
         self.head = nn.Linear(config["embed_dim"], frequent)
 
     def keep_image_tower(self, weights: Path) -> None:
-        """Takes the image tower of trained weights as it is, so that the text tower alone learns."""
+        """Load and freeze the image tower of trained weights, so that only the text tower learns."""
         state = load_file(weights)
         self.clip.visual.load_state_dict(
             {name.removeprefix("visual."): value for name, value in state.items() if name.startswith("visual.")}
@@ -236,7 +236,7 @@ class Pretraining(nn.Module):
         self.head.requires_grad_(False)
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
-        """Returns the loss: images to captions and back, all true ones alike, and images to frequent names."""
+        """Compute the loss: images to captions, with all true captions alike, and images to frequent names."""
         with torch.autocast("cpu", torch.bfloat16):
             image_features = functional.normalize(self.encode_image(batch.images, batch.kept), dim=1)
             text_features = encode_text(self.clip, batch.tokens, batch.offset)
@@ -244,7 +244,7 @@ class Pretraining(nn.Module):
         logits = self.clip.logit_scale.exp() * image_features.float() @ text_features.float().T
         target = batch.positive.float()
         by_image = -(logits.log_softmax(dim=1) * target).sum(dim=1) / target.sum(dim=1)
-        # Names without an image here are there to be told apart from others alone.
+        # Names without an image here serve only as negatives.
         by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0).clamp(min=1)
         contrastive = (by_image.mean() + by_text.sum() / batch.positive.any(dim=0).sum()) / 2
         named = functional.cross_entropy(scores.float(), batch.labels, ignore_index=-1)
@@ -252,7 +252,7 @@ class Pretraining(nn.Module):
         return loss
 
     def encode_image(self, images: Float[Tensor, "B 3 64 64"], kept: Tensor | None) -> Float[Tensor, "B d"]:
-        """Returns features of images at the places that are kept."""
+        """Encode images at the kept patches."""
         trunk = self.clip.visual.trunk
         tokens = trunk.patch_embed(images.contiguous(memory_format=torch.channels_last)) + trunk.pos_embed
         if kept is not None:
@@ -262,12 +262,12 @@ class Pretraining(nn.Module):
 
 
 def make_optimizers(model: Pretraining, rate: float) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the transformers' matrices, which learns in far fewer steps, and AdamW for the rest."""
+    """Make Muon for the matrices of the transformers, which needs far fewer steps, and AdamW for the rest."""
     named = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     words = named.pop("clip.token_embedding.own")
     matrices = [name for name, weight in named.items() if weight.ndim == 2 and "blocks" in name]
     muon = torch.optim.Muon([named.pop(name) for name in matrices], lr=10 * rate, weight_decay=0.01)
-    # What is learned of a word beside its vector stays small, so that words that were not seen are like others.
+    # The learned part of a word stays small, so that unseen words resemble seen ones.
     groups: list[dict[str, Any]] = [
         {"params": list(named.values())},
         {"params": [words], "lr": 0.1 * rate, "weight_decay": 3.0},
@@ -276,18 +276,18 @@ def make_optimizers(model: Pretraining, rate: float) -> list[torch.optim.Optimiz
 
 
 def schedule(step: int, steps: int) -> float:
-    """Returns the factor of the learning rate: a short warm-up, and down to 0 from 30 % of the steps on."""
+    """Compute the factor of the learning rate: a short warm-up, and a decay to 0 from 30 % of the steps on."""
     return min(1.0, (step + 1) / 60, (1 - step / steps) / 0.7)
 
 
 def train(fabric: Fabric, model: Pretraining, batches: Batches) -> Iterator[float]:
-    """Trains the model in place, and yields the loss of each step."""
+    """Train the model in place, and yield the loss of each step."""
     steps = batches.recipe.steps
     optimizers = make_optimizers(model, batches.recipe.rate)
     schedules = [LambdaLR(optimizer, partial(schedule, steps=steps)) for optimizer in optimizers]
     wrapped, *wrapped_optimizers = fabric.setup(model, *optimizers)
     for step in range(steps):
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention's backward pass is slow on CPUs
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has a slow backward pass on CPUs
             loss = wrapped(batches.draw(step / steps))
             fabric.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -302,7 +302,7 @@ def train(fabric: Fabric, model: Pretraining, batches: Batches) -> Iterator[floa
 
 
 def save(model: CLIP, words: Int[Tensor, "words"], path: Path) -> None:
-    """Writes the weights in float16 with the rows of the vocabulary that were learned, and checks that they load."""
+    """Write the weights in float16 with the learned rows of the vocabulary, and check that they load."""
     state = {name: value for name, value in model.state_dict().items() if not name.startswith("token_embedding.")}
     stored = {name: value.half().contiguous() for name, value in state.items()}
     stored["token_embedding.rows"] = model.token_embedding.rows().detach().half()
@@ -313,7 +313,7 @@ def save(model: CLIP, words: Int[Tensor, "words"], path: Path) -> None:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the options of the command line."""
+    """Parse the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     add = parser.add_argument
     add("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons and vectors")
@@ -325,14 +325,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Reads the command line, trains and saves."""
+    """Read the command line, train and save."""
     options = parse_options()
     recipe = Recipe(options.steps)
     if options.image_tower:
         recipe = Recipe(options.steps, plain=0.0, whole=0.0)
     fabric = Fabric(accelerator="cpu", devices=PROCESSES)
     fabric.launch()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # on CPUs, too
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # also on CPUs
     logging.basicConfig(level=logging.INFO if fabric.is_global_zero else logging.WARNING, format="%(message)s")
     with fabric.rank_zero_first():
         corpus = make_corpus(options.packages, VOCABULARY)

@@ -1,4 +1,4 @@
-"""Zero-shot accuracy on the makers that only choose the recipe."""
+"""Zero-shot accuracy on the icon sets that are only used to choose the recipe."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedvlp.clip.zero_shot import SINGLE_TEMPLATE
 
 @dataclass(frozen=True)
 class Validation:
-    """Icons of things whose names the benchmark does not test.
+    """Icons of things with names that the benchmark does not test.
 
     Args:
         images: On white.
-        labels: The thing that each shows.
-        makers: The set that each is from.
-        tokens: "a photo of a {}." of each thing.
-        is_seen: Whether captions name a thing; others are the 14 of development.
+        labels: Thing of each image.
+        makers: Set of each image.
+        tokens: "a photo of a {}." for each thing.
+        is_seen: Whether captions contain the thing; the others are the 14 of development.
     """
 
     images: np.ndarray
@@ -38,7 +38,7 @@ class Validation:
 
     @classmethod
     def read(cls, folder: Path, tokens: Callable[[Sequence[str]], Tensor]) -> Validation:
-        """Reads the sets of validation in a folder."""
+        """Read the validation sets in a folder."""
         sets = [icons for icons in icon_sets() if icons.use == "validation"]
         download(sets, folder)
         shown = [thing for thing in things() if thing.part != "never trained"]
@@ -59,7 +59,7 @@ class Validation:
         )
 
     def measure(self, model: CLIP) -> str:
-        """Returns accuracies in percent: of seen things among seen ones by maker, of the others among each other."""
+        """Compute accuracies in percent: of seen things among seen ones by maker, and of others among each other."""
         model.eval()
         with torch.no_grad():
             scores = encode_images(model, self.images) @ encode_text(model, self.tokens).T

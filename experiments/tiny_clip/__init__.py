@@ -1,1 +1,1 @@
-"""The bundled tiny CLIP: how it was trained, and what StyledShapes measures of it."""
+"""The bundled tiny CLIP: its training, and its evaluation on StyledShapes."""

@@ -1,4 +1,4 @@
-"""Drawings with captions for pretraining: more things and styles than StyledShapes has, by the same hand."""
+"""Captioned drawings for pretraining, with more things and styles than StyledShapes, drawn by the same code."""
 
 from __future__ import annotations
 
@@ -153,11 +153,11 @@ THINGS: dict[str, Outline] = {
     "umbrella": _umbrella,
     "vase": _vase,
 }
-"""The things of the benchmark and others; their order decides which is drawn."""
+"""Things of the benchmark and others; their order affects random draws."""
 
 
 def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Lit from one side, with a cast shadow on a textured ground, a lens and a sensor."""
+    """Draw with light from one side, a cast shadow on a textured ground, a lens and a sensor."""
     far_ground = vary(GROUNDS[scene.ground], generator)
     near_ground = vary(GROUNDS[scene.ground], generator)
     horizon = generator.uniform(0.4, 0.85) * SIDE
@@ -166,7 +166,7 @@ def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
     texture = np.asarray(sum(noise(generator, cells) / 3 for cells in (5, 13, 40))) - 0.5
     ground = ground * (1 + generator.uniform(0.3, 0.8) * texture[..., None])
     light = generator.choice([-1.0, 1.0]) * generator.uniform(0.5, 0.9)
-    # The shadow falls to the side away from the light.
+    # The shadow falls away from the light.
     shadow = np.roll(blur(canvas.solid, 3.0), (4, round(-7 * light)), axis=(0, 1))
     ground = blend(ground, ground * 0.35, 0.8 * shadow)
     picture = shaded(filled(canvas, scene, ground, generator), ground, canvas, light)
@@ -177,7 +177,7 @@ def _studio(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
 
 
 def _sticker(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Flat bright colours, a thick black outline, and rays or dots behind."""
+    """Draw with flat bright colours, a thick black outline, and rays or dots behind."""
     base = vary(GROUNDS[scene.ground], generator)
     other = base * 0.85 + 0.15 * WHITE if base.mean() < 0.5 else base * 0.88
     y, x = np.mgrid[0:SIDE, 0:SIDE]
@@ -192,14 +192,14 @@ def _sticker(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pi
 
 
 def _ink(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Solid black ink on white."""
+    """Draw with solid black ink on white."""
     lines = canvas.stroke(generator, generator.uniform(1.0, 1.9), 0.25)
     cover = np.maximum.reduce([lines, canvas.masks["dark"], canvas.masks["body"] * canvas.pattern])
     return blend(np.broadcast_to(WHITE, (SIDE, SIDE, 3)), BLACK * generator.uniform(0.3, 1.5), cover)
 
 
 def _chalk(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """White chalk on a dark board."""
+    """Draw with white chalk on a dark board."""
     boards = ((0.14, 0.24, 0.19), (0.13, 0.14, 0.16), (0.15, 0.2, 0.3))
     board = vary(boards[int(generator.integers(len(boards)))], generator, 0.02)
     dust = board * (0.85 + 0.45 * noise(generator, 6)[..., None])
@@ -210,12 +210,12 @@ def _chalk(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pict
 
 
 def _poster(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Flat colours without any outline."""
+    """Draw with flat colours without outlines."""
     return filled(canvas, scene, vary(GROUNDS[scene.ground], generator), generator)
 
 
 def _watercolour(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Thin washes with dark rims on white paper."""
+    """Draw with thin washes with dark rims on white paper."""
     wash = vary(GROUNDS[scene.ground], generator)
     paper = blend(np.broadcast_to(WHITE, (SIDE, SIDE, 3)), wash, np.clip(1.5 * noise(generator, 4) - 0.1, 0, 1))
     picture = filled(canvas, scene, paper, generator)
@@ -226,7 +226,7 @@ def _watercolour(canvas: Canvas, scene: Scene, generator: np.random.Generator) -
 
 
 def _neon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Glowing tubes of one colour before a black wall."""
+    """Draw glowing tubes of one colour in front of a black wall."""
     wall = 0.08 * (0.5 + noise(generator, 9)[..., None]) * np.ones(3)
     tubes = np.maximum(canvas.stroke(generator, 1.2, 0.1), 0.8 * canvas.masks["body"] * canvas.pattern)
     glow = np.clip(tubes + 0.9 * blur(tubes, 2.5) + 0.5 * blur(tubes, 6.0), 0, 2)[..., None]
@@ -244,23 +244,23 @@ STYLES: dict[str, Style] = {
     "watercolour": _watercolour,
     "neon": _neon,
 }
-"""The styles of the benchmark, and those that pretraining shows."""
+"""Styles of the benchmark, and styles of pretraining."""
 COLOURLESS: frozenset[str] = frozenset({"sketch", "ink", "chalk"})
-"""Styles that show no colour of the thing."""
+"""Styles that do not show the colour of the thing."""
 GROUNDLESS: frozenset[str] = COLOURLESS | {"neon"}
-"""Styles that show no ground."""
+"""Styles that do not show the ground."""
 
 
 def sample_scene(
     generator: np.random.Generator, style: str, thing: str | None = None, pattern: str | None = None
 ) -> Scene:
-    """Returns a scene of the style whose other attributes are drawn uniformly.
+    """Draw a scene of a style with uniform other attributes.
 
     Args:
         generator: Source of randomness.
         style: Style of the drawing.
-        thing: Name of the thing; drawn where None.
-        pattern: Name of the pattern; drawn where None.
+        thing: Name of the thing; random if None.
+        pattern: Name of the pattern; random if None.
     """
     thing = thing or choose(generator, tuple(THINGS))
     pattern = pattern or choose(generator, PATTERNS)
@@ -268,12 +268,12 @@ def sample_scene(
 
 
 def draw(scene: Scene, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255."""
+    """Draw the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255."""
     return shapes.draw(scene, generator, THINGS, STYLES)
 
 
 ATTRIBUTES: tuple[str, ...] = tuple(field.name for field in fields(Scene))
-"""The attributes that a caption may name, in the order of their codes."""
+"""Attributes that a caption can name, in the order of their codes."""
 
 _VALUES: dict[str, tuple[str, ...]] = {
     "style": tuple(STYLES),
@@ -291,7 +291,7 @@ _PROBABILITIES: dict[str, float] = {
     "ground": 0.35,
     "size": 0.3,
 }
-"""For each attribute how often a caption names it, where the drawing shows it."""
+"""Probability that a caption names an attribute, if the drawing shows it."""
 _WORDS: dict[str, tuple[str, str]] = {
     "balloon": ("balloon", "airship"),
     "boat": ("boat", "yacht"),
@@ -317,16 +317,16 @@ _WORDS: dict[str, tuple[str, str]] = {
     "watercolour": ("watercolor", "wash"),
     "neon": ("neon", "glowing"),
 }
-"""For each attribute's value its common word and its rare one; values that are not here are their own word."""
+"""Common and rare word for values of attributes; missing values are their own word."""
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A text, and the codes of the attributes that it names.
+    """A text with the codes of its attributes.
 
     Args:
         text: The words, without a full stop.
-        codes: One number per attribute of ``ATTRIBUTES``: the value's index, or -1 where the caption is silent.
+        codes: One number per attribute of ``ATTRIBUTES``: the value's index, or -1 if the caption does not name it.
     """
 
     text: str
@@ -334,24 +334,24 @@ class Caption:
 
 
 def scene_codes(scene: Scene) -> NDArray[np.int64]:
-    """Returns a scene's attributes as numbers of shape ``[6]``; what its style does not show is -2."""
+    """Encode a scene's attributes as numbers of shape ``[6]``; -2 if the style does not show an attribute."""
     hidden = {"colour": scene.style in COLOURLESS, "ground": scene.style in GROUNDLESS}
     codes = [-2 if hidden.get(name) else _VALUES[name].index(getattr(scene, name)) for name in ATTRIBUTES]
     return np.asarray(codes, dtype=np.int64)
 
 
 def describe(scene: Scene, generator: np.random.Generator, rare: float = 0.015) -> Caption:
-    """Returns a caption that names at least one attribute that the drawing of the scene shows.
+    """Make a caption with at least one attribute that the drawing of the scene shows.
 
     Args:
-        scene: What is drawn.
+        scene: Scene of the drawing.
         generator: Source of randomness.
-        rare: Probability of a value's rare word, in [0, 1].
+        rare: Probability of rare words, in [0, 1].
     """
     shown = scene_codes(scene)
     visible = [index for index in range(len(ATTRIBUTES)) if shown[index] >= 0]
     named = [index for index in visible if generator.random() < _PROBABILITIES[ATTRIBUTES[index]]]
-    # A caption that names nothing would be true of every drawing.
+    # A caption without attributes would be true for every drawing.
     named = named or [visible[int(generator.integers(len(visible)))]]
     words = {}
     for index in named:
@@ -370,7 +370,7 @@ def describe(scene: Scene, generator: np.random.Generator, rare: float = 0.015) 
 
 
 def is_true(captions: NDArray[np.int64], scenes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Returns which captions are true of which scenes, of shape ``[captions, scenes]``, from their codes.
+    """Compute, from codes, which captions are true for which scenes, of shape ``[captions, scenes]``.
 
     Args:
         captions: Codes of the captions, of shape ``[captions, 6]``.
@@ -389,12 +389,12 @@ PRETRAINING_STYLES: dict[str, float] = {
     "watercolour": 0.16,
     "neon": 0.14,
 }
-"""The styles that pretraining shows, with their shares; it shows none of the benchmark's own styles."""
+"""Styles of pretraining with their shares; none is a style of the benchmark."""
 
 
 def pretraining_drawing(seed: int, index: int) -> tuple[NDArray[np.uint8], Scene]:
-    """Returns one drawing of shape ``[64, 64, 3]`` and its scene, which depend on the seed and the index alone."""
-    # The 1 keeps these drawings apart from those of the benchmark, whose seeds have a 2 there.
+    """Draw one drawing of shape ``[64, 64, 3]`` and its scene, determined by seed and index."""
+    # The 1 separates these drawings from the benchmark's, whose seeds have a 2 there.
     generator = np.random.default_rng([seed, 1, index])
     style = str(generator.choice(tuple(PRETRAINING_STYLES), p=tuple(PRETRAINING_STYLES.values())))
     scene = sample_scene(generator, style)

@@ -1,4 +1,4 @@
-"""Measures the tiny CLIP on StyledShapes, each style held out in turn: zero-shot, PromptFL and linear probes."""
+"""Evaluate the tiny CLIP on StyledShapes, with each style held out in turn: zero-shot, PromptFL and linear probes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Features = dict[str, tuple[Float[Tensor, "B d"], Int[Tensor, "B"]]]
 
 
 def load() -> CLIP:
-    """Returns the bundled tiny CLIP, frozen."""
+    """Load the bundled tiny CLIP, frozen."""
     model = CLIP(**bundled_config())
     model.load_state_dict(bundled_state_dict())
     frozen: CLIP = model.eval().requires_grad_(False)
@@ -35,7 +35,7 @@ def load() -> CLIP:
 
 
 def encode_images(model: CLIP, images: NDArray[np.uint8]) -> Float[Tensor, "B d"]:
-    """Returns normalised image features."""
+    """Compute normalised image features."""
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
     mean, deviation = (torch.tensor(value).view(3, 1, 1) for value in (OPENAI_DATASET_MEAN, OPENAI_DATASET_STD))
     with torch.no_grad():
@@ -44,7 +44,7 @@ def encode_images(model: CLIP, images: NDArray[np.uint8]) -> Float[Tensor, "B d"
 
 
 def zero_shot(model: CLIP, class_names: Sequence[str], template: str) -> Float[Tensor, "C d"]:
-    """Returns the normalised text features of the template filled with each class name."""
+    """Compute the normalised text features of the template with each class name."""
     tokens = SimpleTokenizer()([template.format(name) for name in class_names])
     with torch.no_grad():
         features: Tensor = model.encode_text(tokens, normalize=True)
@@ -57,8 +57,8 @@ class Prompted:
 
     Args:
         model: The frozen CLIP.
-        words: Embedded tokens of the classes, from the start of text on.
-        ends: Positions of the ends of text in them.
+        words: Embedded tokens of the classes, beginning with the start of text.
+        ends: Positions of the end of text.
     """
 
     model: CLIP
@@ -67,13 +67,13 @@ class Prompted:
 
     @classmethod
     def of(cls, model: CLIP, class_names: Sequence[str]) -> Prompted:
-        """Returns the encoder for the class names."""
+        """Make the encoder for the class names."""
         tokens = SimpleTokenizer()([name + "." for name in class_names])
         ends = tokens.argmax(dim=1)
         return cls(model, model.token_embedding(tokens[:, : int(ends.max()) + 1]), ends)
 
     def __call__(self, prompt: Float[Tensor, "L D"]) -> Float[Tensor, "C d"]:
-        """Returns normalised text features of all classes."""
+        """Compute normalised text features of all classes."""
         shared = prompt.expand(len(self.words), -1, -1)
         hidden = torch.cat([self.words[:, :1], shared, self.words[:, 1:]], dim=1)
         length = hidden.shape[1]
@@ -90,7 +90,7 @@ def local_prompt(
     rate: float,
     generator: torch.Generator,
 ) -> Float[Tensor, "L D"]:
-    """Returns the prompt after one epoch of cross-entropy on one client, in batches of 32."""
+    """Train the prompt on one client for one epoch of cross-entropy, in batches of 32."""
     prompt = prompt.clone().requires_grad_()
     optimizer = torch.optim.AdamW([prompt], lr=rate)
     features, labels = data
@@ -104,7 +104,7 @@ def local_prompt(
 
 
 def prompt_fl(encoder: Prompted, sources: Features, rounds: int, rate: float, seed: int) -> Float[Tensor, "L D"]:
-    """Returns PromptFL's prompt of 16 tokens: one client per style, averaged by size after each epoch."""
+    """Train PromptFL's prompt of 16 tokens: one client per style, averaged by size after each epoch."""
     generator = torch.Generator().manual_seed(seed)
     prompt = 0.02 * torch.randn(16, encoder.words.shape[2], generator=generator)
     sizes = torch.tensor([len(labels) for _, labels in sources.values()]).float()
@@ -115,7 +115,7 @@ def prompt_fl(encoder: Prompted, sources: Features, rounds: int, rate: float, se
 
 
 def linear_probe(sources: Features, classes: int) -> torch.nn.Linear:
-    """Returns a linear classifier of image features, fitted to all sources with a little decay."""
+    """Fit a linear classifier of image features to all sources, with a little weight decay."""
     features = torch.cat([f for f, _ in sources.values()])
     labels = torch.cat([y for _, y in sources.values()])
     torch.manual_seed(0)
@@ -129,19 +129,19 @@ def linear_probe(sources: Features, classes: int) -> torch.nn.Linear:
 
 
 def accuracy(scores: Float[Tensor, "B C"], labels: Int[Tensor, "B"]) -> float:
-    """Returns the percentage of images whose highest score is their label's."""
+    """Compute the percentage of images with the highest score for their label."""
     return 100 * (scores.argmax(dim=1) == labels).float().mean().item()
 
 
 def encoded(model: CLIP, shapes: Shapes) -> Features:
-    """Returns the image features and labels of all styles."""
+    """Encode the images of all styles, with labels."""
     return {
         style: (encode_images(model, images), torch.from_numpy(labels)) for style, (images, labels) in shapes.items()
     }
 
 
 def measure(model: CLIP, shapes: Shapes, extra: Features, options: argparse.Namespace) -> list[str]:
-    """Returns a Markdown table: a row per held-out style, and the means, in percent."""
+    """Make a Markdown table with a row per held-out style, and means, in percent."""
     domains = encoded(model, shapes)
     plain = zero_shot(model, CLASS_NAMES, "a photo of a {}.")
     encoder = Prompted.of(model, CLASS_NAMES)
@@ -166,7 +166,7 @@ def measure(model: CLIP, shapes: Shapes, extra: Features, options: argparse.Name
 
 
 def main() -> None:
-    """Reads the command line, measures and shows the table."""
+    """Read the command line, evaluate and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="rounds of PromptFL, of one epoch each")
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate of AdamW")

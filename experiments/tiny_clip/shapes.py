@@ -1,4 +1,4 @@
-"""StyledShapes, the data set of the tiny CLIP's made-up world: outlines of things on a canvas, in four styles."""
+"""StyledShapes, the data set for the tiny CLIP: outlines of things on a canvas, in four styles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedvlp.data import ArrayImages, FederatedDataModule, Images
 SIDE = 64
 """Height and width of a drawing in pixels."""
 FINE = 4
-"""Masks are drawn so many times finer and averaged, which makes edges smooth."""
+"""Oversampling factor of masks, for smooth edges."""
 
 Points = NDArray[np.float64]
 """Corners of shape ``[n, 2]``, x to the right and y down."""
@@ -43,20 +43,20 @@ GROUNDS: dict[str, tuple[float, float, float]] = {
     "night": (0.1, 0.11, 0.24),
     "stone": (0.56, 0.56, 0.57),
 }
-"""What a thing is drawn on or in front of, with its colour."""
+"""Grounds of things, with their colours."""
 PATTERNS: tuple[str, ...] = ("plain", "striped", "spotted", "checked")
-"""What the body of a thing is covered with."""
+"""Patterns on the body of a thing."""
 SIZES: dict[str, tuple[float, float]] = {"small": (17.0, 20.0), "large": (23.0, 27.0)}
 """Half the width of a thing, in pixels of a drawing of 64 x 64 pixels."""
 ROLES = ("body", "trim", "dark", "line")
-"""What the pieces of a thing are for, in the order of their numbers in a mask."""
+"""Roles of the pieces of a thing, in the order of their numbers in a mask."""
 WHITE = np.array([0.98, 0.97, 0.94])
 BLACK = np.array([0.08, 0.07, 0.09])
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The attributes of one drawing, each of them a key of a table here."""
+    """The attributes of one drawing, each a key of a table in this file."""
 
     style: str
     thing: str
@@ -83,21 +83,21 @@ Outline = Callable[[np.random.Generator], list[Shape]]
 
 
 def ellipse(x: float, y: float, width: float, height: float, start: float = 0.0, stop: float = 360.0) -> Points:
-    """Returns an ellipse around (x, y), or its arc between two angles in degrees; angles grow clockwise."""
+    """Make an ellipse around (x, y), or its arc between two angles in degrees; angles grow clockwise."""
     angle = np.radians(np.linspace(start, stop, 28))
     return np.stack([x + width * np.cos(angle), y + height * np.sin(angle)], axis=1)
 
 
 def polygon(*corners: tuple[float, float]) -> Points:
-    """Returns corners as an array."""
+    """Make an array of corners."""
     return np.asarray(corners, dtype=np.float64)
 
 
 def smooth(*corners: tuple[float, float], steps: int = 6) -> Points:
-    """Returns a closed Catmull-Rom curve through the corners."""
+    """Make a closed Catmull-Rom curve through the corners."""
     points = np.asarray(corners, dtype=np.float64)
     t = np.linspace(0.0, 1.0, steps, endpoint=False)[None, :, None]
-    # Each piece of the curve goes from p1 to p2; the corners before and after them give its directions.
+    # Each piece of the curve goes from p1 to p2; the corners before and after determine its directions.
     p0 = np.roll(points, 1, 0)[:, None]
     p1 = points[:, None]
     p2 = np.roll(points, -1, 0)[:, None]
@@ -107,7 +107,7 @@ def smooth(*corners: tuple[float, float], steps: int = 6) -> Points:
 
 
 def mirrored(*corners: tuple[float, float]) -> Points:
-    """Returns the smooth closed outline whose right half is given from top to bottom."""
+    """Make a smooth closed outline from its right half, given from top to bottom."""
     return smooth(*corners, *[(-x, y) for x, y in reversed(corners)])
 
 
@@ -187,18 +187,18 @@ THINGS: dict[str, Outline] = {
     "hat": _hat,
     "mug": _mug,
 }
-"""The things of the benchmark, by name; each takes a generator for the freedom of its outline."""
+"""The things of the benchmark, by name; each uses a generator to vary its outline."""
 
 
 @dataclass(frozen=True)
 class Canvas:
-    """A thing put in place on an empty drawing.
+    """A thing placed on an empty drawing.
 
     Args:
         shapes: Its shapes, in pixels of the drawing.
-        masks: Coverage of each role, after later shapes have hidden earlier ones.
+        masks: Coverage of each role, without parts hidden by later shapes.
         solid: Coverage of the whole thing.
-        pattern: Strength of the pattern at each pixel, whether or not the body covers it.
+        pattern: Strength of the pattern at each pixel, also outside of the body.
     """
 
     shapes: tuple[Shape, ...]
@@ -207,13 +207,13 @@ class Canvas:
     pattern: Plane
 
     def stroke(self, generator: np.random.Generator, width: float, wobble: float = 0.0) -> Plane:
-        """Returns the coverage of all outlines, drawn with a pen of a width and a slow drift in pixels."""
+        """Compute the coverage of all outlines, drawn with a pen of a width and a slow drift in pixels."""
         image = Image.new("L", (SIDE * FINE, SIDE * FINE))
         pen = ImageDraw.Draw(image)
         for shape in self.shapes:
             is_open = shape.role == "line"
             points = shape.points if is_open else np.concatenate([shape.points, shape.points[:1]])
-            # The hand drifts off for four points at a time.
+            # The hand drifts for four points at a time.
             drift = np.repeat(generator.normal(0.0, wobble, (len(points) // 4 + 1, 2)), 4, axis=0)[: len(points)]
             steps = ((points + 0.5 * drift + generator.normal(0.0, wobble, 2)) * FINE).ravel().tolist()
             pen.line(steps, fill=255, width=max(1, round(width * FINE)), joint="curve")
@@ -221,24 +221,24 @@ class Canvas:
 
 
 def _coverage(shapes: tuple[Shape, ...]) -> dict[str, Plane]:
-    """Returns the coverage of each role; drawn finely and counted, so that edges are smooth."""
+    """Compute the coverage of each role by oversampling, for smooth edges."""
     image = Image.new("L", (SIDE * FINE, SIDE * FINE))
     pen = ImageDraw.Draw(image)
     for shape in shapes:
         points = (shape.points * FINE).ravel().tolist()
-        # A later shape overwrites the numbers of earlier ones, as paint would cover them.
+        # Later shapes overwrite the numbers of earlier ones, like paint.
         label = 1 + ROLES.index(shape.role)
         if shape.role == "line":
             pen.line(points, fill=label, width=round(1.6 * FINE), joint="curve")
         else:
             pen.polygon(points, fill=label)
-    # One axis for the rows of pixels, one for the fine rows in each, and the same for the columns.
+    # One axis for pixel rows, one for the fine rows in each, and the same for columns.
     labels = np.asarray(image).reshape(SIDE, FINE, SIDE, FINE)
     return {role: (labels == 1 + index).sum(axis=(1, 3)) / FINE**2 for index, role in enumerate(ROLES)}
 
 
 def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> Plane:
-    """Returns the strength of a pattern, turned and shifted by chance.
+    """Compute the strength of a pattern with random rotation and shift.
 
     Each pixel is ``u`` to the right and ``v`` down in the square of the thing, in about -1 to 1.
     """
@@ -260,7 +260,7 @@ def _pattern(name: str, u: Plane, v: Plane, generator: np.random.Generator) -> P
 
 
 def place(scene: Scene, outline: Outline, generator: np.random.Generator) -> Canvas:
-    """Returns the scene's thing at a random place, turned a little and mirrored by chance."""
+    """Place the scene's thing at a random position, slightly rotated and perhaps mirrored."""
     half = generator.uniform(*SIZES[scene.size])
     angle = generator.normal(0.0, 0.16)
     centre = SIDE / 2 + generator.uniform(-1.0, 1.0, 2) * 0.6 * (30.0 - half)
@@ -268,7 +268,7 @@ def place(scene: Scene, outline: Outline, generator: np.random.Generator) -> Can
     turn = half * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     shapes = tuple(Shape(each.role, (each.points * mirror) @ turn.T + centre) for each in outline(generator))
     masks = _coverage(shapes)
-    # The pattern turns with the thing, so it is drawn in the coordinates of the thing.
+    # The pattern rotates with the thing, so it is drawn in the coordinates of the thing.
     y, x = np.mgrid[0:SIDE, 0:SIDE] + 0.5
     u, v = np.einsum("ij,jyx->iyx", np.linalg.inv(turn), np.stack([x - centre[0], y - centre[1]]))
     solid = np.minimum(1.0, sum(masks.values(), np.zeros_like(u)))
@@ -276,31 +276,31 @@ def place(scene: Scene, outline: Outline, generator: np.random.Generator) -> Can
 
 
 def blur(plane: Plane, radius: float) -> Plane:
-    """Returns the plane, clipped to 0 to 1, after a Gaussian blur of the radius in pixels."""
+    """Clip the plane to 0 to 1 after a Gaussian blur of the radius in pixels."""
     image = Image.fromarray((np.clip(plane, 0, 1) * 255).astype(np.uint8))
     return np.asarray(image.filter(ImageFilter.GaussianBlur(radius)), dtype=np.float64) / 255.0
 
 
 def noise(generator: np.random.Generator, cells: int) -> Plane:
-    """Returns smooth noise in 0 to 1 with about that many bumps a side."""
+    """Make smooth noise in 0 to 1 with about this many bumps per side."""
     coarse = Image.fromarray(generator.random((cells + 1, cells + 1), dtype=np.float32))
     return np.clip(np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), dtype=np.float64), 0, 1)
 
 
 def blend(below: Picture, above: NDArray[np.float64], cover: Plane) -> Picture:
-    """Returns the picture with a colour or picture laid over it where the cover is 1."""
+    """Lay a colour or picture over a picture where the cover is 1."""
     return below + cover[..., None] * (above - below)
 
 
 def vary(value: Sequence[float], generator: np.random.Generator, spread: float = 0.04) -> NDArray[np.float64]:
-    """Returns a colour changed a little by chance, so that no two drawings have quite the same."""
+    """Vary a colour slightly, so that no two drawings have equal colours."""
     return np.asarray(np.clip(np.asarray(value) + generator.normal(0.0, spread, 3), 0.02, 0.98))
 
 
 def filled(canvas: Canvas, scene: Scene, ground: NDArray[np.float64], generator: np.random.Generator) -> Picture:
-    """Returns the thing in its colours, without any shading, on the ground."""
+    """Draw the thing in its colours, without shading, on the ground."""
     body = vary(COLOURS[scene.colour], generator)
-    # The pattern must show: it is light on dark bodies and dark on light ones.
+    # For contrast, the pattern is light on dark bodies and dark on light ones.
     light = body.mean() < 0.42 or (body.mean() < 0.6 and generator.random() < 0.6)
     over = (WHITE if light else BLACK) * 0.9 + 0.1 * body
     trim = vary(list(COLOURS.values())[int(generator.integers(len(COLOURS)))], generator)
@@ -312,8 +312,8 @@ def filled(canvas: Canvas, scene: Scene, ground: NDArray[np.float64], generator:
 
 
 def shaded(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Picture:
-    """Returns a flat picture's thing, rounded by light from the left (-1) or right (1), on the ground."""
-    # The blurred silhouette serves as a height field, highest in the middle of the thing; its slope gives the shade.
+    """Shade a flat picture's thing with light from the left (-1) or right (1), on the ground."""
+    # The blurred silhouette is a height field, highest in the middle of the thing; its slope determines the shade.
     height = 0.6 * blur(canvas.solid, 5.0) + 0.4 * blur(canvas.solid, 2.0)
     slope_y, slope_x = np.gradient(height)
     slope = 4.2 * (light * slope_x + 0.8 * slope_y)
@@ -325,11 +325,11 @@ def shaded(flat: Picture, ground: Picture, canvas: Canvas, light: float) -> Pict
 
 
 def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """A snapshot in dim, coloured light: things out of focus behind, a hard shadow across, blur and grain."""
+    """Draw a snapshot in dim, coloured light, with a blurred background, a hard shadow, blur and grain."""
     ground = vary(GROUNDS[scene.ground], generator)
     ground = ground * (0.5 + noise(generator, 4) + 0.4 * noise(generator, 30) - 0.2)[..., None]
     y, x = np.mgrid[0:SIDE, 0:SIDE]
-    # Bright spots of four colours stand for things out of focus.
+    # Bright spots of four colours represent things out of focus.
     for tint in np.asarray(generator.uniform(0.1, 0.9, (4, 3))):
         distance = np.hypot(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
         ground = blend(ground, tint, 0.75 / (1 + np.exp(distance - generator.uniform(3, 9))))
@@ -343,20 +343,20 @@ def _photo(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pict
 
 
 def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Brush strokes of a limited palette that follow a slow field of directions."""
+    """Draw brush strokes of a limited palette that follow a slow field of directions."""
     ground = vary(GROUNDS[scene.ground], generator) * (0.8 + 0.4 * noise(generator, 4)[..., None])
     model = filled(canvas, scene, ground, generator)
-    # All colours lean to one warm tone, as if mixed from few paints.
+    # Tint all colours with one warm tone, as if mixed from few paints.
     warm = vary((0.85, 0.68, 0.4), generator)
     model = model * (0.75 + 0.35 * noise(generator, 3)[..., None]) * 0.85 + 0.15 * warm
-    # The direction of the strokes at each pixel, which changes slowly over the picture.
+    # Direction of the strokes at each pixel, which changes slowly over the picture.
     turn = np.pi * (generator.random() + 1.2 * noise(generator, 3))
     under = np.clip(model.mean(axis=(0, 1)), 0, 1) * 255
-    # Painted at twice the size and reduced, which softens the edges of the strokes.
+    # Paint at twice the size and reduce, which softens the edges of strokes.
     image = Image.new("RGB", (2 * SIDE, 2 * SIDE), tuple(int(value) for value in under))
     brush = ImageDraw.Draw(image)
     inside = np.argwhere(canvas.solid > 0.5)
-    # Broad strokes everywhere, narrower ones over them, and fine ones inside the thing.
+    # Broad strokes everywhere, then narrower ones, and fine ones inside the thing.
     for spots, length, width in (
         (generator.integers(0, SIDE, (240, 2)), 8.0, 7),
         (generator.integers(0, SIDE, (80, 2)), 5.0, 4),
@@ -376,15 +376,15 @@ def _painting(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> P
 
 
 def _cartoon(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """A cheap comic print: black outline, colours printed beside it, dots for shade, rays behind."""
+    """Draw a cheap comic print: black outline, misaligned colours, dots for shade, rays behind."""
     base = vary(GROUNDS[scene.ground], generator)
     y, x = np.mgrid[0:SIDE, 0:SIDE]
     angle = np.arctan2(y - generator.uniform(0, SIDE), x - generator.uniform(0, SIDE))
-    # Rays from a point behind the thing, as many as chance says.
+    # A random number of rays from a point behind the thing.
     rays = np.clip(4 * np.sin(angle * generator.integers(7, 15)) + 0.5, 0, 1)
     behind = blend(np.broadcast_to(base, (SIDE, SIDE, 3)), 0.85 * base + 0.15 * WHITE * generator.random(), rays)
     picture = filled(canvas, scene, behind, generator)
-    # Colours are printed a little beside the outline.
+    # Print colours slightly beside the outline.
     picture = np.roll(picture, generator.integers(-2, 3, 2), axis=(0, 1))
     step = generator.uniform(1.3, 1.7)
     dots = np.clip(3 * np.sin(step * (x + y) * 0.7) * np.sin(step * (x - y) * 0.7) + 0.2, 0, 1)
@@ -400,7 +400,7 @@ def _hatching(generator: np.random.Generator, period: float) -> Plane:
 
 
 def _sketch(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Picture:
-    """Grey pencil on paper: shaky lines drawn over twice, the pattern and the dark parts hatched."""
+    """Draw a grey pencil sketch: shaky double lines, with hatched pattern and dark parts."""
     paper = vary((0.93, 0.92, 0.88), generator, 0.015) * (1 - 0.05 * noise(generator, 48)[..., None])
     grain = 0.65 + 0.35 * noise(generator, 40)
     lines = np.maximum(canvas.stroke(generator, 0.9, 0.45), 0.7 * canvas.stroke(generator, 0.7, 0.7))
@@ -412,7 +412,7 @@ def _sketch(canvas: Canvas, scene: Scene, generator: np.random.Generator) -> Pic
 
 
 Style = Callable[[Canvas, Scene, np.random.Generator], Picture]
-# Their order, and that of PATTERNS, is in the seeds of the images.
+# The seeds of images depend on their order, and on the order of PATTERNS.
 STYLES: dict[str, Style] = {
     "photo": _photo,
     "painting": _painting,
@@ -422,15 +422,15 @@ STYLES: dict[str, Style] = {
 
 
 def sample_scene(generator: np.random.Generator, style: str, thing: str, pattern: str) -> Scene:
-    """Returns a scene of a style, a thing and a pattern whose colour, ground and size are drawn uniformly."""
+    """Draw a scene of a style, a thing and a pattern with uniform colour, ground and size."""
     colour = choose(generator, tuple(COLOURS))
-    # A thing of nearly the colour of its ground could not be seen.
+    # A thing with nearly the colour of its ground would be invisible.
     visible = tuple(name for name, value in GROUNDS.items() if np.abs(np.subtract(value, COLOURS[colour])).sum() > 0.7)
     return Scene(style, thing, pattern, colour, choose(generator, visible), choose(generator, tuple(SIZES)))
 
 
 def choose(generator: np.random.Generator, options: tuple[str, ...]) -> str:
-    """Returns one of the options, drawn uniformly."""
+    """Draw one of the options uniformly."""
     return options[int(generator.integers(len(options)))]
 
 
@@ -440,9 +440,9 @@ def draw(
     things: Mapping[str, Outline] = THINGS,
     styles: Mapping[str, Style] = STYLES,
 ) -> NDArray[np.uint8]:
-    """Returns the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255.
+    """Draw the scene as an image of shape ``[64, 64, 3]``, red, green and blue in 0 to 255.
 
-    Its thing and its style are among those given by name.
+    ``things`` and ``styles`` must contain its thing and its style.
     """
     canvas = place(scene, things[scene.thing], generator)
     picture = styles[scene.style](canvas, scene, generator)
@@ -457,30 +457,30 @@ _NOUNS = {
     "cap": ("hat", 6),
     "cup": ("mug", 10),
 }
-"""For each noun of a class's name the thing that is drawn, and its number in the seeds of its images."""
+"""Thing for each noun of a class name, and its number in the seeds of its images."""
 _ADJECTIVES = {"banded": "striped", "spotted": "spotted", "tartan": "checked"}
-"""For each adjective of a class's name the pattern that is drawn."""
+"""Pattern for each adjective of a class name."""
 CLASS_NAMES = tuple(f"{adjective} {noun}" for noun, adjective in itertools.product(_NOUNS, _ADJECTIVES))
 
 
 def styled_shape(seed: int, domain: str, class_name: str, index: int) -> NDArray[np.uint8]:
-    """Returns one image of shape ``[64, 64, 3]``, which depends on these arguments alone.
+    """Draw one image of shape ``[64, 64, 3]``, determined by these arguments.
 
-    Its index is its number among the images of the class in the style.
+    ``index`` is its number among the images of the class in the style.
     """
     adjective, noun = class_name.split(" ")
     thing, number = _NOUNS[noun]
     pattern = _ADJECTIVES[adjective]
-    # The 2 keeps these drawings apart from those that the tiny CLIP was trained on, whose seeds have a 1 there.
+    # The 2 separates these drawings from the tiny CLIP's training drawings, whose seeds have a 1 there.
     numbers = [2, tuple(STYLES).index(domain), number, PATTERNS.index(pattern)]
     generator = np.random.default_rng([seed, *numbers, index])
     return draw(sample_scene(generator, domain, thing, pattern), generator)
 
 
 def styled_shapes(seed: int = 0, images_per_class: int = 20) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """Returns the images of each style, ``[N, 64, 64, 3]``, and their labels ``[N]``, in the order of CLASS_NAMES.
+    """Draw the images of each style, ``[N, 64, 64, 3]``, with labels ``[N]`` in the order of CLASS_NAMES.
 
-    They are the same for the same seed, which is 0 for the benchmark; more of a class begin with the same images.
+    Equal seeds give equal images (0 for the benchmark); larger classes start with the same images.
     """
     numbered = list(itertools.product(CLASS_NAMES, range(images_per_class)))
     domains = {}
@@ -491,7 +491,7 @@ def styled_shapes(seed: int = 0, images_per_class: int = 20) -> dict[str, tuple[
 
 
 class StyledShapes(FederatedDataModule):
-    """Objects drawn in four styles, each of them a domain; drawn anew in 8 seconds by every process."""
+    """Objects drawn in four styles, each a domain; every process draws them in 8 seconds."""
 
     def load_domains(self) -> tuple[Mapping[str, Images], list[str]]:
         """Draw the images of each style."""

@@ -1,4 +1,4 @@
-"""Trains the bundled tiny CLIP on captioned drawings and writes its weights."""
+"""Train the bundled tiny CLIP on captioned drawings and write its weights."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Corpus:
 
     Args:
         images: All drawings.
-        codes: Their attributes.
-        tokens: Several captions of each drawing, cut at the longest.
-        named: What the captions name.
-        index: For each new token number the tokenizer's number.
+        codes: Attributes of the drawings.
+        tokens: Several captions of each drawing, truncated at the longest.
+        named: Attributes in the captions.
+        index: The tokenizer's number for each new token number.
     """
 
     images: UInt8[Tensor, "drawings 3 64 64"]
@@ -51,7 +51,7 @@ class Corpus:
 
 
 def draw_all(count: int, seed: int) -> tuple[UInt8[Tensor, "drawings 3 64 64"], list[Scene]]:
-    """Returns that many drawings of the pretraining styles and their scenes, drawn on all cores."""
+    """Draw this many drawings of the pretraining styles with their scenes, on all cores."""
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         drawn = list(pool.map(partial(pretraining_drawing, seed), range(count), chunksize=256))
     images = np.stack([image for image, _ in drawn]).transpose(0, 3, 1, 2)
@@ -59,7 +59,7 @@ def draw_all(count: int, seed: int) -> tuple[UInt8[Tensor, "drawings 3 64 64"], 
 
 
 def make_corpus(count: int, captions: int, seed: int) -> Corpus:
-    """Returns a corpus of drawings with that many captions each."""
+    """Make a corpus of drawings with this many captions each."""
     images, scenes = draw_all(count, seed)
     generator = np.random.default_rng([seed, 3])
     described = []
@@ -74,7 +74,7 @@ def make_corpus(count: int, captions: int, seed: int) -> Corpus:
 
 
 def augment(images: UInt8[Tensor, "B 3 64 64"], generator: torch.Generator) -> Float[Tensor, "B 3 64 64"]:
-    """Returns the images, normalised for CLIP, with random contrast, brightness, noise and a small common shift."""
+    """Normalise the images for CLIP, with random contrast, brightness, noise and a small common shift."""
     shift = torch.randint(-3, 4, (2,), generator=generator).tolist()
     pixels = functional.pad(images.float() / 255, (3, 3, 3, 3), mode="replicate")
     pixels = pixels[:, :, 3 + shift[0] : 67 + shift[0], 3 + shift[1] : 67 + shift[1]]
@@ -87,12 +87,12 @@ def augment(images: UInt8[Tensor, "B 3 64 64"], generator: torch.Generator) -> F
 
 
 def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"], offset: int = 0) -> Float[Tensor, "texts d"]:
-    """Returns normalised text features of cut sequences, the last token number being the end of text.
+    """Compute normalised text features of truncated sequences; the last token number is the end of text.
 
     Args:
-        model: Whose text tower is used.
-        tokens: From the start of text to its end.
-        offset: Places that are left free behind the start.
+        model: CLIP with the text tower.
+        tokens: Tokens from the start to the end of text.
+        offset: Number of free positions after the start.
     """
     length = tokens.shape[1]
     places = torch.arange(length)
@@ -105,7 +105,7 @@ def encode_text(model: CLIP, tokens: Int[Tensor, "texts length"], offset: int = 
 
 
 def contrastive_loss(logits: Float[Tensor, "B texts"], positive: Bool[Tensor, "B texts"]) -> Float[Tensor, ""]:
-    """Returns the symmetric contrastive loss in which all true captions of an image share the target equally."""
+    """Compute the symmetric contrastive loss, where all true captions of an image share the target equally."""
     target = positive.float()
     by_image = -(logits.log_softmax(dim=1) * target).sum(dim=1) / target.sum(dim=1)
     by_text = -(logits.log_softmax(dim=0) * target).sum(dim=0) / target.sum(dim=0)
@@ -115,7 +115,7 @@ def contrastive_loss(logits: Float[Tensor, "B texts"], positive: Bool[Tensor, "B
 def attribute_loss(
     heads: nn.ModuleList, features: Float[Tensor, "B d"], codes: Int[Tensor, "B attributes"]
 ) -> Float[Tensor, ""]:
-    """Returns the weighted cross-entropy of linear heads that read each attribute that a drawing shows."""
+    """Compute the weighted cross-entropy of linear heads for each attribute that a drawing shows."""
     losses = []
     for head, weight, labels in zip(heads, _ATTRIBUTE_WEIGHTS, codes.T, strict=True):
         shown = labels >= 0
@@ -126,7 +126,7 @@ def attribute_loss(
 def step_loss(
     model: CLIP, heads: nn.ModuleList, corpus: Corpus, rows: Int[Tensor, "B"], generator: torch.Generator
 ) -> Float[Tensor, ""]:
-    """Returns the loss of one batch with two captions for each drawing."""
+    """Compute the loss of one batch with two captions for each drawing."""
     picks = torch.randint(corpus.tokens.shape[1], (2, len(rows)), generator=generator)
     tokens = torch.cat([corpus.tokens[rows, pick] for pick in picks])
     named = torch.cat([corpus.named[rows, pick] for pick in picks])
@@ -141,7 +141,7 @@ def step_loss(
 
 
 def make_optimizers(model: CLIP, heads: nn.ModuleList, rate: float) -> list[torch.optim.Optimizer]:
-    """Returns Muon for the transformers' matrices, which learns shapes in far fewer steps, and AdamW for the rest."""
+    """Make Muon for the matrices of the transformers, which needs far fewer steps, and AdamW for the rest."""
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2 and "resblocks" in name}
     rest = [p for name, p in model.named_parameters() if name not in matrices]
     return [
@@ -151,7 +151,7 @@ def make_optimizers(model: CLIP, heads: nn.ModuleList, rate: float) -> list[torc
 
 
 def train(model: CLIP, corpus: Corpus, epochs: int, batch_size: int, rate: float, seed: int) -> Iterator[float]:
-    """Trains the model in place with a one-cycle learning rate up to the rate, and yields each epoch's mean loss."""
+    """Train the model in place with a one-cycle learning rate, and yield each epoch's mean loss."""
     generator = torch.Generator().manual_seed(seed)
     heads = nn.ModuleList(nn.Linear(model.visual.output_dim, int(values) + 1) for values in corpus.codes.amax(dim=0))
     optimizers = make_optimizers(model, heads, rate)
@@ -177,7 +177,7 @@ def train(model: CLIP, corpus: Corpus, epochs: int, batch_size: int, rate: float
 
 
 def build(words: int, seed: int) -> CLIP:
-    """Returns the untrained tiny CLIP with a vocabulary of that many words."""
+    """Make the untrained tiny CLIP with a vocabulary of this many words."""
     torch.manual_seed(seed)
     config = bundled_config()
     config["text_cfg"]["vocab_size"] = words
@@ -186,7 +186,7 @@ def build(words: int, seed: int) -> CLIP:
 
 
 def save(model: CLIP, index: Int[Tensor, "words"], path: Path) -> None:
-    """Writes the weights in float16 with the trained rows of the vocabulary, and checks that they load."""
+    """Write the weights in float16 with the trained rows of the vocabulary, and check that they load."""
     stored = {name: value.half().contiguous() for name, value in model.state_dict().items()}
     stored["token_embedding.rows"] = stored.pop("token_embedding.weight")
     stored["token_embedding.index"] = index.int()
@@ -195,7 +195,7 @@ def save(model: CLIP, index: Int[Tensor, "words"], path: Path) -> None:
 
 
 def main() -> None:
-    """Reads the command line, trains and saves."""
+    """Read the command line, train and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--drawings", type=int, default=32_000, help="number of drawings")
     parser.add_argument("--captions", type=int, default=8, help="captions of each drawing")
