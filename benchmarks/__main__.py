@@ -50,14 +50,14 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=SUITES, metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--quick", action="store_true", help="small sizes and the tiny CLIP, to see that all runs")
     on_devices = ", ".join(ON_DEVICES)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"cuda: {on_devices} alone")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help=f"cuda: only {on_devices}")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of each side")
     parser.add_argument("--output", type=Path, help="also write to this Markdown file, or to NAME.md in this folder")
     arguments = parser.parse_args(given)
     possible = SUITES if arguments.device == "cpu" else ON_DEVICES
     arguments.only = arguments.only or possible
     if not set(arguments.only) <= set(possible):
-        parser.error(f"--device {arguments.device} is for {on_devices}; the others measure the processor alone.")
+        parser.error(f"--device {arguments.device} is only for {on_devices}; the others measure the processor.")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: PyTorch finds no GPU here. Leave --device out to measure the processor.")
     return arguments

@@ -13,8 +13,8 @@ class Curve:
     """Measurements along one axis.
 
     Attributes:
-        axis: What grows.
-        sizes: How many.
+        axis: The quantity that grows.
+        sizes: Values of the quantity.
         seconds: Median at each size.
         megabytes: Peak memory at each size.
         floor: Share of the floor at the largest size; None where there is none.

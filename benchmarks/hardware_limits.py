@@ -20,9 +20,9 @@ def matrix_rate(
 
     Args:
         size: Rows and columns of both factors; None for the device's of `SIZES`.
-        repeats: How often it is measured; the median counts.
-        dtype: Of both factors.
-        device: What computes it, ``cpu`` or ``cuda``.
+        repeats: Number of measurements; the median counts.
+        dtype: Type of both factors.
+        device: The device, ``cpu`` or ``cuda``.
     """
     size = size or SIZES[device]
     left = torch.randn(size, size, dtype=dtype, device=device)
@@ -36,7 +36,7 @@ def bandwidth(megabytes: int = 256, repeats: int = 5) -> float:
 
     Args:
         megabytes: Size of one tensor.
-        repeats: How often it is measured; the median counts.
+        repeats: Number of measurements; the median counts.
     """
     source = torch.ones(megabytes * 2**18)
     target = torch.empty_like(source)

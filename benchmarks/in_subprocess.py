@@ -21,7 +21,7 @@ def in_subprocess(function: Callable[..., Result], **arguments: object) -> Resul
     function is discarded.
 
     Args:
-        function: What to call; arguments and result must be picklable.
+        function: Module-level function; arguments and result must be picklable.
         **arguments: Its arguments.
     """
     context = multiprocessing.get_context("forkserver")

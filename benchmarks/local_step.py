@@ -45,12 +45,12 @@ class SideResult:
     """Result of one side of a comparison.
 
     Attributes:
-        seconds: Of each repeat, of whole steps.
+        seconds: Duration of a whole step in each repeat.
         megabytes: Peak memory.
-        operations: What it computes.
-        least: What the step needs at least.
+        operations: Number of operations.
+        least: Minimum number of operations of the step.
         rate: Operations a second of a large matrix product.
-        parts: What was measured and multiplied; empty if all was measured.
+        parts: Parts that were measured and extrapolated; empty if the whole step was measured.
     """
 
     seconds: list[float]

@@ -23,7 +23,7 @@ class Measurement:
 
     Args:
         seconds: Wall-clock seconds of each repeat.
-        megabytes: Peak resident memory above that before the first repeat.
+        megabytes: Peak resident memory in addition to the memory before the first repeat.
     """
 
     seconds: list[float]
@@ -49,12 +49,12 @@ def measure_for(
     mark of the process, which only Linux can reset before the first repeat. Elsewhere, call this once in a process.
 
     Args:
-        function: What to measure.
+        function: The measured function.
         seconds: About how long to go on.
-        least: How often at least.
-        most: How often at most.
-        warm_up: Whether the first run never counts, as it does what later ones need not.
-        device: What computes, ``cpu`` or ``cuda``; the memory is its own.
+        least: Minimum number of repeats.
+        most: Maximum number of repeats.
+        warm_up: Whether the first run never counts, because it includes one-time work.
+        device: The device, ``cpu`` or ``cuda``, whose memory is measured.
     """
     before = resident_megabytes(device)
     reset_peak(device)

@@ -51,10 +51,10 @@ class Run:
     """A run with monitored memory.
 
     Attributes:
-        label: What it is.
-        clients: How many there are.
-        cohort: How many take part in a round; None for all.
-        rounds: How many rounds.
+        label: Name of the run.
+        clients: Number of clients.
+        cohort: Number of clients per round; None for all.
+        rounds: Number of rounds.
         kind: ``diprompt``, ``overhead``, ``keeping`` or ``disk``.
     """
 
@@ -72,7 +72,7 @@ class RunMemory:
     Attributes:
         megabytes: Before round 1 and after each round.
         peak: The most within rounds.
-        seconds: Of all rounds.
+        seconds: Duration of all rounds.
     """
 
     megabytes: list[float]

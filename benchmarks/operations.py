@@ -17,8 +17,8 @@ class Work:
     """Operations of one forward pass.
 
     Attributes:
-        linear: Those of linear layers.
-        attention: Those between queries and keys, and between weights and values.
+        linear: Operations of linear layers.
+        attention: Operations between queries and keys, and between weights and values.
     """
 
     linear: float
@@ -40,7 +40,7 @@ class Tower:
     """A transformer like CLIP's, with perceptrons four times as wide as tokens.
 
     Attributes:
-        width: Of a token.
+        width: Width of a token.
         depth: Number of blocks.
         joint: Width of a joint feature.
     """
@@ -89,13 +89,13 @@ def patches_work(clip: CLIP) -> float:
 def packed_text(clip: CLIP, class_names: Sequence[str], prompt_length: int) -> Work:
     """Count the minimum operations for the features of all classes under one prompt.
 
-    The prompt is there once, and so are first words that classes share; tokens meet only what they see, and the last
-    block puts out end-of-text tokens alone.
+    The prompt and common first words of classes count once. Tokens attend only to visible tokens, and the last block
+    outputs only end-of-text tokens.
 
     Args:
         clip: The frozen CLIP.
         class_names: The classes.
-        prompt_length: Learned vectors of the prompt.
+        prompt_length: Number of learned vectors of the prompt.
     """
     sentences = [f"{clean_class_name(name)}." for name in class_names]
     prompt = [-1] * prompt_length
@@ -114,7 +114,7 @@ def prompted_image(clip: CLIP, prompt_length: int, read: int) -> Work:
 
     Args:
         clip: The frozen CLIP.
-        prompt_length: Learned vectors behind the image's tokens.
+        prompt_length: Number of learned vectors after the image's tokens.
         read: Tokens that are read behind the last block.
     """
     tokens = int(clip.num_image_tokens or 0) + prompt_length

@@ -45,7 +45,7 @@ class Sides:
     """Durations of both sides, and the rates of their types.
 
     Attributes:
-        seconds: By the type's name.
+        seconds: Durations by name of the type.
         rates: Operations a second of large products, by the type's name.
     """
 

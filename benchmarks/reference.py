@@ -19,9 +19,9 @@ class Call:
     """A part of a step, forward and backward, and its number of occurrences.
 
     Attributes:
-        label: What it is.
+        label: Name of the part.
         run: Does it.
-        times: How often it is there.
+        times: Number of occurrences in the step.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Reference:
         """Compute the loss of a batch.
 
         Args:
-            batch: Of its constants only routing weights are read, which TRIP's released code has computed before too.
+            batch: The batch; its only used constants are routing weights, which TRIP's released code also precomputes.
         """
         raise NotImplementedError
 
@@ -69,9 +69,9 @@ class Reference:
         """Make a text call, with a third of the classes if there are many, so that its graph fits into memory.
 
         Args:
-            label: What it is.
+            label: Name of the call.
             prompt: The prompt [L, D], or one for each of the first J blocks [J, L, D].
-            times: How often the step has the whole call.
+            times: Number of occurrences of the whole call in the step.
             learns: Whether it has a backward pass.
         """
         whole = self.texts

@@ -20,7 +20,7 @@ class ReferenceText:
     Args:
         clip: The frozen CLIP.
         class_names: The classes.
-        prompt_length: Learned vectors of the prompt; they take the places of as many placeholders.
+        prompt_length: Number of learned vectors of the prompt, which replace as many placeholders.
         cut: Whether sequences end with the longest class's name.
     """
 

@@ -48,7 +48,7 @@ class RunResult:
         preparing: Before round 1.
         rounds: Each round.
         training: The part of each round before evaluation.
-        busy: In text towers and optimizers after round 1.
+        busy: Time in text towers and optimizers after round 1.
     """
 
     preparing: float

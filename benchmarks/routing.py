@@ -78,7 +78,7 @@ def smooth_tokens(num_images: int, num_waves: int = 12) -> Tensor:
 
     Args:
         num_images: B.
-        num_waves: How many directions each image has.
+        num_waves: Number of directions in each image.
     """
     generator = torch.Generator().manual_seed(0)
     rows, columns = torch.meshgrid(torch.linspace(0, 1, 14), torch.linspace(0, 1, 14), indexing="ij")

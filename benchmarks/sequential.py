@@ -45,7 +45,7 @@ def _means(tokens: Tensor, assignment: Tensor, distances: Tensor) -> Tensor:
     Args:
         tokens: The image's tokens [P, W].
         assignment: Each token's cluster [P], -1 for none.
-        distances: Of tokens to centroids [P, M].
+        distances: Distances of tokens to centroids [P, M].
     """
     means = []
     for cluster in range(distances.shape[1]):

@@ -55,7 +55,7 @@ class StepBatch:
     Attributes:
         images: Pixels [B, 3, V, V].
         labels: Classes [B].
-        constants: What the module's training step reads in place of the images, each [B, ...].
+        constants: Inputs of the module's training step that replace images, each [B, ...].
     """
 
     images: Tensor
@@ -87,7 +87,7 @@ class Step:
 
     Attributes:
         module: The method, begun.
-        batch: What it trains on.
+        batch: The training batch.
     """
 
     module: FederatedModule

@@ -19,7 +19,7 @@ class Stopwatch:
 
     Args:
         module: The method.
-        device: What computes, ``cpu`` or ``cuda``; the program waits for it at each look at the stopwatch.
+        device: The device, ``cpu`` or ``cuda``; the program waits for it at each reading of the stopwatch.
 
     Attributes:
         seconds: Sums by name: ``text`` and ``optimizer``.

@@ -23,9 +23,9 @@ def write_images(root: Path, domains: int, class_names: list[str], images: int, 
 
     Args:
         root: The folder to write to.
-        domains: How many domains there are.
+        domains: Number of domains.
         class_names: The classes, dealt out evenly.
-        images: How many images a domain has.
+        images: Number of images per domain.
         size: Pixels in height and width.
     """
     generator = np.random.default_rng(0)
@@ -42,8 +42,8 @@ class IdleMethod(FederatedModule):
 
     Args:
         clip: The frozen CLIP.
-        shape: Of the prompts that are sent.
-        kept: Of the prompts that stay on each client; None for none.
+        shape: Shape of the prompts that are sent.
+        kept: Shape of the personal prompts; None for none.
     """
 
     def __init__(self, clip: CLIP, shape: tuple[int, ...], kept: tuple[int, ...] | None = None) -> None:
@@ -64,7 +64,7 @@ class NoImages:
     """Data module of many clients without images.
 
     Attributes:
-        count: How many clients there are.
+        count: Number of clients.
     """
 
     count: int
@@ -108,7 +108,7 @@ class Points(NoImages):
     """Clients with a few generated features each, from three domains.
 
     Attributes:
-        width: Of a feature.
+        width: Width of a feature.
         images: Features of each client, in one batch.
     """
 

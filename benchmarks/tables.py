@@ -12,10 +12,10 @@ class Table:
     """One table of a benchmark.
 
     Attributes:
-        title: What was measured.
-        header: Heads of the columns.
-        rows: Cells, row by row; the first of each row is text, the others are numbers.
-        notes: What a reader must know of it.
+        title: Subject of the table.
+        header: Column titles.
+        rows: Rows of cells, each with a text followed by numbers.
+        notes: Notes for readers.
     """
 
     title: str

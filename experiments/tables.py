@@ -75,7 +75,7 @@ def write_block(readme: Path, name: str, new: str) -> None:
     start = f"<!-- {name} -->"
     end = f"<!-- /{name} -->"
     if text.count(start) != 1 or text.count(end) != 1:
-        raise ValueError(f"Expected {start} and {end} once each in {readme}. Write them where the table is to stand.")
+        raise ValueError(f"Expected {start} and {end} once each in {readme}. Add them at the position of the table.")
     before, rest = text.split(start)
     readme.write_text(f"{before}{start}\n{new}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 

@@ -46,7 +46,7 @@ def row(name: str) -> dict[str, str]:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         clip = shrunk(name, Path(folder))
-        said = {
+        cells = {
             "architecture": name,
             "text tower": text_kind(clip.model),
             "image tower": clip.image.kind,
@@ -54,8 +54,8 @@ def row(name: str) -> dict[str, str]:
             "image size": str(clip.image_size),
             "parameters": str(count_parameters(name)),
         }
-        said |= {group: outcome(kind, clip) for group, kind in METHODS.items()}
-        return said | {"weights": licences(name)}
+        cells |= {group: outcome(kind, clip) for group, kind in METHODS.items()}
+        return cells | {"weights": licences(name)}
 
 
 def text_kind(model: Any) -> str:

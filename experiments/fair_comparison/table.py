@@ -1,4 +1,4 @@
-"""Print the table of the fair comparison as Markdown. The options must equal those of ``run``, to find its runs.
+"""Print the table of the fair comparison as Markdown. The options must equal ``run``'s, to find its runs.
 
 ``python -m experiments.fair_comparison.table --readme NAME`` also writes it into this folder's README, at the mark with
 this name.

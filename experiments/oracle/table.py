@@ -1,4 +1,4 @@
-"""Print the oracle's gap of each method as Markdown. The options must equal those of ``run``, to find its runs.
+"""Print the oracle's gap of each method as Markdown. The options must equal ``run``'s, to find its runs.
 
 ``python -m experiments.oracle.table --readme NAME`` also writes it into this folder's README, at the mark of this name.
 """

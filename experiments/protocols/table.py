@@ -1,4 +1,4 @@
-"""Print the study's tables as Markdown. The options must equal those of ``run``, to find its runs.
+"""Print the study's tables as Markdown. The options must equal ``run``'s, to find its runs.
 
 ``python -m experiments.protocols.table --readme NAME`` also writes them into this folder's README, at the mark of this
 name.
@@ -44,14 +44,14 @@ def section(protocol: Measured, choice: Choice) -> str:
     if not done:
         return f"{heading}\n\nNot run yet."
     first = next(iter(done.values()))
-    said = first[0][0].summary["protocol"]
+    description = first[0][0].summary["protocol"]
     if protocol.holds_out:
-        said = f"held out in turn: {', '.join(map(str, choice.held_out))}; such as: {said}"
+        description = f"held out in turn: {', '.join(map(str, choice.held_out))}; such as: {description}"
     lines = [zero_shot_cells(protocol, first), *(cells(title, protocol, runs) for title, runs in done.items())]
     rows = markdown(["method", *protocol.columns, "seeds"], lines)
     missing = [title for title in METHODS if title not in done]
     note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
-    return f"{heading}\n\n{said}\n\n{rows}{note}"
+    return f"{heading}\n\n{description}\n\n{rows}{note}"
 
 
 def seconds(choice: Choice) -> str:

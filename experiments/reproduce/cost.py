@@ -57,11 +57,11 @@ class Work:
     """The passes of a method through CLIP's towers, in forward passes; a backward pass counts as one more.
 
     Attributes:
-        images: Of each training image, per round.
-        texts: Of each training image, over all classes with one prompt.
-        batch_texts: Of each batch, over all classes with one prompt.
-        evaluated_images: Of each evaluated image.
-        evaluated_texts: Of each evaluated image, over all classes.
+        images: Passes of each training image, per round.
+        texts: Passes of each training image, over all classes with one prompt.
+        batch_texts: Passes of each batch, over all classes with one prompt.
+        evaluated_images: Passes of each evaluated image.
+        evaluated_texts: Passes of each evaluated image, over all classes.
         prompt_tokens: Prompt tokens in the image tower.
         prompts_of_classes: Whether each class has its own prompt.
     """

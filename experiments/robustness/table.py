@@ -1,7 +1,7 @@
 """Print the robustness study as Markdown: accuracy and success of backdoors, by number of hostile clients.
 
 ``python -m experiments.robustness.table --readme`` also writes the tables into this folder's README. The options must
-equal those of ``run``, to find its runs.
+equal ``run``'s, to find its runs.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ def write_scenes(root: Path) -> None:
             for place in np.flatnonzero(images.labels == label):
                 for number in range(SCENES):
                     generator = np.random.default_rng([int(place), number])
-                    beside = generator.choice(others, 3, replace=False)
-                    icons = [images[int(index)] for index in (place, *beside)]
+                    distractors = generator.choice(others, 3, replace=False)
+                    icons = [images[int(index)] for index in (place, *distractors)]
                     scene = compose([icons[index] for index in generator.permutation(4)])
                     Image.fromarray(scene).save(folder / f"{place:03d}-{number}.png")
 

@@ -61,7 +61,7 @@ class Deployed:
         self.meter.stop()
         return self.federation.stop()
 
-    def said(self, name: str = "run") -> str:
+    def last_message(self, name: str = "run") -> str:
         """Find the line in which a run states why it ended; empty if there is none."""
         lines = self.federation.processes.text(name).splitlines()
         return next((line for line in lines if line.startswith("fedvlp: error:")), "")

@@ -240,8 +240,8 @@ def babble(server: Listener) -> None:
 def ending(deployed: Deployed) -> str:
     """Wait for the end of the run and describe it, with the last message if it failed."""
     ended = deployed.end(300)
-    said = deployed.said()
-    return f"{ended}: {said}" if said else ended
+    message = deployed.last_message()
+    return f"{ended}: {message}" if message else ended
 
 
 def refusal(log: str) -> str:

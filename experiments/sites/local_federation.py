@@ -37,8 +37,8 @@ class LocalFederation:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        beside_python = Path(sys.executable).parent  # folder of Flower's commands
-        path = os.pathsep.join([str(beside_python), os.environ.get("PATH", "")])
+        commands_folder = Path(sys.executable).parent  # folder of Flower's commands
+        path = os.pathsep.join([str(commands_folder), os.environ.get("PATH", "")])
         threads = {"OMP_NUM_THREADS": "1", "PATH": path}
         self.processes = Processes(folder, {**QUIET, **threads, "FLWR_HOME": str(folder / "flwr_server")})
         self.certificates = make_certificates(folder / "certificates")

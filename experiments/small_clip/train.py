@@ -318,7 +318,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--packages", type=Path, default=Path("packages"), help="folder of the packages of icons and vectors")
     add("--output", type=Path, default=BUNDLED[NAME] / "weights.safetensors", help="file to write")
-    add("--image_tower", type=Path, help="weights whose image tower is kept, so that the text tower alone learns")
+    add("--image_tower", type=Path, help="weights with an image tower to freeze, so that only the text tower learns")
     add("--steps", type=int, default=Recipe.steps, help="number of steps")
     add("--seed", type=int, default=0, help="seed of weights and batches")
     return parser.parse_args(arguments)

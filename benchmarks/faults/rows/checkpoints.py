@@ -115,7 +115,7 @@ def interrupted(bench: Bench) -> None:
     newest.write_bytes(newest.read_bytes()[:-100])
     finished = bench.fit("--trainer.rounds=12", "--ckpt_path=last")
     bench.expect_success(finished)
-    bench.expect(BACK in finished.output, "nothing said of the short checkpoint")
+    bench.expect(BACK in finished.output, "no message about the truncated checkpoint")
     if bench.expect_same(bench.run(), expected):
         bench.note(f"went on twice, the second time from the checkpoint before {newest.name}; equal in the end")
 

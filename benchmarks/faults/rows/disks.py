@@ -25,7 +25,7 @@ def error_line(output: str) -> str:
 def full_disk(bench: Bench) -> None:
     """Mount a small separate disk, if the system allows it."""
     if sys.platform != "linux" or shutil.which("unshare") is None:
-        raise NotBuiltError("a disk of its own can be mounted on Linux alone")
+        raise NotBuiltError("a separate disk can be mounted only on Linux")
     expected, _ = bench.shop.unbroken("promptfl", "--trainer.rounds=6")
     words = [*bench.shop.fit_options(), "--trainer.rounds=6", f"--trainer.default_root_dir={bench.folder / 'runs'}"]
     fit = shlex.join([sys.executable, "-m", "fedvlp", *words])

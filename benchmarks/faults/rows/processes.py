@@ -60,7 +60,7 @@ def different_images(bench: Bench) -> None:
         bench.expect(finished.code not in (0, -9), f"rank {rank}: exit code {finished.code}")
         bench.expect(not finished.has_traceback, f"rank {rank}: a traceback")
         bench.note(f"rank {rank}: {quote(finished.error, 120) or 'no error line'}")
-        bench.expect("has other images" in finished.error, f"rank {rank}: the difference is not said")
+        bench.expect("has other images" in finished.error, f"rank {rank}: the difference is not reported")
     trained = list((bench.folder / "runs").rglob("round-*.safetensors"))
     bench.expect(not trained, "rounds were trained")
     if trained:
