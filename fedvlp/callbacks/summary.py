@@ -14,7 +14,7 @@ from fedvlp.core.metrics import all_scores
 from fedvlp.core.protocols import FederatedData
 from fedvlp.core.roles import CENTRALISED, ROLES
 from fedvlp.results.predictions import read_predictions
-from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_name
+from fedvlp.results.record import BEST_ROW, LAST_ROW, ZERO_SHOT_ROW, row_of
 from fedvlp.results.rounds import (
     AccuracyRows,
     History,
@@ -122,7 +122,7 @@ def _print_accuracies(federation: RunView, rows: AccuracyRows, balance: Mapping[
     for title, row in rows:
         row_roles = {name.split("/")[0] for name in row if is_accuracy(name)}
         roles |= row_roles
-        uncounted |= row_roles.difference(balance.get(row_name(title), row_roles))
+        uncounted |= row_roles.difference(balance.get(row_of(title), row_roles))
     # The note of a harmonic mean also explains its parts.
     explained = [part for name in roles if ROLES[name].note for part in ROLES[name].harmonic_of]
     for name, role in ROLES.items():

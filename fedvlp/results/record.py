@@ -143,7 +143,7 @@ class Record:
         return self.accuracy.get(ZERO_SHOT_ROW, {})
 
     def _row(self, name: str) -> Mapping[str, float]:
-        by_row = {row_name(title): row for title, row in self.accuracy.items()}
+        by_row = {row_of(title): row for title, row in self.accuracy.items()}
         # A method without rounds has only baseline rows, and uses zero-shot CLIP's.
         return by_row.get(name, self.baseline if by_row.keys() <= set(BASELINES.values()) else {})
 
@@ -208,7 +208,7 @@ class Record:
         return read_run_config(path) if path.is_file() else {}
 
 
-def row_name(title: str) -> str:
+def row_of(title: str) -> str:
     """Remove the number of the round from a row title such as ``last round (15)``."""
     return title.partition(" (")[0]
 
@@ -317,7 +317,7 @@ def runs_frame(records: Iterable[Record]) -> pd.DataFrame:
     for record in records:
         about = _about(record)
         for title, accuracies in record.accuracy.items():
-            row = row_name(title)
+            row = row_of(title)
             scores = record.metrics.get(row, {})
             for split, accuracy in accuracies.items():
                 role, _, domain = split.partition("/")

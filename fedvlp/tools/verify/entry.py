@@ -10,7 +10,7 @@ from fedvlp.commands.trained_config import config_option
 from fedvlp.core.metrics import all_scores
 from fedvlp.core.roles import BASELINES
 from fedvlp.federation import Federation
-from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_name
+from fedvlp.results.record import BEST_ROW, LAST_ROW, load_record, row_of
 from fedvlp.runs.descriptions import describe_data, load_trained
 from fedvlp.runs.trusted_classes import check_classes
 from fedvlp.training.communication import COUNTS, communication_cost
