@@ -52,23 +52,23 @@ def shorten(message: str, options: Iterable[str]) -> str:
         return f"--{path}: no class {missing[1]!r} was found. {hint}".rstrip()
     lines = [re.sub("<class '(.+?)'>", r"\1", line.strip(" -")) for line in message.splitlines()]
     reasons = dict.fromkeys(line for line in lines if not line.startswith(HEADINGS))
-    given = re.search("Given value: (?!Namespace|NestedArg)(.+)", message)
+    value = re.search("Given value: (?!Namespace|NestedArg)(.+)", message)
     option = f"--{path}: " if path else ""
-    return f"{option}{'; '.join(reasons)}{f'; got {given[1]}' if given else ''}."
+    return f"{option}{'; '.join(reasons)}{f'; got {value[1]}' if value else ''}."
 
 
 def _suggest_option(option: str, kind: Any, options: Iterable[str]) -> str:
     path, _, name = option.rpartition(".")
     if kind is None:
-        known = {known.rpartition(".")[2]: known for known in options}
+        valid = {option.rpartition(".")[2]: option for option in options}
         fallback = "`--help` lists all options"
     else:
         names = constructor_arguments(kind).keys() - {"params"}  # a method passes `params` to its optimizer
-        known = {argument: f"{path}.{argument}" for argument in sorted(names)}
-        fallback = f"Choose from {', '.join(known)}"
+        valid = {argument: f"{path}.{argument}" for argument in sorted(names)}
+        fallback = f"Choose from {', '.join(valid)}"
     hint = LIGHTNING_OPTIONS.get(name) or REPLACEMENTS.get(name)
-    if hint is None and (near := nearest_names(name, known)):
-        return f"there is no such option. Did you mean --{known[near[0]]}?"
+    if hint is None and (near := nearest_names(name, valid)):
+        return f"there is no such option. Did you mean --{valid[near[0]]}?"
     owner = "fedvlp" if kind is None else kind.__name__
     hint = hint or fallback
     return f"{owner} has no such option. {hint[0].upper()}{hint[1:]}."

@@ -198,8 +198,8 @@ class FederationCLI(LightningCLI):
         try:
             self.config = parser.parse_args(args)
         except ArgumentError as error:
-            known = self._subcommand_parsers[self._command] if self._command else parser
-            raise UsageError(shorten(str(error), known.get_defaults().keys())) from error
+            command_parser = self._subcommand_parsers[self._command] if self._command else parser
+            raise UsageError(shorten(str(error), command_parser.get_defaults().keys())) from error
         check_choices(self.config if self._command is None else self.config[self._command])
 
     def _dump_config(self) -> None:

@@ -23,9 +23,9 @@ def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | N
     Except for ``predict``, the config includes the run's data and precision, from the config next to the file. Raises
     UserError like :func:`trained_config`, or if images are needed and there is no config.
     """
-    given = {name for name, _ in split_options(arguments)}
+    names = {name for name, _ in split_options(arguments)}
     runs = values_of(arguments, "--ckpt_path")
-    if not runs or given & {"--help", "--config", "--model"}:
+    if not runs or names & {"--help", "--config", "--model"}:
         return None
     if runs[-1] == "last":
         raise UserError(f"{command} accepts `last` only with --config. Name the run: fedvlp {command} RUN.")
@@ -34,10 +34,10 @@ def command_config(command: str, arguments: Sequence[str]) -> dict[str, Any] | N
     config = trained_config(file, allow)
     if command == "predict":
         return config
-    from_run = run_config(file, allow, None if "--data" in given else "--data")
+    from_run = run_config(file, allow, None if "--data" in names else "--data")
     config["trainer"] |= from_run["trainer"]
     del config["data"]  # only predict uses these placeholders without images
-    if "--data" not in given:
+    if "--data" not in names:
         if "data" not in from_run:
             raise UserError(f"{command} needs images, but there is no config next to {file}. Pass --data or --config.")
         config["data"] = from_run["data"]

@@ -135,10 +135,10 @@ def printed_tables() -> tuple[PrintedTable, ...]:
     printed = []
     table: Any  # a tuple of column values
     row: Any
-    for table, of_table in lines.groupby(["paper", "table", "dataset", "protocol", "shots"], sort=False):
+    for table, table_lines in lines.groupby(["paper", "table", "dataset", "protocol", "shots"], sort=False):
         rows = []
-        for row, of_row in of_table.groupby(["method", "variant", "backbone", "clients"], sort=False):
-            numbers = dict(zip(of_row["domain"], of_row["accuracy"], strict=True))
+        for row, row_lines in table_lines.groupby(["method", "variant", "backbone", "clients"], sort=False):
+            numbers = dict(zip(row_lines["domain"], row_lines["accuracy"], strict=True))
             rows.append(PrintedRow(*(*row, numbers)))
         printed.append(PrintedTable(*(*table, tuple(rows))))
     return tuple(printed)
@@ -148,8 +148,8 @@ def main_tables(wanted: Sequence[str] = (), dataset: str | None = None) -> list[
     """List the main tables, optionally of some papers or a key of ``DATASETS``; raise UserError for unknown papers."""
     if wrong := [name for name in wanted if name not in papers()]:
         raise UserError(f"--papers: expected names from {', '.join(papers())}; got {', '.join(wrong)}.")
-    of_papers = [table for table in printed_tables() if table.paper in (wanted or papers())]
-    return [table for table in of_papers if table.is_main and dataset in (None, table.dataset)]
+    selected = [table for table in printed_tables() if table.paper in (wanted or papers())]
+    return [table for table in selected if table.is_main and dataset in (None, table.dataset)]
 
 
 def dataset_key(name: str) -> str | None:
@@ -193,8 +193,8 @@ def matching_tables(table: Table, wanted: Sequence[str]) -> list[PrintedTable]:
     if key is None:
         return []
     domains = set(map(plain_name, data.get("domains", [])))
-    of_protocol = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol].title == data["kind"]]
-    return [each for each in of_protocol if domains == set(map(plain_name, each.domains))]
+    candidates = [each for each in main_tables(wanted, key) if PROTOCOLS[each.protocol].title == data["kind"]]
+    return [each for each in candidates if domains == set(map(plain_name, each.domains))]
 
 
 def matching_rows(table: Table, method: str) -> list[Row]:

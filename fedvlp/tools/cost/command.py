@@ -44,10 +44,10 @@ def run_cost(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--format", choices=FORMATS, default="table", help="format of the table")
-    options, of_methods = parser.parse_known_args(arguments)
+    options, method_arguments = parser.parse_known_args(arguments)
     from fedvlp.tools.cost.counting import costs
 
-    sys.stdout.write(format_costs(costs(of_methods), options.format) + "\n")
+    sys.stdout.write(format_costs(costs(method_arguments), options.format) + "\n")
     return 0
 
 

@@ -283,7 +283,7 @@ def _pairs(table: Table, row: Row) -> pd.DataFrame | None:
     frames = []
     for record in runs:
         by_split = record.predictions.get(row_title(row), {})
-        splits = [each for name, each in by_split.items() if name.split("/")[0] == table.role and not each.class_names]
+        splits = [part for name, part in by_split.items() if name.split("/")[0] == table.role and not part.class_names]
         if not splits:
             return None
         for split in splits:
@@ -299,7 +299,7 @@ def _images_of_classes(table: Table) -> pd.Series:
     labels = [np.empty(0, int)]
     for record in runs:
         by_split = next(iter(record.predictions.values()))
-        labels += [each.labels for name, each in by_split.items() if name.split("/")[0] == table.role]
+        labels += [part.labels for name, part in by_split.items() if name.split("/")[0] == table.role]
     return pd.Series(np.concatenate(labels)).value_counts()
 
 

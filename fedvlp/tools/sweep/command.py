@@ -198,9 +198,9 @@ def _seeds(text: str) -> list[int]:
 def _slurm_array(options: argparse.Namespace, folder: Path) -> SlurmArray | None:
     """Make the job array of a command line; None if runs are local."""
     values = {name: getattr(options, f"slurm.{name}") for name in (*SLURM_OPTIONS, "setup")}
-    given = {name: value for name, value in values.items() if value is not None}
+    chosen = {name: value for name, value in values.items() if value is not None}
     if options.launcher == "slurm":
-        return SlurmArray(folder, setup=tuple(given.pop("setup", ())), options=given)
-    if given:
-        raise UserError(f"--slurm.{next(iter(given))} belongs to a job array. Add --launcher slurm, or remove it.")
+        return SlurmArray(folder, setup=tuple(chosen.pop("setup", ())), options=chosen)
+    if chosen:
+        raise UserError(f"--slurm.{next(iter(chosen))} belongs to a job array. Add --launcher slurm, or remove it.")
     return None
