@@ -144,7 +144,7 @@ def several(output: str) -> list[Finished]:
 
 
 def other_program(words: Sequence[str], folder: Path, environment: Mapping[str, str], limit: float) -> Finished:
-    """Run a program that is no command of fedvlp, and return its result."""
+    """Run a program other than fedvlp, and return its result."""
     began = time.monotonic()
     everything = {**os.environ, **environment}
     try:

@@ -88,7 +88,7 @@ class Thing:
     Attributes:
         name: Name of the class in the benchmark.
         part: ``seen`` or ``never trained`` for a class, by whether the CLIP was trained on its name; ``development``
-            for a thing that is no class and was never trained; empty for others.
+            for a thing that is not a class and was never trained; empty for others.
         synonyms: Whole names of icons that show the thing.
     """
 
@@ -109,7 +109,7 @@ def icon_sets() -> list[IconSet]:
 
 
 def things() -> list[Thing]:
-    """Read the things, including things that are no classes."""
+    """Read the things, including things that are not classes."""
     with (HERE / "things.csv").open(encoding="utf-8", newline="") as file:
         return [Thing(row["thing"], row["part"], tuple(row["synonyms"].split("; "))) for row in csv.DictReader(file)]
 

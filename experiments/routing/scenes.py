@@ -1,6 +1,6 @@
 """Images with several things, made from IconDomains: ``python -m experiments.routing.scenes FOLDER``.
 
-Each image contains four icons of a domain: one of its class, and three of things that are no class. So a quarter of the
+Each image contains four icons of a domain: one of its class, and three of other things. So a quarter of the
 tokens shows the class, at a position that varies between images.
 """
 

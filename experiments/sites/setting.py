@@ -27,7 +27,7 @@ class Setting:
         method: Name of the method's config.
         rounds: Number of rounds.
         images: Folder of domains with folders of classes.
-        held_out: Domain of the server's images, which is no site; None if all domains are sites.
+        held_out: Domain of the server's images, which is not a site; None if all domains are sites.
         more: Further arguments of ``fedvlp fit``.
     """
 

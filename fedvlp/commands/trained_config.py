@@ -61,7 +61,7 @@ def find_tensor_file(path: Path) -> Path:
 def trained_config(file: Path, allow: Sequence[str] = (), data_option: str | None = None) -> dict[str, Any]:
     """Make the config of a trained file's method, with the ``data`` of its run or only its class names.
 
-    Raises UserError if the file is damaged or is no file of a run, or if it names a class that is not allowed.
+    Raises UserError if the file is damaged, does not belong to a run, or names a class that is not allowed.
 
     Args:
         file: Prompts or a checkpoint.

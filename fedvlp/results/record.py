@@ -217,17 +217,17 @@ def load_record(folder: str | Path) -> Record:
     """Read a finished run.
 
     Raises:
-        UserError: If the folder is no run, the run has not ended, or its summary is damaged.
+        UserError: If the folder is not a run, the run has not ended, or its summary is damaged.
     """
     path = Path(folder) / "summary.json"
     if not path.is_file():
-        state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is no run"
+        state = "has not ended" if (Path(folder) / "config.yaml").is_file() else "is not a run"
         raise UserError(f"{folder} {state}: it has no summary.json.")
     try:
         return Record.from_summary(Path(folder), read_json(path))
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} is no summary of a run: {type(error).__name__} {error}. Repeat the run, or remove it."
+            f"{path} is not the summary of a run: {type(error).__name__} {error}. Repeat the run, or remove it."
         ) from error
 
 

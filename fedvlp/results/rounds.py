@@ -39,7 +39,7 @@ def last_round(history: History) -> Mapping[str, Any] | None:
 def best_round(history: History, role: str = "validation") -> Mapping[str, Any] | None:
     """Find the first row with the highest mean accuracy of a role; None if the role was not evaluated.
 
-    For any role except source validation, this is an oracle, which is no valid result. It measures by how many points
+    For any role except source validation, this is an oracle, not a valid result. It measures by how many points
     a table is too high if it reports the best round on the test images.
 
     >>> best_round([{"round": 1, "validation": 60.0, "held_out": 9.0}, {"round": 2, "validation": 50.0}])["round"]

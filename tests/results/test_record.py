@@ -104,7 +104,7 @@ def test_every_field_is_read(record, tmp_path):
 @pytest.mark.parametrize("name", ["model", "accuracy"])
 def test_a_summary_that_lacks_a_value_is_one_error(tmp_path, name):
     write(tmp_path, {key: other for key, other in SUMMARY.items() if key != name})
-    with pytest.raises(UserError, match=rf"summary\.json is no summary of a run: KeyError '{name}'\. Repeat"):
+    with pytest.raises(UserError, match=rf"summary\.json is not the summary of a run: KeyError '{name}'\. Repeat"):
         load_record(tmp_path)
 
 
@@ -153,6 +153,6 @@ def test_unreadable_runs_cause_a_warning(tmp_path):
         fedvlp.load_runs(tmp_path)
     folder = write_made_run(tmp_path, [50.0])
     (write_made_run(tmp_path, [50.0], seed=1) / "summary.json").write_text(json.dumps({"rounds": 3}))
-    with pytest.warns(UserWarning, match="is no summary of a run"):
+    with pytest.warns(UserWarning, match="is not the summary of a run"):
         runs = fedvlp.load_runs([tmp_path])
     assert set(runs["run"]) == {str(folder)}

@@ -100,7 +100,7 @@ class PrintedTable:
 
     @property
     def is_main(self) -> bool:
-        """Whether the table compares complete methods on every domain, and is no ablation."""
+        """Whether the table compares complete methods on every domain, without ablations."""
         return bool(self.domains) and not any(row.variant for row in self.rows)
 
     @cached_property

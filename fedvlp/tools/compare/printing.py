@@ -29,7 +29,7 @@ LEGEND = (
     "nothing. up, down: parameters per client and round; bytes: up and down; seconds: all rounds of a run"
 )
 ORACLE_LEGEND = (
-    f"{ORACLE}: each run's evaluated round with the highest accuracy on the compared images. It is no valid result. "
+    f"{ORACLE}: each run's evaluated round with the highest accuracy on the compared images. It is not a valid result. "
     f"Its {GAP} is the number of points by which a table that selects rounds in this way is too high"
 )
 INTERVAL_LEGEND = (
@@ -37,7 +37,7 @@ INTERVAL_LEGEND = (
     "the mean depends on these images; the deviation shows how much it depends on the seeds"
 )
 BALANCE_LEGEND = (
-    "balanced: balanced accuracy, the mean of the accuracies of each class; "
+    "balanced: balanced accuracy, the mean of the classes' accuracies; "
     "largest class: accuracy of always predicting the class with most images"
 )
 
@@ -140,7 +140,7 @@ def table_text(table: Table) -> TextTable:
 
 def _marks(table: Table, titles: Mapping[str, str]) -> dict[tuple[int, str], str]:
     """Choose LaTeX commands for the best and second-best rounded number of each column, by row and title."""
-    # An oracle is no valid result, and a wide spread is no advantage.
+    # An oracle is not a valid result, and a wide spread is not an advantage.
     means = table.cells["mean"].round(1).drop(ORACLE, level="round", errors="ignore")
     ranks: Any = means.groupby(level="column").rank(method="dense", ascending=False)
     marks = {}

@@ -235,7 +235,7 @@ def with_intervals(table: Table) -> Table:
 
     All seeds are evaluated on the same images, so each image is drawn with the predictions of all seeds. Domains are
     drawn independently. A cell has no interval if predictions are missing, if seeds were evaluated on different images,
-    or if it is no mean of accuracies.
+    or if it is not a mean of accuracies.
     """
     protocol = table.protocol
     metrics = {column: [protocol.columns.get(column, f"{protocol.role}/{column}")] for column in table.columns}

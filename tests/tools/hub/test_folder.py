@@ -62,7 +62,7 @@ def test_what_clients_keep_is_not_given_away(build, tmp_path, clip):
 
 def test_what_is_no_finished_run_is_refused(finished_run, tmp_path, capsys):
     assert main(["push", str(tmp_path), "ann/figs", "--output", str(tmp_path / "out")]) == 1
-    assert "is no run: it has no summary.json." in capsys.readouterr().err
+    assert "is not a run: it has no summary.json." in capsys.readouterr().err
     shutil.copy(finished_run / "config.yaml", tmp_path)
     with pytest.raises(UserError, match="has not ended"):
         write_folder(tmp_path, tmp_path / "out", "ann/figs")
