@@ -96,7 +96,7 @@ class EventLog(FederationCallback):
         self, federation: RunView, phase: Phase, client: Client, reason: str, is_skipped: bool
     ) -> None:
         """Record which client is left out for the rest of the round, or needed a second try, and why."""
-        event = "client_left_out" if is_left_out else "client_retried"
+        event = "client_left_out" if is_skipped else "client_retried"
         about = {"client": client.id, "name": client.name, "reason": reason}
         self._write(federation, event, **_round_and_phase(federation, phase), **about)
 
