@@ -39,7 +39,7 @@ class Claim:
     options: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The arguments of ``fedvlp cost``."""
+        """List the arguments of ``fedvlp cost``."""
         outline = [f"--data.{name}={value}" for name, value in self.data[1].items()]
         return [f"--config={self.config}", *outline, *self.options]
 

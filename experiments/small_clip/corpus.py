@@ -104,7 +104,7 @@ class Corpus:
         return tokens
 
     def frequent(self) -> Int[Tensor, "names"]:
-        """Number the names that at least three authors draw; -1 for others."""
+        """Assign numbers to the names that at least three authors draw; -1 for others."""
         is_frequent = self.authors >= _FEWEST_AUTHORS
         return torch.where(is_frequent, is_frequent.cumsum(dim=0) - 1, -1)
 

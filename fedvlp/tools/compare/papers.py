@@ -66,7 +66,7 @@ class Footnote:
     domains: Sequence[str] = ()
 
     def __str__(self) -> str:
-        """The text, preceded by its rows and columns, as in ``FedPR, product: Probably 91.29.``."""
+        """Write the text after its rows and columns, as in ``FedPR, product: Probably 91.29.``."""
         return ": ".join(filter(None, [", ".join((*self.methods, *self.domains)), self.text]))
 
 
