@@ -29,15 +29,14 @@ from fedvlp.utils.memory import reuse_freed_memory
 SIDES = {"reference": "reference, 77 tokens", "cut": "cut at the longest name", "ours": "ours"}
 HEADER = ("", "seconds", "least to greatest", "repeats", "times faster", "GFLOP", "of the rate", "of the floor", "MB")
 
-NOTES = """The reference step does what the papers' released code does: one text call of 77-token sequences for each
-prompt (TRIP: for each image), both image towers on each batch, nothing kept; the cut step has sequences as long as
-the longest name's. Ours has image features, routes and teachers prepared, as the library has them from the second
-round on. GFLOP are the matrix products of a side by count, for ours the least that the step needs; *of the rate* is
-GFLOP a second against a large float32 product, measured on the same device with the same threads in the same process
-before and after; *of the floor* is the least operations at that rate against the seconds. Memory is the peak above the
-loaded model and its batch. A side marked with *measured* was measured in parts, each multiplied by how often the step
-has it; losses and optimizer are left out there, and its memory is that of the largest part. All sides keep the memory
-that they free."""
+NOTES = """*Reference* is the papers' released code: one text call of 77-token sequences per prompt (TRIP: per image),
+both image towers on each batch, and no cache. *Cut* has sequences as long as the longest class name. *Ours* has image
+features, routes and teachers prepared, as in the library from the second round on. GFLOP counts the matrix products of
+a side, and for ours the minimum of the step. *Of the rate* is GFLOP per second relative to a large float32 product,
+measured on the same device with the same threads, in the same process, before and after. *Of the floor* is the time of
+the minimum operations at that rate, relative to the measured time. Memory is the peak above the loaded model and its
+batch. A side marked with *measured* was measured in parts, each multiplied by its number of occurrences; losses and
+optimizer are not included, and its memory is the maximum over parts. All sides keep the memory that they free."""
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ HEADER = (
     "seconds",
 )
 
-NOTES = """Resident memory of the process after each round, each run in a process of its own with the tiny CLIP.
-DiPrompT trains on made-up features, 16 images a client, one step a round, and writes all files (checkpoints, tables,
-plots) after every round. The others train nothing, and all clients take part in every round; *keeping* means that each
-client has prompts of TRIP's size of its own between rounds, *on disk* that they lie in files (`personal_on_disk`). The
-floor is the states of all clients that are in memory, sent ones and kept ones (of DiPrompT's only five clients' a
-round, which are small); *times* is the peak above the beginning against that."""
+NOTES = """Resident memory of the process after each round, with each run in a separate process with the tiny CLIP.
+DiPrompT trains on generated features, 16 images per client, one step per round, and writes all files (checkpoints,
+tables, plots) after every round. The other runs train nothing, and all clients take part in every round. *Keeping*
+means that each client keeps personal prompts of TRIP's size between rounds, and *on disk* that files store them
+(`personal_on_disk`). The floor is the size of all client states in memory, both sent and personal (for DiPrompT the
+small states of five clients per round). *Times* is the peak above the start, relative to the floor."""
 
 
 @dataclass(frozen=True)

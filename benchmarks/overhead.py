@@ -31,15 +31,15 @@ LARGE = (25, 1024, 1024)  # 100 MB
 
 CHECKS_HEADER = ("", "ms a round, checked", "ms a round, unchecked", "ratio", "least to greatest", "pairs")
 
-NOTES = """Nobody trains here: clients have no batches, and every client takes part in every round. A state is TRIP's
-prompts (65,536 numbers, 0.25 MB) or 100 MB. *With files* is a run with all that the command line does besides:
-checkpoints, tables, plots and prints of every round. The floor is the bytes over the bandwidth of a copy, measured in
-the same process: for the loop each client's state is copied in and out and read once (5 times its bytes), for averaging
-it is read once. What fits into the processor's caches (under 100 MB in all) has no such floor. The plain average makes
-a new tensor for each client: `mean = mean + weight * state`. *All checks* are names, shapes, types, finite
-numbers and weights, and with a bound the norm of what each client moved, which takes a look at every upload while a
-mean itself shows that all were finite; rounds with and without are made by turns in one process, and the ratio is the
-median of pairs."""
+NOTES = """No client trains: clients have no batches, and every client takes part in every round. A state is TRIP's
+prompts (65,536 parameters, 0.25 MB) or 100 MB. *With files* includes everything else that the command line does:
+checkpoints, tables, plots and prints of every round. The floor is the number of bytes divided by the bandwidth of a
+copy, measured in the same process. For the loop, each client's state is copied in and out and read once (5 times its
+bytes); for averaging it is read once. Data that fits into the processor's caches (under 100 MB in all) has no such
+floor. The plain average makes a new tensor for each client: `mean = mean + weight * state`. *All checks* are names,
+shapes, types, finite values and weights, and with a bound the norm of each client's change. The bound reads every
+upload, while finiteness follows from the mean. Rounds with and without checks alternate in one process, and the ratio
+is the median over pairs."""
 
 
 @dataclass(frozen=True)

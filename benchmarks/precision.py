@@ -34,10 +34,10 @@ MEMORY = ("", "float32, MB", "bfloat16, MB")
 BUDGETS = (24, 48, 96, 192, 384)
 PAIRS = {"TRIP": (7, 65, 345), "PromptFL": (7, 65, 345), "DiPrompT": (7, 65), "PLAN": (7,), "ADAPT": (7,)}
 
-NOTES = """Both sides stand in one process and take turns, so that what else the machine does meets both; the median of
-each counts. The rates are those of a large matrix product of each
-type, measured there before and after. A share is the least operations of a step, by count, at that rate against
-the seconds that it took. Steps, batches and classes are those of `local_step`; ViT-B/16 with random weights."""
+NOTES = """Both sides alternate in one process, so that other load of the machine affects both, and the median of each
+counts. The rates are measured with a large matrix product of each type, before and after. A share is the time of the
+minimum operations of a step at that rate, relative to the measured time. Steps, batches and classes are the same as in
+`local_step`, for ViT-B/16 with random weights."""
 
 
 @dataclass

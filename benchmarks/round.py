@@ -30,14 +30,14 @@ TIMES = ("reading and preparing", "round 1", "later rounds", "least to greatest"
 HEADER = ("", *TIMES, "text tower and optimizer", "elsewhere")
 PROCESSES = ("processes", "an epoch", "least to greatest", "rounds", "times faster", "evaluation")
 
-NOTES = """Made-up JPEG files of 256 x 256 pixels in four domains, one held out, three clients. *Cold* has nothing in
-its caches; *warm* is the same run again, with what the first has left on disk. Seconds; a round trains each client for
-an epoch, averages, and measures accuracy on every split, with all that the command line does besides (checkpoints,
-tables, plots). *An epoch* (training and averaging) and *evaluation* are medians of later rounds. The last two columns
-are shares of the later rounds: in text towers, forward and backward, and optimizers; and outside both. On a GPU the
-stopwatch waits for it at each of these passes, which makes such rounds a little slower than those of a run.
+NOTES = """Generated JPEG files of 256 x 256 pixels in four domains, one held out, with three clients. *Cold* starts
+with empty caches; *warm* repeats the run with the files that the first run left on disk. Times are in seconds. A round
+trains each client for an epoch, averages, evaluates every split, and does everything else that the command line does
+(checkpoints, tables, plots). *An epoch* (training and averaging) and *evaluation* are medians of later rounds. The last
+two columns are shares of the later rounds: in text towers, forward and backward, and optimizers; and outside of both.
+On a GPU the stopwatch waits for each of these passes, which makes rounds slightly slower than in an ordinary run.
 
-Two processes each train two of four clients, with half the threads or a GPU each; the first one evaluates alone."""
+Two processes each train two of four clients, with half of the threads or one GPU each; only the first one evaluates."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from fedvlp.methods.trip.routing import expert_shares, make_keys
 
 SIDES = {"loop over tokens": False, "batched": True}
 
-NOTES = """Routes for training and for evaluation, 197 tokens of width 768, 4 experts. The loop is that of the released
-code's description, one image after another and one token after another. The floor is one product of each image's tokens
-with themselves, 2 x 197 x 197 x 768 operations, from which all distances between tokens and centroids follow, at the
-rate of a large float32 product in the same process."""
+NOTES = """Routes for training and for evaluation, with 197 tokens of width 768 and 4 experts. The loop follows the
+description of the released code, image after image and token after token. The floor is one product of each image's
+tokens with themselves, 2 x 197 x 197 x 768 operations, which determines all distances between tokens and centroids, at
+the rate of a large float32 product in the same process."""
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:

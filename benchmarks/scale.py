@@ -18,12 +18,12 @@ from benchmarks.synthetic import write_images
 from benchmarks.tables import Table, number, percent
 from fedvlp.clip import CLIPSpec, load_clip
 
-NOTES = """Each size runs in a process of its own. *Clients*: a round of the loop alone, no training, TRIP's prompts.
+NOTES = """Each size runs in a separate process. *Clients*: a round of the loop without training, with TRIP's prompts.
 *Classes*: PromptFL's local step. *Domains*: DiPrompT's local step with 20 classes and the tiny CLIP. *Images*: reading,
-preparing and one round of TRIP with the tiny CLIP, by images in all. *Rounds*: a run of four clients without training,
-with all files. A slope is that of the line through the logarithms of the last three sizes; 1 is linear. Memory is the
-peak above the start; it has a slope where it grows by more than 5 MB. The floor is that of the largest size: least
-operations at the measured rate for classes and domains."""
+preparing and one round of TRIP with the tiny CLIP, by the total number of images. *Rounds*: a run of four clients
+without training, with all files. A slope is the slope of the line through the logarithms of the last three sizes; 1 is
+linear. Memory is the peak above the start, with a slope if it grows by more than 5 MB. The floor belongs to the largest
+size: the minimum operations at the measured rate, for classes and domains."""
 
 
 def tables(quick: bool, figures: Path | None = None) -> Iterator[Table]:

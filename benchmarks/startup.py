@@ -12,9 +12,10 @@ from pathlib import Path
 from benchmarks.measure import Measurement, measure_for
 from benchmarks.tables import Table, number, seconds_with_spread
 
-NOTES = """Each in a process of its own, from its start to its end. The floor is the import of what every run needs:
-PyTorch, Lightning and open_clip. The first batch is that of the quickstart (TRIP, the tiny CLIP, drawn images): to the
-end of its first local step, with nothing in the caches and then with all that the first run left there."""
+NOTES = """Each runs in a separate process, and is measured from start to end. The floor is the import of the packages
+that every run needs: PyTorch, Lightning and open_clip. The first batch belongs to the quickstart (TRIP, the tiny CLIP,
+generated images). It is measured to the end of the first local step, first with empty caches and then with the files
+that the first run left."""
 IMPORTS = "import torch, lightning, open_clip"
 LIGHT = ("data list", "compare --help", "report --help", "sweep --help", "verify --help", "cost --help")
 

@@ -29,12 +29,12 @@ HEADER = ("", "weights, MB", "32-true, MB", "measured, MB", "weights, MB", "bf16
 MEASURED_BELOW = 600.0
 """Steps up to this many megabytes are also run and measured; larger steps would take minutes."""
 
-NOTES = """A step is run under PyTorch's `FakeTensorMode`, whose tensors have shapes and no values. The bytes of those
-that are alive are counted, forward and backward: the peak of what a step adds to the frozen CLIP (*weights*) and the
-features of the images. *measured* is the peak of the resident memory of a process of its own that does the step in
-float32 and gives back at once what it frees; some 10 MB of it are code that is loaded. Batches are those of
-`local_step`. A GPU's context and what its allocator holds back come on top. No fast attention kernel keeps the weights
-of its softmax; on a CPU in bf16-mixed they are kept, and not counted here."""
+NOTES = """A step runs in PyTorch's `FakeTensorMode`, with tensors that have shapes but no values. The bytes of all live
+tensors are counted, forward and backward. The result is the peak of a step in addition to the frozen CLIP (*weights*)
+and the image features. *Measured* is the peak of the resident memory of a separate process that runs the step in
+float32 and returns freed memory at once; about 10 MB of it are loaded code. Batches are the same as in `local_step`. A
+GPU's context and its allocator's reserve need additional memory. Fast attention kernels do not keep the weights of the
+softmax; on a CPU in bf16-mixed they are kept, but not counted."""
 
 
 class LiveMemory(TorchDispatchMode):
